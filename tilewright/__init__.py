@@ -1,0 +1,1 @@
+"""Tilewright: a tensor compiler from models and tile kernels to machine code."""

@@ -1,0 +1,207 @@
+"""Index arithmetic: affine forms, value ranges, and simplification of floor division and modulo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from tilewright.expr.core import Apply, Axis, Cast, Const, Dim, Expr, Read
+from tilewright.expr.dtypes import INDEX
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``constant + sum of coefficient * axis``; coefficients are never 0."""
+
+    constant: int = 0
+    terms: Mapping[Axis, int] = field(default_factory=dict)
+
+    def coefficient(self, axis: Axis) -> int:
+        return self.terms.get(axis, 0)
+
+    def __add__(self, other: Affine) -> Affine:
+        terms = dict(self.terms)
+        for axis, coefficient in other.terms.items():
+            terms[axis] = terms.get(axis, 0) + coefficient
+        return Affine(self.constant + other.constant, {a: c for a, c in terms.items() if c})
+
+    def scaled(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(self.constant * factor, {a: c * factor for a, c in self.terms.items()})
+
+    def expression(self) -> Expr:
+        """The expression with this value, terms in the order they were found."""
+        total: Expr | None = None
+        for axis, coefficient in self.terms.items():
+            term = axis if coefficient == 1 else axis * coefficient
+            total = term if total is None else total + term
+        if total is None:
+            return Const(self.constant, INDEX)
+        return total + self.constant if self.constant else total
+
+
+def affine(expr: Expr) -> Affine | None:
+    """The affine form of an index expression, or None where it has none."""
+    if isinstance(expr, Const):
+        return Affine(int(expr.value))
+    if isinstance(expr, Axis):
+        return Affine(0, {expr: 1})
+    if isinstance(expr, Apply) and expr.function in ("add", "sub", "mul", "neg"):
+        parts = [affine(arg) for arg in expr.args]
+        if any(part is None for part in parts):
+            return None
+        forms = [part for part in parts if part is not None]
+        if expr.function == "neg":
+            return forms[0].scaled(-1)
+        left, right = forms
+        if expr.function == "add":
+            return left + right
+        if expr.function == "sub":
+            return left + right.scaled(-1)
+        if not left.terms:
+            return right.scaled(left.constant)
+        if not right.terms:
+            return left.scaled(right.constant)
+    return None
+
+
+def bounds(expr: Expr) -> tuple[float, float]:
+    """An interval that contains every value of an integer expression; infinite where nothing is known."""
+    form = affine(expr)
+    if form is not None:
+        low = high = float(form.constant)
+        for axis, coefficient in form.terms.items():
+            last = (axis.extent.high if isinstance(axis.extent, Dim) else axis.extent) - 1
+            low += min(0, coefficient * last)
+            high += max(0, coefficient * last)
+        return low, high
+    if isinstance(expr, Apply):
+        ranges = [bounds(arg) for arg in expr.args]
+        if expr.function in ("add", "sub", "mul"):
+            (a, b), (c, d) = ranges
+            if expr.function == "add":
+                return a + c, b + d
+            if expr.function == "sub":
+                return a - d, b - c
+            corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
+            return min(corners), max(corners)
+        if expr.function == "neg":
+            return -ranges[0][1], -ranges[0][0]
+        if expr.function in ("floordiv", "mod") and isinstance(expr.args[1], Const):
+            (a, b), divisor = ranges[0], int(expr.args[1].value)
+            if divisor > 0:
+                if expr.function == "floordiv":
+                    return (a // divisor if a > -inf else a), (b // divisor if b < inf else b)
+                inside = a > -inf and b < inf and a // divisor == b // divisor
+                return (a % divisor, b % divisor) if inside else (0, divisor - 1)
+        if expr.function in ("min", "max"):
+            pick = min if expr.function == "min" else max
+            return pick(ranges[0][0], ranges[1][0]), pick(ranges[0][1], ranges[1][1])
+        if expr.function == "select":
+            return min(ranges[1][0], ranges[2][0]), max(ranges[1][1], ranges[2][1])
+    if isinstance(expr, Cast) and expr.arg.dtype == "bool":
+        return 0, 1
+    return -inf, inf
+
+
+def simplify(expr: Expr) -> Expr:
+    """Fold constants in integer arithmetic, normalise affine indices, remove divisions, remainders and selects that a range decides."""
+    if isinstance(expr, Read):
+        indices = tuple(simplify(index) for index in expr.indices)
+        return expr if indices == expr.indices else Read(expr.tensor, indices)
+    if isinstance(expr, Cast):
+        arg = simplify(expr.arg)
+        if arg.dtype == expr.dtype:
+            return arg
+        return expr if arg == expr.arg else Cast(arg, expr.dtype)
+    if not isinstance(expr, Apply):
+        return expr
+    args = tuple(simplify(arg) for arg in expr.args)
+    node = expr if args == expr.args else Apply(expr.function, args, expr.dtype)
+    if node.dtype == INDEX and node.function in ("add", "sub", "mul", "neg"):
+        form = affine(node)
+        return node if form is None else form.expression()
+    if node.function in ("floordiv", "mod") and node.dtype == INDEX:
+        return _simplify_division(node)
+    if node.function in ("lt", "le", "gt", "ge", "eq", "ne"):
+        return _decide_comparison(node)
+    if node.function in ("and", "or") and node.dtype == "bool":
+        return _simplify_logic(node)
+    if node.function == "not" and isinstance(args[0], Const) and node.dtype == "bool":
+        return Const(not args[0].value, "bool")
+    if node.function == "select":
+        if isinstance(args[0], Const):
+            return args[1] if args[0].value else args[2]
+        if args[1] == args[2]:
+            return args[1]
+    if node.function in ("min", "max") and node.dtype == INDEX:
+        (a, b), (c, d) = bounds(args[0]), bounds(args[1])
+        if b <= c:
+            return args[0] if node.function == "min" else args[1]
+        if d <= a:
+            return args[1] if node.function == "min" else args[0]
+    return node
+
+
+def _simplify_division(node: Apply) -> Expr:
+    """``(c*q + r) // c = q`` and ``(c*q + r) % c = r`` when 0 <= r < c, for the affine part that c divides."""
+    value, divisor = node.args
+    if not isinstance(divisor, Const) or int(divisor.value) <= 0:
+        return node
+    c = int(divisor.value)
+    if c == 1:
+        return value if node.function == "floordiv" else Const(0, INDEX)
+    form = affine(value)
+    if form is None:
+        return _simplify_nested_division(node, c)
+    whole = Affine(form.constant - form.constant % c, {a: k for a, k in form.terms.items() if k % c == 0})
+    rest = form + whole.scaled(-1)
+    low, high = bounds(rest.expression())
+    quotient = Affine(whole.constant // c, {a: k // c for a, k in whole.terms.items()})
+    if low >= 0 and high < c:
+        return quotient.expression() if node.function == "floordiv" else rest.expression()
+    if not whole.terms and not whole.constant:
+        return node
+    if node.function == "mod":
+        return Apply("mod", (rest.expression(), divisor), INDEX)
+    return quotient.expression() + Apply("floordiv", (rest.expression(), divisor), INDEX)
+
+
+def _simplify_nested_division(node: Apply, c: int) -> Expr:
+    """``(x // a) // c = x // (a*c)``; ``(x % a) % c = x % c`` if c divides a; and divisions that the range decides."""
+    value = node.args[0]
+    low, high = bounds(value)
+    if 0 <= low and high < c:
+        return Const(0, INDEX) if node.function == "floordiv" else value
+    if isinstance(value, Apply) and isinstance(value.args[-1], Const):
+        inner = int(value.args[-1].value)
+        if node.function == "floordiv" and value.function == "floordiv" and inner > 0:
+            return simplify(Apply("floordiv", (value.args[0], Const(inner * c, INDEX)), INDEX))
+        if node.function == "mod" and value.function == "mod" and inner > 0 and inner % c == 0:
+            return simplify(Apply("mod", (value.args[0], Const(c, INDEX)), INDEX))
+    return node
+
+
+def _decide_comparison(node: Apply) -> Expr:
+    left, right = node.args
+    if left.dtype != INDEX:
+        return node
+    difference = affine(left - right)
+    low, high = bounds(difference.expression()) if difference is not None else bounds(left - right)
+    always, never = {
+        "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0),
+        "ge": (low >= 0, high < 0), "eq": (low == high == 0, high < 0 or low > 0),
+        "ne": (high < 0 or low > 0, low == high == 0),
+    }[node.function]  # fmt: skip
+    return Const(True, "bool") if always else Const(False, "bool") if never else node
+
+
+def _simplify_logic(node: Apply) -> Expr:
+    for this, other in (node.args, reversed(node.args)):
+        if isinstance(this, Const):
+            if bool(this.value) == (node.function == "and"):
+                return other
+            return this
+    return node

@@ -1,0 +1,494 @@
+"""The values of the expression level: scalar expressions, tensors, computes.
+
+A scalar expression is a tree of `Axis`, `Const`, `Read`, `Apply` and `Cast`. Index expressions are scalar
+expressions of dtype i64. Everything is immutable and compares by content, so that any value can be a key.
+Source of the abstraction: thesis section 1.1.1; operators are listed in `FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ExtentMismatch, InvalidExpression
+from tilewright.expr import dtypes
+from tilewright.expr.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A named extent known only at run time: `low <= value <= high`, a multiple of `divisor`."""
+
+    name: str
+    low: int = 1
+    high: int = 1 << 31
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high or self.divisor < 1:
+            raise InvalidExpression(
+                f"dimension {self.name}: range [{self.low}, {self.high}], divisor {self.divisor}",
+                help="0 <= low <= high and divisor >= 1",
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Extent = int | Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One scalar function: how many arguments, what it returns, and its NumPy meaning.
+
+    `result` is "same" (dtype of the first argument, all arguments equal), "bool" (arguments equal), or
+    "select" (bool, then two of one dtype). `kinds` are the dtypes it accepts: any of "f" (float), "i" (integer), "b" (bool).
+    """
+
+    arity: int
+    result: str
+    kinds: str
+    numpy: Callable[..., Any]
+    symbol: str = ""  # infix or prefix notation in the text form
+    affine: bool = field(default=False)
+
+
+def _div(a: Any, b: Any) -> Any:
+    """Division: true for floats; for integers truncating towards zero, and 0 where the divisor is 0."""
+    if np.asarray(a).dtype.kind in "iu":
+        safe = np.where(b == 0, 1, b)
+        quotient = np.floor_divide(a, safe)
+        quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
+        return np.where(b == 0, 0, quotient).astype(np.asarray(a).dtype)
+    return np.divide(a, b)
+
+
+def _erf(x: Any) -> Any:
+    from tilewright.expr.special import erf
+
+    return erf(x)
+
+
+def _sigmoid(x: Any) -> Any:
+    wide = np.asarray(x)
+    e = np.exp(-np.abs(wide))
+    return np.where(wide >= 0, 1 / (1 + e), e / (1 + e)).astype(wide.dtype)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "add": Function(2, "same", "fi", np.add, "+"),
+    "sub": Function(2, "same", "fi", np.subtract, "-"),
+    "mul": Function(2, "same", "fi", np.multiply, "*"),
+    "div": Function(2, "same", "fi", _div, "/"),
+    "floordiv": Function(2, "same", "i", np.floor_divide, "//"),  # rounds towards minus infinity
+    "mod": Function(2, "same", "fi", np.mod, "%"),  # has the sign of the divisor
+    "fmod": Function(2, "same", "fi", np.fmod),  # has the sign of the dividend
+    "neg": Function(1, "same", "fi", np.negative, "-"),
+    "abs": Function(1, "same", "fi", np.abs),
+    "sign": Function(1, "same", "fi", np.sign),
+    "min": Function(2, "same", "fib", np.minimum),  # NaN if either argument is NaN
+    "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
+    "pow": Function(2, "same", "fi", np.power),
+    "exp": Function(1, "same", "f", np.exp),
+    "log": Function(1, "same", "f", np.log),
+    "sqrt": Function(1, "same", "f", np.sqrt),
+    "tanh": Function(1, "same", "f", np.tanh),
+    "erf": Function(1, "same", "f", _erf),
+    "sigmoid": Function(1, "same", "f", _sigmoid),
+    "sin": Function(1, "same", "f", np.sin),
+    "cos": Function(1, "same", "f", np.cos),
+    "tan": Function(1, "same", "f", np.tan),
+    "asin": Function(1, "same", "f", np.arcsin),
+    "acos": Function(1, "same", "f", np.arccos),
+    "atan": Function(1, "same", "f", np.arctan),
+    "sinh": Function(1, "same", "f", np.sinh),
+    "cosh": Function(1, "same", "f", np.cosh),
+    "asinh": Function(1, "same", "f", np.arcsinh),
+    "acosh": Function(1, "same", "f", np.arccosh),
+    "atanh": Function(1, "same", "f", np.arctanh),
+    "floor": Function(1, "same", "f", np.floor),
+    "ceil": Function(1, "same", "f", np.ceil),
+    "round": Function(1, "same", "f", np.round),  # halves to even
+    "trunc": Function(1, "same", "f", np.trunc),
+    "isnan": Function(1, "bool", "f", np.isnan),
+    "isinf": Function(1, "bool", "f", np.isinf),
+    "eq": Function(2, "bool", "fib", np.equal, "=="),
+    "ne": Function(2, "bool", "fib", np.not_equal, "!="),
+    "lt": Function(2, "bool", "fi", np.less, "<"),
+    "le": Function(2, "bool", "fi", np.less_equal, "<="),
+    "gt": Function(2, "bool", "fi", np.greater, ">"),
+    "ge": Function(2, "bool", "fi", np.greater_equal, ">="),
+    "and": Function(2, "same", "ib", np.bitwise_and, "&"),  # logical on bool, bitwise on integers
+    "or": Function(2, "same", "ib", np.bitwise_or, "|"),
+    "xor": Function(2, "same", "ib", np.bitwise_xor, "^"),
+    "not": Function(1, "same", "ib", np.invert, "~"),
+    "shl": Function(2, "same", "i", np.left_shift, "<<"),
+    "shr": Function(2, "same", "i", np.right_shift, ">>"),
+    "select": Function(3, "select", "fib", np.where),  # select(c, a, b): c ? a : b; reads in a and b are guarded by c
+}
+
+
+class Expr:
+    """A scalar expression. Operators build `Apply`; Python numbers become constants of the other side's dtype."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def __add__(self, other: Operand) -> Expr:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return _binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return _binary("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return _binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return apply("neg", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return _binary("ge", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return _binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return _binary("or", self, other)
+
+    def __invert__(self) -> Expr:
+        return apply("not", self)
+
+    def eq(self, other: Operand) -> Expr:
+        """Element equality; `==` compares the expressions themselves."""
+        return _binary("eq", self, other)
+
+    def ne(self, other: Operand) -> Expr:
+        return _binary("ne", self, other)
+
+    def cast(self, dtype: DType) -> Expr:
+        return self if self.dtype == dtype else Cast(self, dtype)
+
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Axis(Expr):
+    """A loop variable with range [0, extent); its name is local to one `Compute`."""
+
+    name: str
+    extent: Extent
+    dtype: DType = field(default=dtypes.INDEX, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.extent, int) and self.extent < 0:
+            raise InvalidExpression(f"axis {self.name} has extent {self.extent}", help="an extent of 0 or more")
+
+    def __repr__(self) -> str:
+        return f"{self.name}:{self.extent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal. `value` is a Python bool, int or float that `dtype` can hold."""
+
+    value: bool | int | float
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        kind = type(self.value)
+        if dtypes.is_float(self.dtype) and kind is not float:
+            object.__setattr__(self, "value", float(self.value))
+        elif self.dtype == "bool" and kind is not bool:
+            object.__setattr__(self, "value", bool(self.value))
+        elif dtypes.is_integer(self.dtype):
+            if kind is float and not float(self.value).is_integer():
+                raise InvalidExpression(f"{self.value} is not an {self.dtype}", help="cast the other operand")
+            object.__setattr__(self, "value", int(self.value))
+            limits = np.iinfo(dtypes.numpy_dtype(self.dtype))
+            if not limits.min <= int(self.value) <= limits.max:
+                raise InvalidExpression(
+                    f"{self.value} does not fit {self.dtype}", help=f"a value in [{limits.min}, {limits.max}]"
+                )
+
+    # NaN must equal NaN and -0.0 must differ from 0.0, as contents do.
+    def _content(self) -> tuple[str, str]:
+        return (repr(self.value), self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A logical tensor: a name that is unique in its graph, a shape, an element type. It has no storage order."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        for extent in self.shape:
+            if isinstance(extent, int) and extent < 0:
+                raise InvalidExpression(f"tensor {self.name} has shape {self.shape}", help="extents of 0 or more")
+        if self.dtype not in dtypes.DTYPES:
+            raise InvalidExpression(
+                f"tensor {self.name} has unknown dtype {self.dtype!r}", help=f"one of {', '.join(dtypes.DTYPES)}"
+            )
+
+    def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Read:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        return Read(self, tuple(as_expr(item, dtypes.INDEX) for item in items))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements; only for static shapes."""
+        return prod(static_shape(self.shape))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * dtypes.size_bytes(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def static_shape(shape: tuple[Extent, ...]) -> tuple[int, ...]:
+    """`shape` as integers; raises InvalidExpression where an extent is a named `Dim`."""
+    for extent in shape:
+        if isinstance(extent, Dim):
+            raise InvalidExpression(
+                f"extent {extent.name} is not known at compile time", help=f"give a size: --shape {extent.name}=…"
+            )
+    return tuple(int(extent) for extent in shape)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Expr):
+    """One element of a tensor: one i64 index expression per dimension."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.indices) != self.tensor.rank:
+            raise ExtentMismatch(
+                f"{self.tensor} is read with {len(self.indices)} indices", help=f"give {self.tensor.rank}"
+            )
+        for index in self.indices:
+            if not dtypes.is_integer(index.dtype):
+                raise InvalidExpression(
+                    f"{self.tensor.name} is indexed by a value of dtype {index.dtype}", help="cast it to i64"
+                )
+        if any(index.dtype != dtypes.INDEX for index in self.indices):
+            object.__setattr__(self, "indices", tuple(index.cast(dtypes.INDEX) for index in self.indices))
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.tensor.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Expr):
+    """A scalar function of `FUNCTIONS` applied to its arguments. Build it with `apply`, which checks dtypes."""
+
+    function: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """Conversion: float to integer truncates towards zero, integers wrap, to bool is `!= 0`, floats round to nearest even."""
+
+    arg: Expr
+    dtype: DType
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.arg,)
+
+
+Operand = Expr | int | float | bool
+
+
+def as_expr(value: Operand, dtype: DType) -> Expr:
+    return value if isinstance(value, Expr) else Const(value, dtype)
+
+
+def _kind(dtype: DType) -> str:
+    return "b" if dtype == "bool" else "f" if dtypes.is_float(dtype) else "i"
+
+
+def apply(function: str, *operands: Operand) -> Expr:
+    """Apply a function of `FUNCTIONS`; Python numbers take the dtype of the first expression among the operands."""
+    rule = FUNCTIONS.get(function)
+    if rule is None:
+        raise InvalidExpression(f"unknown function {function!r}", help=f"one of {', '.join(FUNCTIONS)}")
+    if len(operands) != rule.arity:
+        raise InvalidExpression(f"{function} takes {rule.arity} operands, got {len(operands)}")
+    values = operands[1:] if rule.result == "select" else operands
+    dtype = next((value.dtype for value in values if isinstance(value, Expr)), None)
+    if dtype is None:
+        dtype = "f32" if any(isinstance(value, float) for value in values) else dtypes.INDEX
+    args = tuple(as_expr(value, dtype) for value in values)
+    if any(arg.dtype != dtype for arg in args):
+        raise InvalidExpression(
+            f"{function} of {' and '.join(arg.dtype for arg in args)}", help="cast the operands to one dtype"
+        )
+    if _kind(dtype) not in rule.kinds:
+        raise InvalidExpression(f"{function} is not defined for {dtype}")
+    if rule.result == "select":
+        condition = as_expr(operands[0], "bool")
+        if condition.dtype != "bool":
+            raise InvalidExpression(f"select on a condition of dtype {condition.dtype}", help="compare it first")
+        return Apply(function, (condition, *args), dtype)
+    return Apply(function, args, "bool" if rule.result == "bool" else dtype)
+
+
+def _binary(function: str, left: Operand, right: Operand) -> Expr:
+    return apply(function, left, right)
+
+
+def select(condition: Operand, yes: Operand, no: Operand) -> Expr:
+    """`condition ? yes : no`. Reads inside a branch happen only where the branch is taken."""
+    return apply("select", condition, yes, no)
+
+
+def const(value: bool | float, dtype: DType) -> Const:
+    return Const(value, dtype)
+
+
+#: Accumulations and their identities, as functions of the dtype.
+ACCUMULATIONS: dict[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+def identity(accum: str, dtype: DType) -> Const:
+    """The value that leaves `accum` unchanged."""
+    if accum in ("sum", "prod"):
+        return Const(0 if accum == "sum" else 1, dtype)
+    if dtypes.is_float(dtype):
+        return Const(float("-inf") if accum == "max" else float("inf"), dtype)
+    if dtype == "bool":
+        return Const(accum == "min", dtype)
+    limits = np.iinfo(dtypes.numpy_dtype(dtype))
+    return Const(int(limits.min if accum == "max" else limits.max), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One tensor expression: ``output[axes] = accum over reduce of body``.
+
+    `axes` are the spatial loops, one per output dimension, in order. `reduce` are the reduction loops; `accum` is
+    None exactly when there are none. Loop kinds follow from the axes: whatever the body uses and `axes` does not
+    list is a reduction (spec 1, section 1.2). `source` says where it came from (a node's name); it does not take part in equality.
+    """
+
+    output: Tensor
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce: tuple[Axis, ...] = ()
+    accum: str | None = None
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        name = self.output.name
+        if len(self.axes) != self.output.rank:
+            raise ExtentMismatch(f"{self.output} is written with {len(self.axes)} axes", help=f"give {self.output.rank}")
+        for axis, extent in zip(self.axes, self.output.shape, strict=True):
+            if axis.extent != extent:
+                raise ExtentMismatch(f"{name}: axis {axis.name} of extent {axis.extent} writes a dimension of {extent}")
+        loops = (*self.axes, *self.reduce)
+        names = [axis.name for axis in loops]
+        if len(set(names)) != len(names):
+            raise InvalidExpression(f"{name}: two loops have one name in {', '.join(names)}")
+        if (self.accum is None) != (not self.reduce):
+            raise InvalidExpression(
+                f"{name}: accumulation {self.accum} with reduction loops [{', '.join(a.name for a in self.reduce)}]",
+                help="give an accumulation exactly when there are reduction loops",
+            )
+        if self.accum is not None and self.accum not in ACCUMULATIONS:
+            raise InvalidExpression(f"{name}: unknown accumulation {self.accum!r}", help="sum, prod, max or min")
+        if self.body.dtype != self.output.dtype:
+            raise InvalidExpression(
+                f"{name}: a body of dtype {self.body.dtype} for an output of {self.output.dtype}", help="cast the body"
+            )
+        used = {node for node in walk(self.body) if isinstance(node, Axis)}
+        free = used - set(loops)
+        if free:
+            raise InvalidExpression(
+                f"{name}: the body uses {', '.join(sorted(repr(a) for a in free))}, which is not a loop of it"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.output.name
+
+    @property
+    def loops(self) -> tuple[Axis, ...]:
+        return (*self.axes, *self.reduce)
+
+    def reads(self) -> tuple[Read, ...]:
+        """Every read in the body, indices included, in order of appearance."""
+        return tuple(node for node in walk(self.body) if isinstance(node, Read))
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The distinct tensors read, in order of first appearance."""
+        return tuple(dict.fromkeys(read.tensor for read in self.reads()))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node of an expression, parents before children, left to right."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children()))

@@ -1,0 +1,71 @@
+"""Element types: their names, NumPy equivalents, kinds and sizes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InvalidExpression
+
+DType = str
+
+FLOATS: tuple[DType, ...] = ("bf16", "f16", "f32", "f64")
+SIGNED: tuple[DType, ...] = ("i8", "i16", "i32", "i64")
+UNSIGNED: tuple[DType, ...] = ("u8", "u16", "u32", "u64")
+DTYPES: tuple[DType, ...] = ("bool", *UNSIGNED, *SIGNED, *FLOATS)
+INDEX: DType = "i64"  # the type of axes and index expressions
+
+_NUMPY = {
+    "bool": np.bool_, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "f16": np.float16, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+
+
+@cache
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype of `dtype`; bf16 is `ml_dtypes.bfloat16`."""
+    if dtype == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    if dtype not in _NUMPY:
+        raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
+    found: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+    return found
+
+
+@cache
+def _by_numpy() -> dict[np.dtype[Any], DType]:
+    return {numpy_dtype(dtype): dtype for dtype in DTYPES}
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The name of a NumPy dtype; raises InvalidExpression where there is no equivalent."""
+    name = _by_numpy().get(np.dtype(dtype))
+    if name is None:
+        raise InvalidExpression(f"no element type for NumPy dtype {dtype}", help=f"one of {', '.join(DTYPES)}")
+    return name
+
+
+def is_float(dtype: DType) -> bool:
+    return dtype in FLOATS
+
+
+def is_integer(dtype: DType) -> bool:
+    return dtype in SIGNED or dtype in UNSIGNED
+
+
+def is_unsigned(dtype: DType) -> bool:
+    return dtype in UNSIGNED or dtype == "bool"
+
+
+def bits(dtype: DType) -> int:
+    """Storage bits; bool is stored as one byte."""
+    return 8 if dtype == "bool" else numpy_dtype(dtype).itemsize * 8
+
+
+def size_bytes(dtype: DType) -> int:
+    return bits(dtype) // 8

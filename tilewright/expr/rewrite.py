@@ -1,0 +1,46 @@
+"""Rebuild expressions: substitution of loops, inlining of a producer into its consumer, simplification hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tilewright.expr.affine import simplify
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
+
+
+def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr` bottom-up; `rule` may replace a node whose children are already rebuilt."""
+    rebuilt: Expr
+    if isinstance(expr, Read):
+        indices = tuple(transform(index, rule) for index in expr.indices)
+        rebuilt = expr if indices == expr.indices else Read(expr.tensor, indices)
+    elif isinstance(expr, Apply):
+        args = tuple(transform(arg, rule) for arg in expr.args)
+        rebuilt = expr if args == expr.args else Apply(expr.function, args, expr.dtype)
+    elif isinstance(expr, Cast):
+        arg = transform(expr.arg, rule)
+        rebuilt = expr if arg == expr.arg else Cast(arg, expr.dtype)
+    else:
+        rebuilt = expr
+    replacement = rule(rebuilt)
+    return rebuilt if replacement is None else replacement
+
+
+def substitute(expr: Expr, loops: Mapping[Axis, Expr]) -> Expr:
+    """Replace loop variables, then simplify the index expressions this touches."""
+    return simplify(transform(expr, lambda node: loops.get(node) if isinstance(node, Axis) else None))
+
+
+def inline(consumer: Compute, producer: Compute) -> Compute:
+    """Replace every read of `producer`'s output in `consumer` by its body. `producer` must not reduce."""
+    assert producer.accum is None, "only a compute without reduction can be inlined"
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Read) and node.tensor == producer.output:
+            return substitute(producer.body, dict(zip(producer.axes, node.indices, strict=True)))
+        return None
+
+    return replace(consumer, body=simplify(transform(consumer.body, rule)))
+
+

@@ -1,0 +1,55 @@
+"""Options of a compilation and of execution; the only place where environment variables are read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.errors import InvalidArgument
+
+
+def _default_cache_dir() -> Path:
+    explicit = os.environ.get("TILEWRIGHT_CACHE_DIR")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "tilewright"
+
+
+def _default_cache() -> bool:
+    return os.environ.get("TILEWRIGHT_CACHE", "1") not in ("0", "off", "no", "false")
+
+
+def _default_pin() -> bool:
+    return os.environ.get("TILEWRIGHT_PIN", "1") not in ("0", "off", "no", "false")
+
+
+def environment_threads() -> int | None:
+    """The thread count that `OMP_NUM_THREADS` asks for, or None where it is unset or not a positive number."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile and run. Immutable; every field has the value that most users want.
+
+    cache          use the compile cache in `cache_dir`, capped at `cache_bytes`
+    pin            pin worker threads to distinct cores of the caller's affinity mask (never the caller itself)
+    openmp         run on an OpenMP runtime that is already loaded in the process, if there is one
+    disable        names of optimisation passes to switch off
+    verify_each    verify the tile program after each pass
+    """
+
+    cache: bool = field(default_factory=_default_cache)
+    cache_dir: Path = field(default_factory=_default_cache_dir)
+    cache_bytes: int = 2 << 30
+    pin: bool = field(default_factory=_default_pin)
+    openmp: bool = True
+    disable: tuple[str, ...] = ()
+    verify_each: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cache_bytes < 0:
+            raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
