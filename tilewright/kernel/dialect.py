@@ -1,0 +1,613 @@
+"""The tile program: operations on views of memory and on statically shaped tiles.
+
+Made by `lower` (and later by `language`); read by `kernel.passes`, `kernel.interpreter` and `codegen`. Element arithmetic
+is `arith` and `math` on scalars and on tensors alike, control flow is `scf.for` and `scf.if`; this dialect adds what those
+lack: programs, launches, views, tiles, products.
+
+A view is a flat `memref<Nxt>`; an access gives an element offset and one static stride per tile dimension, so element
+``t`` of a tile lies at ``offset + sum_d t[d] * strides[d]``. bool is stored as i8. Integers are signless; operations whose
+meaning depends on the sign say `unsigned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BoolAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FunctionType,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    TensorType,
+    UnitAttr,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    ParsePropInAttrDict,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import (
+    IsolatedFromAbove,
+    IsTerminator,
+    MemoryAllocEffect,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    NoTerminator,
+    Pure,
+    SymbolOpInterface,
+)
+from xdsl.utils.exceptions import VerifyException
+
+I1 = IntegerType(1)
+INDEX = IndexType()
+
+PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
+REDUCTIONS = ("sum", "prod", "max", "min")
+
+
+def shape(value: SSAValue | Attribute) -> tuple[int, ...]:
+    """Extents of a tile, () for a scalar."""
+    type_ = value.type if isinstance(value, SSAValue) else value
+    return tuple(type_.get_shape()) if isinstance(type_, TensorType) else ()
+
+
+def element(value: SSAValue | Attribute) -> Attribute:
+    """Element type of a tile or view; the type itself for a scalar."""
+    type_ = value.type if isinstance(value, SSAValue) else value
+    return type_.element_type if isinstance(type_, TensorType | MemRefType) else type_
+
+
+def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:
+    """The type of a tile; the bare element type where there are no dimensions."""
+    return TensorType(element_type, list(extents)) if extents else element_type
+
+
+def strides_of(op: LoadOp | StoreOp) -> tuple[int, ...]:
+    return tuple(int(stride) for stride in op.strides.get_values())
+
+
+def _i64s(values: Sequence[int]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, list(values))
+
+
+# Programs and launches ------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class FuncOp(IRDLOperation):
+    """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
+
+    Arguments are views. `cost` may hold `flops` and `bytes` of one launch, for reports.
+    """
+
+    name = "tile.func"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    function_type = prop_def(FunctionType)
+    grid = prop_def(DenseArrayBase)
+    cost = opt_prop_def(DictionaryAttr)
+    body = region_def("single_block")
+
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[Attribute],
+        grid: Sequence[int],
+        body: Region | None = None,
+        cost: DictionaryAttr | None = None,
+    ) -> None:
+        function_type = FunctionType.from_lists(list(arguments), [])
+        region = Region(Block(arg_types=list(arguments))) if body is None else body
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "function_type": function_type,
+                "grid": _i64s(grid),
+                "cost": cost,
+            },
+            regions=[region],
+        )
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The grid: programs along each axis."""
+        return tuple(int(extent) for extent in self.grid.get_values())
+
+    @property
+    def programs(self) -> int:
+        return prod(self.extents)
+
+    def verify_(self) -> None:
+        if tuple(self.body.block.arg_types) != self.function_type.inputs.data:
+            raise VerifyException(
+                f"kernel {self.sym_name.data}: argument types differ from the function type"
+            )
+        if any(not isinstance(type_, MemRefType) for type_ in self.function_type.inputs.data):
+            raise VerifyException(f"kernel {self.sym_name.data}: every argument must be a view (memref)")
+        if any(extent < 0 for extent in self.extents):
+            raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """End of a kernel or of the main sequence."""
+
+    name = "tile.return"
+    traits = traits_def(IsTerminator())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class ProgramIdOp(IRDLOperation):
+    """The coordinate of this program along one axis of the grid."""
+
+    name = "tile.program_id"
+    axis = prop_def(IntegerAttr)
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+    assembly_format = "$axis attr-dict"
+
+    def __init__(self, axis: int) -> None:
+        super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[INDEX])
+
+
+@irdl_op_definition
+class MainOp(IRDLOperation):
+    """The host sequence of a module: buffers and launches, in order. `arena_bytes` holds every `tile.buffer` in the arena."""
+
+    name = "tile.main"
+    arena_bytes = prop_def(IntegerAttr)
+    constants_bytes = prop_def(IntegerAttr)
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), NoTerminator())
+
+    def __init__(self, arena_bytes: int, constants_bytes: int, body: Region | None = None) -> None:
+        super().__init__(
+            properties={
+                "arena_bytes": IntegerAttr(arena_bytes, 64),
+                "constants_bytes": IntegerAttr(constants_bytes, 64),
+            },
+            regions=[Region(Block()) if body is None else body],
+        )
+
+
+@irdl_op_definition
+class BufferOp(IRDLOperation):
+    """A view of host-planned memory: the input or output number `index`, or `index` bytes into the constants or the arena."""
+
+    name = "tile.buffer"
+    space = prop_def(StringAttr)
+    index = prop_def(IntegerAttr)
+    result = result_def(MemRefType)
+    traits = traits_def(Pure())
+    assembly_format = "$space $index attr-dict `:` type($result)"
+
+    SPACES: ClassVar = ("input", "output", "constant", "arena")
+
+    def __init__(self, space: str, index: int, type_: MemRefType[Attribute]) -> None:
+        super().__init__(
+            properties={"space": StringAttr(space), "index": IntegerAttr(index, 64)}, result_types=[type_]
+        )
+
+    def verify_(self) -> None:
+        if self.space.data not in self.SPACES:
+            raise VerifyException(
+                f"unknown buffer space {self.space.data!r}; one of {', '.join(self.SPACES)}"
+            )
+        if self.index.value.data < 0:
+            raise VerifyException(f"buffer at {self.index.value.data}")
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Run every program of a kernel on these views; the next launch starts when all have finished."""
+
+    name = "tile.launch"
+    kernel = prop_def(SymbolRefAttr)
+    arguments = var_operand_def(MemRefType)
+    assembly_format = "$kernel `(` $arguments `)` attr-dict `:` type($arguments)"
+
+    def __init__(self, kernel: str, arguments: Sequence[SSAValue]) -> None:
+        super().__init__(operands=[list(arguments)], properties={"kernel": SymbolRefAttr(kernel)})
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class AllocOp(IRDLOperation):
+    """Scratch memory private to one program; its contents are undefined at first."""
+
+    name = "tile.alloc"
+    result = result_def(MemRefType)
+    traits = traits_def(MemoryAllocEffect())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, type_: MemRefType[Attribute]) -> None:
+        super().__init__(result_types=[type_])
+
+
+def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
+    extents = shape(tile)
+    if len(strides_of(op)) != len(extents):
+        raise VerifyException(f"{len(strides_of(op))} strides for a tile of {len(extents)} dimensions")
+    if op.bounds and len(op.bounds) != len(extents):
+        raise VerifyException(f"{len(op.bounds)} bounds for a tile of {len(extents)} dimensions")
+    if element(tile) != element(op.view):
+        raise VerifyException(f"a tile of {element(tile)} from a view of {element(op.view)}")
+    if op.mask is not None and (shape(op.mask) != extents or element(op.mask) != I1):
+        raise VerifyException(f"mask {op.mask.type} for a tile {tile.type}")
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """Read a tile: ``d[t] = view[offset + sum t*strides]`` where ``t < bounds`` in every dimension and mask[t], else 0.
+
+    Elements outside bounds or mask are not touched in memory.
+    """
+
+    name = "tile.load"
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    bounds = var_operand_def(IndexType)
+    mask = opt_operand_def()
+    strides = prop_def(DenseArrayBase)
+    result = result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? (`mask` $mask^ `:` type($mask))? "
+        "attr-dict `:` type($view) `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        view: SSAValue,
+        offset: SSAValue,
+        extents: Sequence[int] = (),
+        strides: Sequence[int] = (),
+        bounds: Sequence[SSAValue] = (),
+        mask: SSAValue | None = None,
+    ) -> None:
+        super().__init__(
+            operands=[view, offset, list(bounds), [mask] if mask is not None else []],
+            properties={"strides": _i64s(strides)},
+            result_types=[tile_type(extents, element(view))],
+        )
+
+    def verify_(self) -> None:
+        _verify_access(self, self.result)
+
+
+@irdl_op_definition
+class StoreOp(IRDLOperation):
+    """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
+
+    `nontemporal` says that the data will not be read soon and may bypass the caches.
+    """
+
+    name = "tile.store"
+    value = operand_def()
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    bounds = var_operand_def(IndexType)
+    mask = opt_operand_def()
+    strides = prop_def(DenseArrayBase)
+    nontemporal = opt_prop_def(UnitAttr)
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = (
+        "$value `,` $view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? "
+        "(`mask` $mask^ `:` type($mask))? (`nontemporal` $nontemporal^)? attr-dict `:` type($value) `,` type($view)"
+    )
+
+    def __init__(
+        self,
+        value: SSAValue,
+        view: SSAValue,
+        offset: SSAValue,
+        strides: Sequence[int] = (),
+        bounds: Sequence[SSAValue] = (),
+        mask: SSAValue | None = None,
+        nontemporal: bool = False,
+    ) -> None:
+        super().__init__(
+            operands=[value, view, offset, list(bounds), [mask] if mask is not None else []],
+            properties={"strides": _i64s(strides), "nontemporal": UnitAttr() if nontemporal else None},
+        )
+
+    def verify_(self) -> None:
+        _verify_access(self, self.value)
+
+
+@irdl_op_definition
+class GatherOp(IRDLOperation):
+    """Read single elements: ``d[t] = view[offsets[t]]`` where mask[t], else 0. Offsets are i64 elements."""
+
+    name = "tile.gather"
+    view = operand_def(MemRefType)
+    offsets = operand_def()
+    mask = opt_operand_def()
+    result = result_def()
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$view `[` $offsets `:` type($offsets) `]` (`mask` $mask^ `:` type($mask))? attr-dict "
+        "`:` type($view) `->` type($result)"
+    )
+
+    def __init__(self, view: SSAValue, offsets: SSAValue, mask: SSAValue | None = None) -> None:
+        super().__init__(
+            operands=[view, offsets, [mask] if mask is not None else []],
+            result_types=[tile_type(shape(offsets), element(view))],
+        )
+
+    def verify_(self) -> None:
+        if element(self.offsets) != i64:
+            raise VerifyException(f"gathers with offsets of {element(self.offsets)}, not i64")
+        if shape(self.offsets) != shape(self.result):
+            raise VerifyException(f"gathers {self.result.type} with offsets {self.offsets.type}")
+        if self.mask is not None and (shape(self.mask) != shape(self.result) or element(self.mask) != I1):
+            raise VerifyException(f"mask {self.mask.type} for {self.result.type}")
+
+
+# Tiles ----------------------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class IotaOp(IRDLOperation):
+    """Counts along one dimension: ``d[t] = t[axis]``, as i64."""
+
+    name = "tile.iota"
+    axis = prop_def(IntegerAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$axis attr-dict `:` type($result)"
+
+    def __init__(self, extents: Sequence[int], axis: int) -> None:
+        super().__init__(
+            properties={"axis": IntegerAttr(axis, 64)}, result_types=[TensorType(i64, list(extents))]
+        )
+
+    def verify_(self) -> None:
+        if not 0 <= self.axis.value.data < len(shape(self.result)) or element(self.result) != i64:
+            raise VerifyException(f"axis {self.axis.value.data} of {self.result.type}")
+
+
+@irdl_op_definition
+class BroadcastOp(IRDLOperation):
+    """A scalar, or a tile of the same rank with extents of 1, repeated to a larger shape."""
+
+    name = "tile.broadcast"
+    value = operand_def()
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
+
+    def __init__(self, value: SSAValue, extents: Sequence[int]) -> None:
+        super().__init__(operands=[value], result_types=[TensorType(element(value), list(extents))])
+
+    def verify_(self) -> None:
+        source, target = shape(self.value), shape(self.result)
+        ranks = not source or len(source) == len(target)
+        if not ranks or any(s not in (1, t) for s, t in zip(source, target, strict=False)):
+            raise VerifyException(f"cannot repeat {self.value.type} to {self.result.type}")
+        if element(self.value) != element(self.result):
+            raise VerifyException(f"changes the element type of {self.value.type} to {element(self.result)}")
+
+
+@irdl_op_definition
+class ReshapeOp(IRDLOperation):
+    """The same elements in row-major order under another shape; a one-element tile may become a scalar."""
+
+    name = "tile.reshape"
+    value = operand_def()
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
+
+    def __init__(self, value: SSAValue, extents: Sequence[int]) -> None:
+        super().__init__(operands=[value], result_types=[tile_type(extents, element(value))])
+
+    def verify_(self) -> None:
+        if prod(shape(self.value)) != prod(shape(self.result)):
+            raise VerifyException(f"reshapes {self.value.type} to {self.result.type}")
+
+
+@irdl_op_definition
+class CompareOp(IRDLOperation):
+    """Element comparison; on floats every predicate but `ne` is false where an operand is NaN."""
+
+    name = "tile.compare"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    predicate = prop_def(StringAttr)
+    unsigned = opt_prop_def(UnitAttr)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$predicate $lhs `,` $rhs (`unsigned` $unsigned^)? attr-dict `:` type($lhs) `->` type($result)"
+    )
+
+    def __init__(self, predicate: str, lhs: SSAValue, rhs: SSAValue, unsigned: bool = False) -> None:
+        super().__init__(
+            operands=[lhs, rhs],
+            properties={"predicate": StringAttr(predicate), "unsigned": UnitAttr() if unsigned else None},
+            result_types=[tile_type(shape(lhs), I1)],
+        )
+
+    def verify_(self) -> None:
+        if self.predicate.data not in PREDICATES:
+            raise VerifyException(
+                f"unknown predicate {self.predicate.data!r}; one of {', '.join(PREDICATES)}"
+            )
+        if shape(self.lhs) != shape(self.result) or element(self.result) != I1:
+            raise VerifyException(f"compares {self.lhs.type} into {self.result.type}")
+
+
+@irdl_op_definition
+class SelectOp(IRDLOperation):
+    """``d[t] = condition[t] ? yes[t] : no[t]``; both sides are evaluated. A scalar condition chooses for all elements."""
+
+    name = "tile.select"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    condition = operand_def()
+    yes = operand_def(T)
+    no = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$condition `,` $yes `,` $no attr-dict `:` type($condition) `,` type($result)"
+
+    def __init__(self, condition: SSAValue, yes: SSAValue, no: SSAValue) -> None:
+        super().__init__(operands=[condition, yes, no], result_types=[yes.type])
+
+    def verify_(self) -> None:
+        if element(self.condition) != I1 or shape(self.condition) not in ((), shape(self.yes)):
+            raise VerifyException(f"condition {self.condition.type} for {self.yes.type}")
+
+
+@irdl_op_definition
+class CastOp(IRDLOperation):
+    """Element conversion: float to integer truncates (saturating, NaN to 0), integers wrap, to i1 is ``!= 0``, floats round to even.
+
+    `unsigned` says that the integer side, or the source where both are integers, is unsigned. i1 counts as 0 and 1.
+    """
+
+    name = "tile.cast"
+    value = operand_def()
+    unsigned = opt_prop_def(UnitAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$value (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
+
+    def __init__(self, value: SSAValue, element_type: Attribute, unsigned: bool = False) -> None:
+        super().__init__(
+            operands=[value],
+            properties={"unsigned": UnitAttr() if unsigned else None},
+            result_types=[tile_type(shape(value), element_type)],
+        )
+
+    def verify_(self) -> None:
+        if shape(self.value) != shape(self.result):
+            raise VerifyException(f"casts {self.value.type} to {self.result.type}")
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins)."""
+
+    name = "tile.reduce"
+    kind = prop_def(StringAttr)
+    axis = prop_def(IntegerAttr)
+    unsigned = opt_prop_def(UnitAttr)
+    value = operand_def(TensorType)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind $value `,` $axis (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
+    )
+
+    def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False) -> None:
+        extents = list(shape(value))
+        extents[axis] = 1
+        super().__init__(
+            operands=[value],
+            properties={
+                "kind": StringAttr(kind),
+                "axis": IntegerAttr(axis, 64),
+                "unsigned": UnitAttr() if unsigned else None,
+            },
+            result_types=[TensorType(element(value), extents)],
+        )
+
+    def verify_(self) -> None:
+        extents = list(shape(self.value))
+        axis = self.axis.value.data
+        if self.kind.data not in REDUCTIONS:
+            raise VerifyException(f"unknown reduction {self.kind.data!r}; one of {', '.join(REDUCTIONS)}")
+        if not 0 <= axis < len(extents):
+            raise VerifyException(f"reduces axis {axis} of {self.value.type}")
+        extents[axis] = 1
+        if tuple(extents) != shape(self.result):
+            raise VerifyException(f"reduces axis {axis} of {self.value.type} to {self.result.type}")
+
+
+@irdl_op_definition
+class DotOp(IRDLOperation):
+    """Multiply and accumulate: ``d[m, n] = c[m, n] + sum_k a[m, k] * b[k, n]``.
+
+    With grouped operands b is ``K/g x N x g`` and stands for ``b[k // g, n, k % g]``, the order in which dot-product
+    instructions read it. Products are formed and added in the element type of c; the order over k is open. `intrinsic`
+    names the instruction chosen for it (level 3); `unsigned` lists the operands ("a", "b") whose integers are unsigned.
+    """
+
+    name = "tile.dot"
+    ACC: ClassVar = VarConstraint("ACC", base(TensorType))
+    a = operand_def(TensorType)  # M x K
+    b = operand_def(TensorType)  # K x N, or K/g x N x g
+    c = operand_def(ACC)  # M x N
+    result = result_def(ACC)  # M x N
+    intrinsic = prop_def(StringAttr)
+    unsigned = prop_def(StringAttr)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$intrinsic $a `,` $b `,` $c `unsigned` $unsigned attr-dict `:` type($a) `,` type($b) `,` type($c)"
+    )
+
+    def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, unsigned: str = "") -> None:
+        super().__init__(
+            operands=[a, b, c],
+            properties={"intrinsic": StringAttr(intrinsic), "unsigned": StringAttr(unsigned)},
+            result_types=[c.type],
+        )
+
+    def verify_(self) -> None:
+        if len(shape(self.a)) != 2 or len(shape(self.c)) != 2 or len(shape(self.b)) not in (2, 3):
+            raise VerifyException(f"multiplies {self.a.type} and {self.b.type} into {self.c.type}")
+        (m, k), (rows, n, *group) = shape(self.a), shape(self.b)
+        if rows * prod(group) != k:
+            raise VerifyException(f"contracts {k} columns of a with {rows * prod(group)} rows of b")
+        if shape(self.c) != (m, n):
+            raise VerifyException(f"adds {m}x{n} products to c: {self.c.type}")
+
+
+Tile = Dialect(
+    "tile",
+    [
+        FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp, IotaOp,
+        BroadcastOp, ReshapeOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
+    ],
+)  # fmt: skip
+
+
+def operations(region: Region) -> list[Operation]:
+    """Every operation of a region, nested ones included, in order."""
+    return [op for block in region.blocks for op in block.walk()]
