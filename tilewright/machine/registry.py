@@ -1,0 +1,204 @@
+"""Machines by name or file: the files beside this module, files of the user, and the host."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tilewright.errors import InvalidMachine
+from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
+from tilewright.machine.reading import Document, Place, read_document
+
+FILES: Final = Path(__file__).parent / "files"
+KINDS: Final[dict[str, type[Machine]]] = {"cpu": Cpu, "gpu": Gpu, "accelerator": Accelerator}
+MAX_EXTENDS: Final = 8
+EXTENSIBLE_LISTS: Final = ("features", "intrinsics")  # take {add: [...], remove: [...]} in a file that extends
+
+
+def names() -> list[str]:
+    """Every name that `resolve` knows: `host` first, then the machine files in alphabetic order."""
+    return ["host", *sorted(path.stem for path in FILES.glob("*.yaml"))]
+
+
+def resolve(name_or_path: str | Path) -> Machine:
+    """The machine of that name, or described by that YAML file.
+
+    A file may start from another machine with `extends: NAME` (or a path relative to the file) and state only what
+    differs: nested mappings are merged, lists replace, and `features` and `intrinsics` also take
+    `{add: [...], remove: [...]}`. Raises InvalidMachine naming file, line, field, value and what would be legal.
+    """
+    text = str(name_or_path)
+    if not _is_path(name_or_path):
+        if text == "host":
+            from tilewright.machine.detect import host  # detection reads the files through this module
+
+            return host()
+        if text not in names():
+            raise _unknown(text)
+        return _listed_machine(text)
+    return _read(Path(name_or_path))
+
+
+def resolve_cpu(name_or_path: str | Path) -> Cpu:
+    """`resolve` for callers that generate CPU code; raises InvalidMachine for a GPU or accelerator."""
+    machine = resolve(name_or_path)
+    if not isinstance(machine, Cpu):
+        cpus = [name for name in names()[1:] if isinstance(_listed_machine(name), Cpu)]
+        raise InvalidMachine(
+            f"{machine.name} is of kind {machine.kind}, and a CPU is needed",
+            where=str(name_or_path),
+            help="one of " + ", ".join(["host", *cpus]),
+        )
+    return machine
+
+
+def machine_from_json(value: Any) -> Machine:
+    """The machine that `Machine.to_json` wrote; raises InvalidMachine if it is not one."""
+    if not isinstance(value, dict):
+        raise InvalidMachine(f"a machine is a mapping, not {type(value).__name__}", where="machine")
+    return _validate(Document("machine", value, {}), value)
+
+
+@functools.cache
+def _listed_machine(name: str) -> Machine:
+    return _read(FILES / f"{name}.yaml")
+
+
+def _is_path(value: str | Path) -> bool:
+    return isinstance(value, Path) or value.endswith((".yaml", ".yml")) or "/" in value
+
+
+def _unknown(name: str, where: str = "") -> InvalidMachine:
+    close = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
+    legal = f"did you mean {', '.join(close)}?" if close else f"one of {', '.join(names())}"
+    return InvalidMachine(f"there is no machine {name!r}", where=where, help=f"{legal}; or a path to a .yaml file")
+
+
+def _read(path: Path) -> Machine:
+    document = read_document(path)
+    return _validate(document, _extended(document, depth=0))
+
+
+def _extended(document: Document, depth: int) -> dict[str, Any]:
+    """The values of a file on top of those of the machine that it extends."""
+    values = dict(document.values)
+    base_name = values.pop("extends", None)
+    if base_name is None:
+        return values
+    where = document.where(("extends",))
+    if not isinstance(base_name, str):
+        raise InvalidMachine(f"extends is {base_name!r}, which is no name", where=where)
+    if depth == MAX_EXTENDS:
+        raise InvalidMachine(f"more than {MAX_EXTENDS} files extend each other", where=where, help="is it a circle?")
+    if base_name == "host":
+        base = resolve("host").to_json()
+    elif _is_path(base_name):
+        base = _extended(read_document(Path(document.path).parent / base_name), depth + 1)
+    elif base_name in names():
+        base = _extended(read_document(FILES / f"{base_name}.yaml"), depth + 1)
+    else:
+        raise _unknown(base_name, where)
+    if base.get("kind") == "cpu" and isinstance(base.get("llvm"), dict):
+        base["llvm"] = {key: value for key, value in base["llvm"].items() if key != "features"}
+    return _merged(base, values, document, ())
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any], document: Document, place: Place) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        here = (*place, key)
+        old = merged.get(key)
+        if not place and key in EXTENSIBLE_LISTS and isinstance(value, dict):
+            merged[key] = _edited_list(old or [], value, document, here)
+        elif isinstance(value, dict) and isinstance(old, dict):
+            merged[key] = _merged(old, value, document, here)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _edited_list(old: list[Any], edit: dict[str, Any], document: Document, place: Place) -> list[Any]:
+    for key, names_ in edit.items():
+        if key not in ("add", "remove") or not isinstance(names_, list):
+            raise InvalidMachine(
+                f"{place[-1]} has {key!r}: {names_!r}", where=document.where((*place, key)),
+                help="a list of names, or {add: [names], remove: [names]}",
+            )  # fmt: skip
+    removed = edit.get("remove", [])
+    for name in removed:
+        if name not in old:
+            raise InvalidMachine(f"{place[-1]} has no {name!r} to remove", where=document.where((*place, "remove")))
+    kept = [name for name in old if name not in removed]
+    return kept + [name for name in edit.get("add", []) if name not in kept]
+
+
+def _validate(document: Document, values: dict[str, Any]) -> Machine:
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidMachine(f"kind is {kind!r}", where=document.where(("kind",)), help=f"one of {', '.join(KINDS)}")
+    try:
+        return KINDS[kind].model_validate(values)
+    except ValidationError as error:
+        raise _translated(error.errors(), KINDS[kind], document, values) from error
+
+
+def _translated(
+    errors: list[ErrorDetails], model: type[Machine], document: Document, values: dict[str, Any]
+) -> InvalidMachine:
+    """Pydantic's findings as one error: each names its field and value, the first one sets place and help."""
+    messages = []
+    inner = [finding["loc"] for finding in errors]  # a fault inside a list also makes pydantic count it short
+    for finding in errors:
+        if any(len(place) > len(finding["loc"]) and place[: len(finding["loc"])] == finding["loc"] for place in inner):
+            continue
+        field = ".".join(str(part) for part in finding["loc"])
+        message = finding["msg"].removeprefix("Value error, ")
+        if finding["type"] == "extra_forbidden":
+            message = "is not a field"
+        elif finding["type"] == "missing":
+            message = "is missing"
+        elif finding["loc"] and finding["type"] != "value_error":
+            message = f"is {_short(_at(values, finding['loc']))}: {message[:1].lower()}{message[1:]}"
+        messages.append(f"{field} {message}".strip())
+    first = errors[0]
+    advice = ""
+    if first["type"] == "extra_forbidden":
+        legal = _fields_at(model, first["loc"][:-1])
+        close = difflib.get_close_matches(str(first["loc"][-1]), legal, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(legal)}"
+    return InvalidMachine("; ".join(messages), where=document.where(tuple(first["loc"])), help=advice)
+
+
+def _at(values: Any, place: Place) -> Any:
+    for part in place:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            break
+    return values
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _fields_at(model: Any, place: Place) -> list[str]:
+    """The field names of the mapping at `place` of a description; those of the nearest known mapping around it."""
+    for part in place:
+        field = getattr(model, "model_fields", {}).get(part) if isinstance(part, str) else None
+        inner = _model_in(field.annotation) if field is not None else None
+        model = inner or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> Any:
+    """The description class inside an annotation such as `tuple[Cache, ...]`, or None."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part))), None)
