@@ -1,0 +1,70 @@
+"""Special functions that NumPy lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# Rational approximations of W. J. Cody, "Rational Chebyshev approximations for the error function",
+# Math. Comp. 23 (1969). Highest power first. Relative error below 1e-16 before rounding.
+_SMALL_P = (
+    1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3,
+)  # fmt: skip
+_SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
+_MIDDLE_P = (
+    2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+    2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3,
+)  # fmt: skip
+_MIDDLE_Q = (
+    1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+    3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
+)  # fmt: skip
+_LARGE_P = (
+    1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1,
+    1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4,
+)  # fmt: skip
+_LARGE_Q = (
+    1.0, 2.56852019228982242e0, 1.87295284992346725e0,
+    5.27905102951428412e-1, 6.05183413124413191e-2, 2.33520497626869185e-3,
+)  # fmt: skip
+_SATURATED = 6.0  # 1 - erf(6) is 2e-17, less than half an ulp of 1: erf is 1 in float64 from here on
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    total = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total *= x
+        total += coefficient
+    return total
+
+
+def erf(x: Any) -> Any:
+    """The error function, element by element, in the dtype of `x`.
+
+    float64 to within 4 ulp; narrower types are computed in float64 and rounded once. NaN gives NaN.
+    """
+    given = np.asarray(x)
+    wide = given.astype(np.float64).reshape(-1)
+    size = np.minimum(np.abs(wide), _SATURATED)  # NaN stays NaN
+    result = np.ones_like(wide)
+
+    small = size <= 0.46875
+    part = wide[small]
+    square = part * part
+    result[small] = part * _polynomial(_SMALL_P, square) / _polynomial(_SMALL_Q, square)
+
+    middle = (size > 0.46875) & (size <= 4.0)
+    part = size[middle]
+    tail = np.exp(-part * part) * _polynomial(_MIDDLE_P, part) / _polynomial(_MIDDLE_Q, part)
+    result[middle] = np.copysign(1 - tail, wide[middle])
+
+    large = ~(size <= 4.0)
+    part = size[large]
+    inverse = 1 / (part * part)
+    ratio = inverse * _polynomial(_LARGE_P, inverse) / _polynomial(_LARGE_Q, inverse)
+    tail = np.exp(-part * part) * (1 / np.sqrt(np.pi) - ratio) / part
+    result[large] = np.copysign(1 - tail, wide[large])
+    return result.reshape(given.shape).astype(given.dtype)
