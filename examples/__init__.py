@@ -1,0 +1,1 @@
+"""Examples: networks to compile, and programs that show how."""
