@@ -1,0 +1,204 @@
+"""Operators whose indices are data: gather, scatter, one-hot.
+
+A negative index counts from the end. An index outside the dimension is moved to its nearest end, so that no input can
+make compiled code read or write foreign memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from tilewright.errors import ExtentMismatch, InvalidExpression
+from tilewright.expr.core import Axis, Expr, Operand, Tensor, apply, const, identity, select, static_shape
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.elementwise import axes_of, clamp, emit
+from tilewright.expr.ops.nodes import normal_axis
+
+
+def wrapped(value: Expr, extent: int) -> Expr:
+    """`value` as an index into a dimension of `extent`: negative from the end, limited to the range."""
+    index = value.cast(INDEX)
+    return clamp(select(index < 0, index + extent, index), 0, max(extent - 1, 0))
+
+
+def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
+    """Replace dimension `axis` of x by the dimensions of `indices`: whole slices of x are picked."""
+    d = normal_axis(axis, x.rank, where=name)
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    _check_not_empty(x, shape[d], prod(picks), name)
+    axes = axes_of([*shape[:d], *picks, *shape[d + 1 :]])
+    index = wrapped(indices[axes[d : d + len(picks)]], shape[d])
+    return emit(b, axes, x[(*axes[:d], index, *axes[d + len(picks) :])], name=name)
+
+
+def gather_at(
+    b: GraphBuilder, x: Tensor, start: int, step: int, count: int | None, *, axis: int = 0, name: str = "gather"
+) -> Tensor:
+    """`gather` with the known indices ``start + step * i``; a `count` of None is one index, which drops the dimension."""
+    d = normal_axis(axis, x.rank, where=name)
+    shape = static_shape(x.shape)
+    last = start + step * ((count or 1) - 1)
+    if count != 0 and not (0 <= start < shape[d] and 0 <= last < shape[d]):
+        raise InvalidExpression(f"indices {start} to {last} into dimension {d} of {x}", help=f"within [0, {shape[d]})")
+    axes = axes_of([*shape[:d], *([] if count is None else [count]), *shape[d + 1 :]])
+    index: Operand = start if count is None else axes[d] * step + start
+    return emit(b, axes, x[(*axes[:d], index, *axes[d + (count is not None) :])], name=name)
+
+
+def gather_elements(
+    b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather_elements"
+) -> Tensor:
+    """``out[p] = x[p with p[axis] = indices[p]]``."""
+    d = normal_axis(axis, x.rank, where=name)
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    if len(picks) != len(shape) or any(p > e for q, (p, e) in enumerate(zip(picks, shape, strict=True)) if q != d):
+        raise ExtentMismatch(
+            f"indices {indices} into {x} along {d}", help="equal ranks, and extents not above those of the input"
+        )
+    _check_not_empty(x, shape[d], prod(picks), name)
+    axes = axes_of(picks)
+    return emit(b, axes, x[(*axes[:d], wrapped(indices[axes], shape[d]), *axes[d + 1 :])], name=name)
+
+
+def gather_nd(b: GraphBuilder, x: Tensor, indices: Tensor, *, batch: int = 0, name: str = "gather_nd") -> Tensor:
+    """The last dimension of `indices` holds positions in x after its first `batch` dimensions, which both share."""
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    depth = _depth(x, indices, batch, name)
+    axes = axes_of([*picks[:-1], *shape[batch + depth :]])
+    lead = len(picks) - 1
+    index = [wrapped(indices[(*axes[:lead], const(q, INDEX))], shape[batch + q]) for q in range(depth)]
+    return emit(b, axes, x[(*axes[:batch], *index, *axes[lead:])], name=name)
+
+
+def _depth(x: Tensor, indices: Tensor, batch: int, name: str) -> int:
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    if not picks or not 0 <= batch < len(picks) or batch > len(shape) or picks[:batch] != shape[:batch]:
+        raise ExtentMismatch(
+            f"{name}: indices {indices} into {x} with {batch} batch dimensions", help="equal batch extents"
+        )
+    depth = picks[-1]
+    if batch + depth > len(shape):
+        raise ExtentMismatch(f"{name}: positions of {depth} numbers into {x}", help=f"at most {len(shape) - batch}")
+    if 0 in shape[batch : batch + depth] and 0 not in picks[:-1]:
+        raise InvalidExpression(f"{name}: elements of {x}, which is empty", help="no indices, or a larger tensor")
+    return depth
+
+
+def _check_not_empty(x: Tensor, extent: int, picks: int, name: str) -> None:
+    if extent == 0 and picks:
+        raise InvalidExpression(f"{name}: elements of {x}, which is empty there", help="no indices, or a larger tensor")
+
+
+def compress(b: GraphBuilder, x: Tensor, chosen: Sequence[int], *, axis: int, name: str = "compress") -> Tensor:
+    """The slices of `axis` listed in `chosen`, known when compiling."""
+    import numpy as np
+
+    return gather(b, x, b.constant(np.asarray(chosen, np.int64), f"{name}.index"), axis=axis, name=name)
+
+
+# Scatter -------------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def scatter_elements(
+    b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
+    name: str = "scatter_elements",
+) -> Tensor:  # fmt: skip
+    """x with ``x[p with p[axis] = indices[p]]`` replaced by, or reduced with, ``updates[p]``; later updates win.
+
+    Written as a search: every element of the output looks for the updates that hit it.
+    """
+    d = normal_axis(axis, x.rank, where=name)
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    if picks != static_shape(updates.shape) or len(picks) != len(shape) or any(
+        p > e for q, (p, e) in enumerate(zip(picks, shape, strict=True)) if q != d
+    ):  # fmt: skip
+        raise ExtentMismatch(
+            f"{name}: indices {indices} and updates {updates} into {x}",
+            help="equal ranks, equal indices and updates, extents not above those of the input",
+        )
+    axes = axes_of(shape)
+    k = Axis("r0", picks[d])
+    inside: Expr = const(True, "bool")
+    for q, a in enumerate(axes):
+        if q != d and picks[q] < shape[q]:
+            inside = inside & (a < picks[q])
+    hit = select(inside, _hits(indices[(*axes[:d], k, *axes[d + 1 :])], shape[d], axes[d]), False)
+
+    def update(position: Expr) -> Expr:
+        return updates[(*axes[:d], position, *axes[d + 1 :])]
+
+    return _scatter(b, x, axes, (k,), hit, lambda positions: update(positions[0]), reduction, name)
+
+
+def scatter_nd(
+    b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", name: str = "scatter_nd"
+) -> Tensor:
+    """x with the slices at the positions in the last dimension of `indices` replaced by, or reduced with, `updates`."""
+    shape, picks = static_shape(x.shape), static_shape(indices.shape)
+    depth = _depth(x, indices, 0, name)
+    if static_shape(updates.shape) != (*picks[:-1], *shape[depth:]):
+        raise ExtentMismatch(
+            f"{name}: updates {updates} for indices {indices} into {x}",
+            help=f"updates of shape {[*picks[:-1], *shape[depth:]]}",
+        )
+    axes, ranges = axes_of(shape), axes_of(picks[:-1], "r")
+    if not ranges:
+        ranges = (Axis("r0", 1),)
+    lead = ranges[: len(picks) - 1]
+    hit: Expr = const(True, "bool")
+    for q in range(depth):
+        hit = hit & _hits(indices[(*lead, const(q, INDEX))], shape[q], axes[q])
+    return _scatter(
+        b, x, axes, ranges, hit, lambda positions: updates[(*positions[: len(lead)], *axes[depth:])], reduction, name
+    )
+
+
+def _hits(value: Expr, extent: int, axis: Expr) -> Expr:
+    """Does this index value, which may count from the end, name position `axis`? Values out of range hit nothing."""
+    index = value.cast(INDEX)
+    return index.eq(axis) | index.eq(axis - extent)
+
+
+def _scatter(
+    b: GraphBuilder, x: Tensor, axes: tuple[Axis, ...], ranges: tuple[Axis, ...], hit: Expr,
+    update: Callable[[Sequence[Expr]], Expr], reduction: str, name: str,
+) -> Tensor:  # fmt: skip
+    if reduction != "none":
+        if reduction not in _REDUCTIONS:
+            raise InvalidExpression(f"{name}: reduction {reduction!r}", help=f"none or {', '.join(_REDUCTIONS)}")
+        accum = _REDUCTIONS[reduction]
+        body = select(hit, update(ranges), identity(accum, x.dtype))
+        total = emit(b, axes, body, reduce=ranges, accum=accum, name=f"{name}.acc", source=name)
+        function = {"sum": "add", "prod": "mul"}.get(accum, accum)
+        return emit(b, axes, apply(function, x[axes], total[axes]), name=name)
+    order: Expr = const(0, INDEX)
+    for r in ranges:
+        assert isinstance(r.extent, int), "scatter needs static shapes"
+        order = order * r.extent + r
+    last = emit(b, axes, select(hit, order, -1), reduce=ranges, accum="max", name=f"{name}.last", source=name)
+    rest: Expr = apply("max", last[axes], 0)
+    positions: list[Expr] = []
+    for r in reversed(ranges):
+        extent = r.extent
+        assert isinstance(extent, int), "scatter needs static shapes"
+        positions.insert(0, rest if r is ranges[0] else rest % extent)
+        rest = rest // extent if extent else rest
+    return emit(b, axes, select(last[axes] >= 0, update(tuple(positions)), x[axes]), name=name)
+
+
+# One-hot -------------------------------------------------------------------------------------------------------
+
+
+def one_hot(
+    b: GraphBuilder, indices: Tensor, depth: int, values: Tensor, *, axis: int = -1, name: str = "one_hot"
+) -> Tensor:
+    """A new dimension `axis` of extent `depth`: ``values[1]`` where it equals the index, ``values[0]`` elsewhere."""
+    d = normal_axis(axis, indices.rank + 1, where=name)
+    picks = static_shape(indices.shape)
+    axes = axes_of([*picks[:d], depth, *picks[d:]])
+    hit = _hits(indices[(*axes[:d], *axes[d + 1 :])], depth, axes[d])
+    return emit(b, axes, select(hit, values[1], values[0]), name=name)
