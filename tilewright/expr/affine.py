@@ -107,7 +107,10 @@ def bounds(expr: Expr) -> tuple[float, float]:
 
 
 def simplify(expr: Expr) -> Expr:
-    """Fold constants in integer arithmetic, normalise affine indices, remove divisions, remainders and selects that a range decides."""
+    """Fold constants in index arithmetic and normalise affine indices; remove what a range decides.
+
+    That is divisions, remainders, comparisons, minima and selects. Index arithmetic is taken not to overflow.
+    """
     if isinstance(expr, Read):
         indices = tuple(simplify(index) for index in expr.indices)
         return expr if indices == expr.indices else Read(expr.tensor, indices)
@@ -173,7 +176,7 @@ def _simplify_nested_division(node: Apply, c: int) -> Expr:
     """``(x // a) // c = x // (a*c)``; ``(x % a) % c = x % c`` if c divides a; and divisions that the range decides."""
     value = node.args[0]
     low, high = bounds(value)
-    if 0 <= low and high < c:
+    if low >= 0 and high < c:
         return Const(0, INDEX) if node.function == "floordiv" else value
     if isinstance(value, Apply) and isinstance(value.args[-1], Const):
         inner = int(value.args[-1].value)

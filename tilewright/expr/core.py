@@ -47,7 +47,7 @@ class Function:
     """One scalar function: how many arguments, what it returns, and its NumPy meaning.
 
     `result` is "same" (dtype of the first argument, all arguments equal), "bool" (arguments equal), or
-    "select" (bool, then two of one dtype). `kinds` are the dtypes it accepts: any of "f" (float), "i" (integer), "b" (bool).
+    "select" (bool, then two of one dtype). `kinds` are the dtypes it accepts: "f" (float), "i" (integer), "b" (bool).
     """
 
     arity: int
@@ -66,6 +66,14 @@ def _div(a: Any, b: Any) -> Any:
         quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
         return np.where(b == 0, 0, quotient).astype(np.asarray(a).dtype)
     return np.divide(a, b)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    """Power; integers wrap, and a negative exponent truncates towards zero (0 where the base is 0)."""
+    if np.asarray(a).dtype.kind not in "iu":
+        return np.power(a, b)
+    inverse = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))
+    return np.where(b < 0, inverse, np.power(a, np.where(b < 0, 0, b))).astype(np.asarray(a).dtype)
 
 
 def _erf(x: Any) -> Any:
@@ -93,7 +101,7 @@ FUNCTIONS: dict[str, Function] = {
     "sign": Function(1, "same", "fi", np.sign),
     "min": Function(2, "same", "fib", np.minimum),  # NaN if either argument is NaN
     "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
-    "pow": Function(2, "same", "fi", np.power),
+    "pow": Function(2, "same", "fi", _pow),
     "exp": Function(1, "same", "f", np.exp),
     "log": Function(1, "same", "f", np.log),
     "sqrt": Function(1, "same", "f", np.sqrt),
@@ -272,7 +280,8 @@ class Tensor:
                 raise InvalidExpression(f"tensor {self.name} has shape {self.shape}", help="extents of 0 or more")
         if self.dtype not in dtypes.DTYPES:
             raise InvalidExpression(
-                f"tensor {self.name} has unknown dtype {self.dtype!r}", help=f"one of {', '.join(dtypes.DTYPES)}"
+                f"tensor {self.name} has unknown dtype {self.dtype!r}",
+                help=f"one of {', '.join(dtypes.DTYPES)}",
             )
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Read:
@@ -301,7 +310,8 @@ def static_shape(shape: tuple[Extent, ...]) -> tuple[int, ...]:
     for extent in shape:
         if isinstance(extent, Dim):
             raise InvalidExpression(
-                f"extent {extent.name} is not known at compile time", help=f"give a size: --shape {extent.name}=…"
+                f"extent {extent.name} is not known at compile time",
+                help=f"give a size: --shape {extent.name}=…",
             )
     return tuple(int(extent) for extent in shape)  # type: ignore[arg-type]
 
@@ -348,7 +358,7 @@ class Apply(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """Conversion: float to integer truncates towards zero, integers wrap, to bool is `!= 0`, floats round to nearest even."""
+    """Conversion: float to integer truncates towards zero, integers wrap, to bool is `!= 0`, floats round to even."""
 
     arg: Expr
     dtype: DType
@@ -429,7 +439,7 @@ class Compute:
 
     `axes` are the spatial loops, one per output dimension, in order. `reduce` are the reduction loops; `accum` is
     None exactly when there are none. Loop kinds follow from the axes: whatever the body uses and `axes` does not
-    list is a reduction (spec 1, section 1.2). `source` says where it came from (a node's name); it does not take part in equality.
+    list is a reduction (spec 1, section 1.2). `source` says where it came from (a node's name); equality ignores it.
     """
 
     output: Tensor
@@ -442,7 +452,9 @@ class Compute:
     def __post_init__(self) -> None:
         name = self.output.name
         if len(self.axes) != self.output.rank:
-            raise ExtentMismatch(f"{self.output} is written with {len(self.axes)} axes", help=f"give {self.output.rank}")
+            raise ExtentMismatch(
+                f"{self.output} is written with {len(self.axes)} axes", help=f"give {self.output.rank}"
+            )
         for axis, extent in zip(self.axes, self.output.shape, strict=True):
             if axis.extent != extent:
                 raise ExtentMismatch(f"{name}: axis {axis.name} of extent {axis.extent} writes a dimension of {extent}")
@@ -459,7 +471,8 @@ class Compute:
             raise InvalidExpression(f"{name}: unknown accumulation {self.accum!r}", help="sum, prod, max or min")
         if self.body.dtype != self.output.dtype:
             raise InvalidExpression(
-                f"{name}: a body of dtype {self.body.dtype} for an output of {self.output.dtype}", help="cast the body"
+                f"{name}: a body of dtype {self.body.dtype} for an output of {self.output.dtype}",
+                help="cast the body",
             )
         used = {node for node in walk(self.body) if isinstance(node, Axis)}
         free = used - set(loops)

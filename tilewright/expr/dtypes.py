@@ -30,7 +30,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype == "bf16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return brain
     if dtype not in _NUMPY:
         raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
     found: np.dtype[Any] = np.dtype(_NUMPY[dtype])

@@ -17,8 +17,8 @@ from tilewright.expr.core import Compute, Tensor
 class Graph:
     """``G = <E, T>``: every tensor is written once, by a node, or is an input or a constant; node order is topological.
 
-    `constants` maps the name of a tensor to its contents (C-contiguous, dtype and shape of the tensor). An output may be a
-    node's output, an input or a constant.
+    `constants` maps the name of a tensor to its contents (C-contiguous, dtype and shape of the tensor). An output may be
+    a node's output, an input or a constant.
     """
 
     inputs: tuple[Tensor, ...]
@@ -51,7 +51,8 @@ class Graph:
                 )
         elif known.get(tensor.name) != tensor:
             raise InvalidExpression(
-                f"graph {self.name}: {what} {tensor}, which no earlier node writes", help="order nodes topologically"
+                f"graph {self.name}: {what} {tensor}, which no earlier node writes",
+                help="order nodes topologically",
             )
 
     def producers(self) -> dict[str, Compute]:

@@ -42,5 +42,3 @@ def inline(consumer: Compute, producer: Compute) -> Compute:
         return None
 
     return replace(consumer, body=simplify(transform(consumer.body, rule)))
-
-
