@@ -1,0 +1,1 @@
+"""Rewrites of tensor expressions that keep their meaning."""
