@@ -1,12 +1,12 @@
 """The tile program: operations on views of memory and on statically shaped tiles.
 
-Made by `lower` (and later by `language`); read by `kernel.passes`, `kernel.interpreter` and `codegen`. Element arithmetic
-is `arith` and `math` on scalars and on tensors alike, control flow is `scf.for` and `scf.if`; this dialect adds what those
-lack: programs, launches, views, tiles, products.
+Made by `lower` (and later by `language`); read by `kernel.passes`, `kernel.interpreter` and `codegen`. Element
+arithmetic is `arith` and `math` on scalars and on tensors alike, control flow is `scf.for` and `scf.if`; this dialect
+adds what those lack: programs, launches, views, tiles, products.
 
 A view is a flat `memref<Nxt>`; an access gives an element offset and one static stride per tile dimension, so element
-``t`` of a tile lies at ``offset + sum_d t[d] * strides[d]``. bool is stored as i8. Integers are signless; operations whose
-meaning depends on the sign say `unsigned`.
+``t`` of a tile lies at ``offset + sum_d t[d] * strides[d]``. bool is stored as i8. Integers are signless; operations
+whose meaning depends on the sign say `unsigned`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
-    BoolAttr,
     DenseArrayBase,
     DictionaryAttr,
     FunctionType,
@@ -35,10 +33,11 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    ParsePropInAttrDict,
     IRDLOperation,
+    ParsePropInAttrDict,
     VarConstraint,
     base,
+    eq,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -49,6 +48,8 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
+from xdsl.parser import Parser
+from xdsl.printer import Printer
 from xdsl.traits import (
     IsolatedFromAbove,
     IsTerminator,
@@ -58,6 +59,8 @@ from xdsl.traits import (
     NoTerminator,
     Pure,
     SymbolOpInterface,
+    SymbolTable,
+    SymbolUserOpInterface,
 )
 from xdsl.utils.exceptions import VerifyException
 
@@ -91,6 +94,14 @@ def strides_of(op: LoadOp | StoreOp) -> tuple[int, ...]:
 
 def _i64s(values: Sequence[int]) -> DenseArrayBase:
     return DenseArrayBase.from_list(i64, list(values))
+
+
+def _verify_view(type_: Attribute) -> None:
+    assert isinstance(type_, MemRefType)
+    if len(type_.get_shape()) != 1 or type_.get_shape()[0] < 0:
+        raise VerifyException(f"{type_} is not a flat view: one dimension, extent known")
+    if element(type_) == I1:
+        raise VerifyException(f"{type_}: bool is stored as i8")
 
 
 # Programs and launches ------------------------------------------------------------------------------------------------
@@ -144,13 +155,50 @@ class FuncOp(IRDLOperation):
 
     def verify_(self) -> None:
         if tuple(self.body.block.arg_types) != self.function_type.inputs.data:
-            raise VerifyException(
-                f"kernel {self.sym_name.data}: argument types differ from the function type"
-            )
-        if any(not isinstance(type_, MemRefType) for type_ in self.function_type.inputs.data):
-            raise VerifyException(f"kernel {self.sym_name.data}: every argument must be a view (memref)")
+            raise VerifyException(f"kernel {self.sym_name.data}: argument types differ from the function type")
+        if self.function_type.outputs.data:
+            raise VerifyException(f"kernel {self.sym_name.data}: returns values; kernels write to views instead")
+        for type_ in self.function_type.inputs.data:
+            if not isinstance(type_, MemRefType):
+                raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not a view (memref)")
+            _verify_view(type_)
         if any(extent < 0 for extent in self.extents):
             raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
+        if not isinstance(self.body.block.last_op, ReturnOp):
+            raise VerifyException(f"kernel {self.sym_name.data}: its body does not end with tile.return")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, printer.print_block_argument)
+        printer.print_string(f" grid {list(self.extents)}")
+        if self.cost is not None:
+            printer.print_string(" cost ")
+            printer.print_attribute(self.cost)
+        if self.attributes:
+            printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FuncOp:
+        name = parser.parse_symbol_name().data
+        arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        parser.parse_keyword("grid")
+        grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        cost: DictionaryAttr | None = None
+        if parser.parse_optional_keyword("cost"):
+            start = parser.pos
+            attribute = parser.parse_attribute()
+            if not isinstance(attribute, DictionaryAttr):
+                parser.raise_error("cost is a dictionary such as {flops = 2 : i64}", start, parser.pos)
+            cost = attribute
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(arguments)
+        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost)
+        kernel.attributes |= attributes.data if attributes else {}
+        return kernel
 
 
 @irdl_op_definition
@@ -170,7 +218,7 @@ class ProgramIdOp(IRDLOperation):
     """The coordinate of this program along one axis of the grid."""
 
     name = "tile.program_id"
-    axis = prop_def(IntegerAttr)
+    axis = prop_def(IntegerAttr.constr(eq(i64)))
     result = result_def(IndexType)
     traits = traits_def(Pure())
     assembly_format = "$axis attr-dict"
@@ -178,10 +226,23 @@ class ProgramIdOp(IRDLOperation):
     def __init__(self, axis: int) -> None:
         super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[INDEX])
 
+    def verify_(self) -> None:
+        kernel = self.parent_op()
+        while kernel is not None and not isinstance(kernel, FuncOp):
+            kernel = kernel.parent_op()
+        axis = self.axis.value.data
+        if kernel is None:
+            raise VerifyException("tile.program_id outside of a kernel")
+        if not 0 <= axis < len(kernel.extents):
+            raise VerifyException(f"axis {axis} of the grid {list(kernel.extents)}")
+
 
 @irdl_op_definition
 class MainOp(IRDLOperation):
-    """The host sequence of a module: buffers and launches, in order. `arena_bytes` holds every `tile.buffer` in the arena."""
+    """The host sequence of a module: buffers and launches, in order.
+
+    `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
+    """
 
     name = "tile.main"
     arena_bytes = prop_def(IntegerAttr)
@@ -198,14 +259,46 @@ class MainOp(IRDLOperation):
             regions=[Region(Block()) if body is None else body],
         )
 
+    def verify_(self) -> None:
+        if self.arena_bytes.value.data < 0 or self.constants_bytes.value.data < 0:
+            raise VerifyException(
+                f"arena of {self.arena_bytes.value.data} bytes, constants of {self.constants_bytes.value.data} bytes"
+            )
+        if self.body.block.args:
+            raise VerifyException("tile.main takes no arguments: buffers are tile.buffer")
+        for op in self.body.block.ops:
+            if not isinstance(op, BufferOp | LaunchOp | ReturnOp):
+                raise VerifyException(f"tile.main holds buffers and launches only, not {op.name}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" arena {self.arena_bytes.value.data} constants {self.constants_bytes.value.data}")
+        if self.attributes:
+            printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_empty_block=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> MainOp:
+        parser.parse_keyword("arena")
+        arena_bytes = parser.parse_integer()
+        parser.parse_keyword("constants")
+        constants_bytes = parser.parse_integer()
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region()
+        if not body.blocks:
+            body.add_block(Block())
+        main = cls(arena_bytes, constants_bytes, body)
+        main.attributes |= attributes.data if attributes else {}
+        return main
+
 
 @irdl_op_definition
 class BufferOp(IRDLOperation):
-    """A view of host-planned memory: the input or output number `index`, or `index` bytes into the constants or the arena."""
+    """A view of host-planned memory: input or output number `index`, or `index` bytes into the constants or arena."""
 
     name = "tile.buffer"
     space = prop_def(StringAttr)
-    index = prop_def(IntegerAttr)
+    index = prop_def(IntegerAttr.constr(eq(i64)))
     result = result_def(MemRefType)
     traits = traits_def(Pure())
     assembly_format = "$space $index attr-dict `:` type($result)"
@@ -213,17 +306,35 @@ class BufferOp(IRDLOperation):
     SPACES: ClassVar = ("input", "output", "constant", "arena")
 
     def __init__(self, space: str, index: int, type_: MemRefType[Attribute]) -> None:
-        super().__init__(
-            properties={"space": StringAttr(space), "index": IntegerAttr(index, 64)}, result_types=[type_]
-        )
+        super().__init__(properties={"space": StringAttr(space), "index": IntegerAttr(index, 64)}, result_types=[type_])
 
     def verify_(self) -> None:
         if self.space.data not in self.SPACES:
-            raise VerifyException(
-                f"unknown buffer space {self.space.data!r}; one of {', '.join(self.SPACES)}"
-            )
+            raise VerifyException(f"unknown buffer space {self.space.data!r}; one of {', '.join(self.SPACES)}")
         if self.index.value.data < 0:
             raise VerifyException(f"buffer at {self.index.value.data}")
+        if not isinstance(self.parent_op(), MainOp):
+            raise VerifyException("tile.buffer outside of tile.main")
+        _verify_view(self.result.type)
+
+
+class _KernelExists(SymbolUserOpInterface):
+    """A launch names a kernel of its module and gives it views of the types it wants."""
+
+    def verify(self, op: Operation) -> None:
+        assert isinstance(op, LaunchOp)
+        module = op.parent_op()
+        while module is not None and not module.has_trait(SymbolTable):
+            module = module.parent_op()
+        if module is None:
+            return  # a launch that is being built
+        kernel = SymbolTable.lookup_symbol(module, op.kernel)
+        if not isinstance(kernel, FuncOp):
+            raise VerifyException(f"launches @{op.kernel.root_reference.data}, which is not a kernel of this module")
+        given, wanted = tuple(op.arguments.types), kernel.function_type.inputs.data
+        if given != wanted:
+            names = [", ".join(map(str, types)) for types in (given, wanted)]
+            raise VerifyException(f"launches @{op.kernel.root_reference.data} on ({names[0]}); it takes ({names[1]})")
 
 
 @irdl_op_definition
@@ -233,6 +344,7 @@ class LaunchOp(IRDLOperation):
     name = "tile.launch"
     kernel = prop_def(SymbolRefAttr)
     arguments = var_operand_def(MemRefType)
+    traits = traits_def(_KernelExists())
     assembly_format = "$kernel `(` $arguments `)` attr-dict `:` type($arguments)"
 
     def __init__(self, kernel: str, arguments: Sequence[SSAValue]) -> None:
@@ -253,6 +365,9 @@ class AllocOp(IRDLOperation):
 
     def __init__(self, type_: MemRefType[Attribute]) -> None:
         super().__init__(result_types=[type_])
+
+    def verify_(self) -> None:
+        _verify_view(self.result.type)
 
 
 def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
@@ -279,13 +394,13 @@ class LoadOp(IRDLOperation):
     offset = operand_def(IndexType)
     bounds = var_operand_def(IndexType)
     mask = opt_operand_def()
-    strides = prop_def(DenseArrayBase)
+    strides = prop_def(DenseArrayBase.constr(eq(i64)))
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
         "$view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? (`mask` $mask^ `:` type($mask))? "
-        "attr-dict `:` type($view) `->` type($result)"
+        "`strides` $strides attr-dict `:` type($view) `->` type($result)"
     )
 
     def __init__(
@@ -320,13 +435,13 @@ class StoreOp(IRDLOperation):
     offset = operand_def(IndexType)
     bounds = var_operand_def(IndexType)
     mask = opt_operand_def()
-    strides = prop_def(DenseArrayBase)
+    strides = prop_def(DenseArrayBase.constr(eq(i64)))
     nontemporal = opt_prop_def(UnitAttr)
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryWriteEffect())
     assembly_format = (
-        "$value `,` $view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? "
-        "(`mask` $mask^ `:` type($mask))? (`nontemporal` $nontemporal^)? attr-dict `:` type($value) `,` type($view)"
+        "$value `,` $view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? (`mask` $mask^ `:` type($mask))? "
+        "`strides` $strides (`nontemporal` $nontemporal^)? attr-dict `:` type($value) `,` type($view)"
     )
 
     def __init__(
@@ -386,15 +501,13 @@ class IotaOp(IRDLOperation):
     """Counts along one dimension: ``d[t] = t[axis]``, as i64."""
 
     name = "tile.iota"
-    axis = prop_def(IntegerAttr)
+    axis = prop_def(IntegerAttr.constr(eq(i64)))
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = "$axis attr-dict `:` type($result)"
 
     def __init__(self, extents: Sequence[int], axis: int) -> None:
-        super().__init__(
-            properties={"axis": IntegerAttr(axis, 64)}, result_types=[TensorType(i64, list(extents))]
-        )
+        super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[TensorType(i64, list(extents))])
 
     def verify_(self) -> None:
         if not 0 <= self.axis.value.data < len(shape(self.result)) or element(self.result) != i64:
@@ -439,6 +552,8 @@ class ReshapeOp(IRDLOperation):
     def verify_(self) -> None:
         if prod(shape(self.value)) != prod(shape(self.result)):
             raise VerifyException(f"reshapes {self.value.type} to {self.result.type}")
+        if element(self.value) != element(self.result):
+            raise VerifyException(f"changes the element type of {self.value.type} to {element(self.result)}")
 
 
 @irdl_op_definition
@@ -453,9 +568,7 @@ class CompareOp(IRDLOperation):
     rhs = operand_def(T)
     result = result_def()
     traits = traits_def(Pure())
-    assembly_format = (
-        "$predicate $lhs `,` $rhs (`unsigned` $unsigned^)? attr-dict `:` type($lhs) `->` type($result)"
-    )
+    assembly_format = "$predicate $lhs `,` $rhs (`unsigned` $unsigned^)? attr-dict `:` type($lhs) `->` type($result)"
 
     def __init__(self, predicate: str, lhs: SSAValue, rhs: SSAValue, unsigned: bool = False) -> None:
         super().__init__(
@@ -466,16 +579,14 @@ class CompareOp(IRDLOperation):
 
     def verify_(self) -> None:
         if self.predicate.data not in PREDICATES:
-            raise VerifyException(
-                f"unknown predicate {self.predicate.data!r}; one of {', '.join(PREDICATES)}"
-            )
+            raise VerifyException(f"unknown predicate {self.predicate.data!r}; one of {', '.join(PREDICATES)}")
         if shape(self.lhs) != shape(self.result) or element(self.result) != I1:
             raise VerifyException(f"compares {self.lhs.type} into {self.result.type}")
 
 
 @irdl_op_definition
 class SelectOp(IRDLOperation):
-    """``d[t] = condition[t] ? yes[t] : no[t]``; both sides are evaluated. A scalar condition chooses for all elements."""
+    """``d[t] = condition[t] ? yes[t] : no[t]``; both sides are evaluated. A scalar condition chooses for the tile."""
 
     name = "tile.select"
     T: ClassVar = VarConstraint("T", base(Attribute))
@@ -496,9 +607,10 @@ class SelectOp(IRDLOperation):
 
 @irdl_op_definition
 class CastOp(IRDLOperation):
-    """Element conversion: float to integer truncates (saturating, NaN to 0), integers wrap, to i1 is ``!= 0``, floats round to even.
+    """Element conversion. Float to integer truncates (saturating, NaN to 0), integers wrap, to i1 is ``!= 0``.
 
-    `unsigned` says that the integer side, or the source where both are integers, is unsigned. i1 counts as 0 and 1.
+    To a float rounds to nearest even. `unsigned` says that the integer side, or the source where both are integers, is
+    unsigned. i1 counts as 0 and 1.
     """
 
     name = "tile.cast"
@@ -526,14 +638,12 @@ class ReduceOp(IRDLOperation):
 
     name = "tile.reduce"
     kind = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr)
+    axis = prop_def(IntegerAttr.constr(eq(i64)))
     unsigned = opt_prop_def(UnitAttr)
     value = operand_def(TensorType)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = (
-        "$kind $value `,` $axis (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
-    )
+    assembly_format = "$kind $value `,` $axis (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False) -> None:
         extents = list(shape(value))
@@ -556,7 +666,7 @@ class ReduceOp(IRDLOperation):
         if not 0 <= axis < len(extents):
             raise VerifyException(f"reduces axis {axis} of {self.value.type}")
         extents[axis] = 1
-        if tuple(extents) != shape(self.result):
+        if tuple(extents) != shape(self.result) or element(self.value) != element(self.result):
             raise VerifyException(f"reduces axis {axis} of {self.value.type} to {self.result.type}")
 
 
@@ -597,6 +707,11 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"contracts {k} columns of a with {rows * prod(group)} rows of b")
         if shape(self.c) != (m, n):
             raise VerifyException(f"adds {m}x{n} products to c: {self.c.type}")
+        kinds = {isinstance(element(tile), IntegerType | IndexType) for tile in (self.a, self.b, self.c)}
+        if len(kinds) > 1:
+            raise VerifyException(f"mixes integers and floats: {self.a.type}, {self.b.type}, {self.c.type}")
+        if not set(self.unsigned.data) <= {"a", "b"}:
+            raise VerifyException(f"unsigned operands {self.unsigned.data!r}; some of a and b")
 
 
 Tile = Dialect(
