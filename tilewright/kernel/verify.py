@@ -1,0 +1,147 @@
+"""The verifier of whole tile programs: rules of single operations are in `dialect`, rules between operations here.
+
+Also limits what may occur at all: values are scalars, statically shaped tiles and flat views; views are only accessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    MemRefType,
+    ModuleOp,
+    Signedness,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, StoreOp
+
+INTEGER_WIDTHS = (1, 8, 16, 32, 64)
+VIEW_OPERAND = {LoadOp: 0, StoreOp: 1, GatherOp: 0}
+
+
+def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None) -> None:
+    """Check every rule of the tile program; InvalidProgram names the first operation that breaks one.
+
+    `where` gives the place of an operation, for the error.
+    """
+    checker = _Checker(where or (lambda op: ""))
+    checker.operation(module, set())
+
+
+class _Checker:
+    def __init__(self, where: Callable[[Operation], str]) -> None:
+        self.where = where
+        self.types: set[Attribute] = set()
+
+    def operation(self, op: Operation, visible: set[SSAValue]) -> None:
+        try:
+            self.own_rules(op, visible)
+        except VerifyException as error:
+            place = self.where(op)
+            raise InvalidProgram(f"{op.name}: {error}", where=place, help=_HELP) from None
+        inner = set() if op.has_trait(IsolatedFromAbove) else visible
+        for region in op.regions:
+            for block in region.blocks:
+                self.block(op, block, inner)
+
+    def own_rules(self, op: Operation, visible: set[SSAValue]) -> None:
+        for operand in op.operands:
+            if operand not in visible:
+                raise VerifyException(f"operand {_name(operand)} is not defined before this operation")
+        for result in op.results:
+            self.known_type(result.type)
+        for region in op.regions:
+            if len(region.blocks) > 1:
+                raise VerifyException("a region of several blocks; control flow is scf.for and scf.if")
+            for block in region.blocks:
+                for argument in block.args:
+                    self.known_type(argument.type)
+                if not isinstance(op, ModuleOp) and not op.has_trait(NoTerminator):
+                    last = block.last_op
+                    if last is None or not last.has_trait(IsTerminator):
+                        raise VerifyException("a region does not end with its terminator")
+                for child in block.ops:
+                    if child.next_op is not None and child.has_trait(IsTerminator):
+                        raise VerifyException(f"{child.name} in the middle of a region")
+        if isinstance(op, scf.IfOp):
+            _verify_if(op)
+        elif isinstance(op, ModuleOp):
+            _verify_module(op)
+        _verify_views(op)
+        op.verify_()
+
+    def block(self, owner: Operation, block: Block, visible: set[SSAValue]) -> None:
+        inside = {*visible, *block.args}
+        for op in block.ops:
+            self.operation(op, inside)
+            inside.update(op.results)
+
+    def known_type(self, type_: Attribute) -> None:
+        if type_ not in self.types:
+            _verify_type(type_)
+            self.types.add(type_)
+
+
+def _verify_type(type_: Attribute) -> None:
+    bare = type_
+    if isinstance(type_, TensorType):
+        if any(extent < 1 for extent in type_.get_shape()) or not type_.get_shape():
+            raise VerifyException(f"{type_} is not a tile: extents are known and at least 1, scalars are bare")
+        bare = type_.element_type
+    elif isinstance(type_, MemRefType):
+        bare = type_.element_type
+    match bare:
+        case BFloat16Type() | Float16Type() | Float32Type() | Float64Type() | IndexType():
+            return
+        case IntegerType() if bare.width.data in INTEGER_WIDTHS and bare.signedness.data == Signedness.SIGNLESS:
+            return
+    raise VerifyException(f"values of {type_}; elements are bf16, f16, f32, f64, index, i1, i8, i16, i32, i64")
+
+
+def _verify_views(op: Operation) -> None:
+    if isinstance(op, LaunchOp):
+        return
+    expected = VIEW_OPERAND.get(type(op))
+    for index, operand in enumerate(op.operands):
+        if isinstance(operand.type, MemRefType) != (index == expected):
+            raise VerifyException(f"operand {_name(operand)} of type {operand.type}; views are only loaded and stored")
+
+
+def _verify_if(op: scf.IfOp) -> None:
+    if not op.false_region.blocks and op.output:
+        raise VerifyException("gives values but has no else")
+    for region in op.regions:
+        for block in region.blocks:
+            last = block.last_op
+            if isinstance(last, scf.YieldOp) and last.arguments.types != tuple(op.output.types):
+                types = ", ".join(map(str, last.arguments.types))
+                raise VerifyException(f"yields ({types}) for ({', '.join(map(str, op.output.types))})")
+
+
+def _verify_module(op: ModuleOp) -> None:
+    mains = 0
+    for child in op.body.ops:
+        if not isinstance(child, FuncOp | MainOp):
+            raise VerifyException(f"a module holds kernels and one tile.main, not {child.name}")
+        mains += isinstance(child, MainOp)
+    if mains > 1:
+        raise VerifyException(f"{mains} tile.main in one module")
+
+
+def _name(value: SSAValue) -> str:
+    return f"%{value.name_hint}" if value.name_hint else f"of type {value.type}"
+
+
+_HELP = "`tilewright opt FILE` verifies a program; the rules are in the docstrings of tilewright.kernel.dialect"
