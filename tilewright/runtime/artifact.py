@@ -1,0 +1,102 @@
+"""What a compilation makes, as bytes: the members of a `.twm` and of a cache entry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.runtime.archive import Blocks, read_archive, write_archive
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.memory import allocate
+
+MEMBERS = ("manifest.json", "code.o", "program.tile", "graph.json", "plan.json", "constants.bin")
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """Machine code with everything needed to run it, to explain it, and to compile it again.
+
+    `graph` is the JSON of the simplified expression graph and the layout of every constant, `plan` that of the
+    decisions (a list under the key "decisions"), `constants` the packed constants as bytes.
+    """
+
+    manifest: Manifest
+    code: bytes
+    constants: NDArray[np.uint8]
+    program: str
+    graph: str
+    plan: str
+
+    def __post_init__(self) -> None:
+        if self.constants.dtype != np.uint8 or self.constants.shape != (self.manifest.constants_bytes,):
+            raise InvalidFile(
+                f"the constants are {self.constants.size} elements of {self.constants.dtype}, "
+                f"the manifest says {self.manifest.constants_bytes} bytes",
+                where=self.manifest.name,
+            )
+
+    def to_blocks(self) -> dict[str, bytes | memoryview]:
+        texts = (json.dumps(self.manifest.to_json(), indent=1), self.program, self.graph, self.plan)
+        manifest, program, graph, plan = (text.encode() for text in texts)
+        constants = np.ascontiguousarray(self.constants).data
+        return dict(zip(MEMBERS, (manifest, self.code, program, graph, plan, constants), strict=True))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a `.twm`; an existing file is replaced as a whole. Raises InvalidArgument if it cannot be written."""
+        try:
+            write_archive(Path(path), self.to_blocks())
+        except OSError as error:
+            raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(path)) from error
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Artifact:
+        """Read a `.twm` and check it, without loading its code. Raises InvalidFile, which says what is wrong."""
+        try:
+            blocks = read_archive(Path(path))
+        except FileNotFoundError:
+            raise InvalidFile("there is no such file", where=str(path)) from None
+        except OSError as error:
+            raise InvalidFile(f"cannot read: {error.strerror or error}", where=str(path)) from error
+        try:
+            return cls.from_blocks(blocks)
+        except InvalidFile as error:
+            where = f"{path}: {error.where}" if error.where else str(path)
+            raise InvalidFile(error.message, where=where, help=error.help) from error
+
+    @classmethod
+    def from_blocks(cls, blocks: Blocks) -> Artifact:
+        """Read the members back. Raises InvalidFile that names what is missing or malformed."""
+        missing = [name for name in MEMBERS if name not in blocks]
+        if missing:
+            raise InvalidFile(f"{', '.join(missing)} is missing")
+        manifest, code, program, graph, plan = (bytes(blocks[name]) for name in MEMBERS[:-1])
+        _parse(graph, "graph.json")
+        return cls(
+            manifest=Manifest.from_json(_parse(manifest, "manifest.json")),
+            code=code,
+            constants=np.frombuffer(blocks["constants.bin"], np.uint8) if blocks["constants.bin"] else allocate(0),
+            program=_text(program, "program.tile"),
+            graph=graph.decode(),
+            plan=json.dumps(_parse(plan, "plan.json"), indent=1),
+        )
+
+
+def _text(block: bytes, name: str) -> str:
+    try:
+        return block.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidFile(f"{name} is not text: {error}") from error
+
+
+def _parse(block: bytes, name: str) -> Any:
+    try:
+        return json.loads(_text(block, name))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidFile(f"{name} is not JSON: {error}") from error

@@ -1,0 +1,31 @@
+"""The `.twm` file: a compiled module on disk. Loading one runs its machine code: only load files you trust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from tilewright.options import Options
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.loader import missing_features, same_platform
+from tilewright.runtime.module import Module
+
+Rebuild = Callable[[Artifact], Artifact]  # compiles the program of an artifact for this machine
+
+
+def load(
+    path: str | PathLike[str],
+    threads: int | None = None,
+    options: Options | None = None,
+    rebuild: Rebuild | None = None,
+) -> Module:
+    """Load a `.twm`: it runs as it was saved, nothing is compiled.
+
+    Where it was made for another kind of machine or for CPU features that this one lacks, `rebuild` compiles it
+    again; without `rebuild` that is an InvalidFile that says what is missing.
+    """
+    artifact = Artifact.read(path)
+    manifest = artifact.manifest
+    if rebuild and (not same_platform(manifest.triple) or missing_features(manifest.features)):
+        artifact = rebuild(artifact)
+    return Module(artifact, threads=threads, options=options)

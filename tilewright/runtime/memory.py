@@ -1,0 +1,100 @@
+"""Memory of a compiled module: where intermediate buffers live in one arena, and aligned allocation.
+
+`plan_arena` is called by the compiler, `allocate` by whoever makes constants, arenas and scratch space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+HUGE_PAGE = 2 << 20  # bytes: a transparent huge page of x86-64 and of aarch64 with 4 KiB pages
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`bytes` that are live from step `first_use` to step `last_use`, both included."""
+
+    name: str
+    bytes: int
+    first_use: int
+    last_use: int
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0 or self.first_use > self.last_use:
+            raise ValueError(f"not a buffer: {self}")
+
+
+def plan_arena(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+    """Give each buffer an offset so that buffers that are live together do not overlap.
+
+    Returns the offsets by name, all multiples of `ALIGNMENT`, and the bytes of the arena. Largest first, each into
+    the smallest gap between the buffers that are live with it and already placed: at least as large as the largest
+    sum of sizes live at once, and most often equal to it. Takes time quadratic in the number of buffers.
+
+    >>> plan_arena([Buffer("a", 64, 0, 1), Buffer("b", 128, 1, 2), Buffer("c", 64, 2, 3)])
+    ({'b': 0, 'a': 128, 'c': 128}, 192)
+    """
+    if len({buffer.name for buffer in buffers}) != len(buffers):
+        raise ValueError("two buffers have the same name")
+    placed: list[tuple[int, int, Buffer]] = []  # begin, end
+    for buffer in sorted(buffers, key=lambda b: (-b.bytes, b.first_use, b.last_use)):
+        live = sorted((begin, end) for begin, end, other in placed if _live_together(buffer, other))
+        begin = _best_gap(live, buffer.bytes)
+        placed.append((begin, begin + align(buffer.bytes), buffer))
+    return {buffer.name: begin for begin, _, buffer in placed}, max((end for _, end, _ in placed), default=0)
+
+
+def align(size: int, alignment: int = ALIGNMENT) -> int:
+    """The next multiple of `alignment` that is not below `size`."""
+    return -(-size // alignment) * alignment
+
+
+def allocate(size: int) -> NDArray[np.uint8]:
+    """Allocate `size` zeroed bytes, aligned to 64 bytes; large ones in huge pages where the system has them.
+
+    The memory is private to the process: after a fork, parent and child have copies.
+    """
+    if size < HUGE_PAGE or not hasattr(mmap, "MAP_PRIVATE"):
+        raw = np.zeros(size + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + size]
+    # Only pages that are touched cost memory, so rounding up to whole huge pages and aligning to one are free.
+    length = align(size, HUGE_PAGE) + HUGE_PAGE
+    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    raw = np.frombuffer(pages, np.uint8)
+    start = -raw.ctypes.data % HUGE_PAGE
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary pages are correct too
+            pages.madvise(mmap.MADV_HUGEPAGE, start, align(size, HUGE_PAGE))
+    return raw[start : start + size]
+
+
+def aligned(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`values` itself if it is contiguous and aligned to 64 bytes, else a copy that is."""
+    if values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0:
+        return values
+    copy = allocate(values.size)
+    copy[:] = values
+    return copy
+
+
+def _live_together(a: Buffer, b: Buffer) -> bool:
+    return a.first_use <= b.last_use and b.first_use <= a.last_use
+
+
+def _best_gap(occupied: Sequence[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap of at least `size` bytes between sorted intervals, or the end of the last."""
+    best, best_size, end = -1, 0, 0
+    for begin, stop in occupied:
+        gap = begin - end
+        if gap >= size and (best < 0 or gap < best_size):
+            best, best_size = end, gap
+        end = max(end, stop)
+    return best if best >= 0 else end

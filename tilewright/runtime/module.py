@@ -1,0 +1,237 @@
+"""A compiled module that can be called: `module(x, y)`, `module(x, y, out=z)`.
+
+A call fills in a *context* (the call structure of the binary interface, an arena and scratch space) and runs
+`tw_main` without the interpreter lock. Contexts are made when calls overlap and kept for later ones, so that a call
+allocates nothing but the outputs that the caller did not supply, and calls from several threads do not interfere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from tilewright.decision import Decision
+from tilewright.errors import InvalidArgument
+from tilewright.expr.dtypes import numpy_dtype
+from tilewright.options import Options
+from tilewright.runtime import fastcall
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.loader import load_object
+from tilewright.runtime.manifest import Manifest, TensorSpec
+from tilewright.runtime.memory import aligned, allocate
+from tilewright.runtime.pool import Pool, get_pool
+from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
+
+# Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
+_FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
+_CALL = {name: word for word, name in enumerate(_FIELDS)}
+_MAIN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the interpreter lock
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One launch of a call: what it does, and the median time it took."""
+
+    name: str
+    kernel: str
+    programs: int
+    flops: int
+    bytes: int
+    seconds: float
+
+    @property
+    def gflops_per_second(self) -> float:
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def gbytes_per_second(self) -> float:
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+class Module:
+    """An artifact, loaded: call it with arrays.
+
+    Inputs are NumPy arrays, torch tensors, or other objects with `__dlpack__`, on the CPU, in the order of
+    `manifest.inputs`. They are used where they are; only an input that is not contiguous is copied. Results are torch
+    tensors if an input was one, else NumPy arrays: one, or a tuple where the module has several outputs.
+    """
+
+    def __init__(self, artifact: Artifact, threads: int | None = None, options: Options | None = None) -> None:
+        """Load the code. `threads`: by default OMP_NUM_THREADS or the cores of the affinity mask.
+
+        Raises InvalidFile where this machine cannot run the code.
+        """
+        self.artifact = artifact
+        self._pool = get_pool(threads, options)
+        self._code = load_object(artifact.code, artifact.manifest)
+        self._main_address = self._code.address("tw_main")
+        self._main = _MAIN(self._main_address)
+        self._constants = aligned(artifact.constants)
+        self._contexts: list[_Context] = []
+        self._forms = [(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.outputs]
+        self._single = len(self._forms) == 1
+        self._fast: fastcall.FastFunction | None = None
+        if fastcall.available():
+            manifest, context = self.manifest, self._make_context()
+            call, pointers = context.address, context.address + 8 * len(_FIELDS)
+            self._fast_call = fastcall.FastCall(
+                manifest.inputs, manifest.outputs, call, pointers, self._main_address, alive=context
+            )
+            self._fast = self._fast_call.function
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.artifact.manifest
+
+    @property
+    def threads(self) -> int:
+        return self._pool.threads
+
+    @property
+    def pool(self) -> Pool:
+        return self._pool
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run the module. `out`: an array, or a sequence with one array per output, that receives the results.
+
+        Raises InvalidArgument that names the tensor, what is wrong with it and the nearest fix.
+        """
+        if self._fast is not None and (not arrays or type(arrays[0]) is np.ndarray):
+            if out is None:
+                results: tuple[Any, ...] = tuple([np.empty(shape, dtype) for shape, dtype in self._forms])
+            else:
+                results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+            if self._fast(arrays, results):
+                return results[0] if self._single else results
+        return self._call_any(arrays, out)
+
+    def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
+        """Time every launch: run once to warm up, then `repeats` times, and take the median. No arrays: zeros."""
+        if repeats < 1:
+            raise InvalidArgument(f"repeats is {repeats}", help="a number of 1 or more")
+        launches = self.manifest.launches
+        if not arrays:
+            arrays = tuple(np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.inputs)
+        inputs = self._ready_inputs(arrays)
+        outputs = self._ready_outputs(inputs, None)
+        stamps = np.zeros((repeats + 1, len(launches), 2), np.int64)
+        for repeat in range(repeats + 1):
+            self._run(inputs, outputs, stamps[repeat])
+        seconds = (stamps[1:, :, 1] - stamps[1:, :, 0]) * 1e-9
+        return [
+            KernelTime(
+                launch.name, launch.kernel, launch.programs, launch.flops, launch.bytes,
+                statistics.median(map(float, seconds[:, index])),
+            )
+            for index, launch in enumerate(launches)
+        ]  # fmt: skip
+
+    def explain(self) -> str:
+        """Every choice of the compilation: what was chosen and why, what came second, what was refused."""
+        plan = json.loads(self.artifact.plan)
+        return "\n".join(Decision.from_json(decision).explain() for decision in plan.get("decisions", ()))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a `.twm`, which `tilewright.load` reads. Raises InvalidArgument if it cannot be written."""
+        self.artifact.save(path)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (
+            ", ".join(f"{spec.name}: {spec}" for spec in specs)
+            for specs in (self.manifest.inputs, self.manifest.outputs)
+        )
+        return f"<Module {self.manifest.name} ({inputs}) -> ({outputs}), {self.threads} threads>"
+
+    def _call_any(self, arrays: Sequence[Any], out: Any) -> Any:
+        """The long way: arrays of any kind, copies, messages."""
+        inputs = self._ready_inputs(arrays)
+        outputs = self._ready_outputs(inputs, out)
+        self._run(inputs, outputs, None)
+        return outputs[0].owner if self._single else tuple(output.owner for output in outputs)
+
+    def _ready_inputs(self, arrays: Sequence[Any]) -> list[View]:
+        specs = self.manifest.inputs
+        if len(arrays) != len(specs):
+            wanted = ", ".join(f"{spec.name}: {spec}" for spec in specs) or "none"
+            raise InvalidArgument(
+                f"{len(arrays)} inputs given, {len(specs)} expected", where=self.manifest.name, help=f"give {wanted}"
+            )
+        return [ready_input(array, spec) for array, spec in zip(arrays, specs, strict=True)]
+
+    def _ready_outputs(self, inputs: Sequence[View], out: Any) -> list[View]:
+        specs = self.manifest.outputs
+        if out is None:
+            torch = any(is_torch(view.owner) for view in inputs)
+            return [empty(spec, torch) for spec in specs]
+        arrays = list(out) if isinstance(out, (tuple, list)) else [out]
+        if len(arrays) != len(specs):
+            raise InvalidArgument(
+                f"out has {len(arrays)} arrays, the module has {len(specs)} outputs",
+                where=self.manifest.name,
+                help=f"give {', '.join(f'{spec.name}: {spec}' for spec in specs) or 'no out'}",
+            )
+        outputs = [ready_output(array, spec) for array, spec in zip(arrays, specs, strict=True)]
+        _check_apart(inputs, self.manifest.inputs, outputs, specs)
+        return outputs
+
+    def _run(self, inputs: Sequence[View], outputs: Sequence[View], stamps: np.ndarray[Any, Any] | None) -> None:
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = self._make_context()
+        context.set_pointers(*(view.address for view in inputs), *(view.address for view in outputs))
+        context.words[_CALL["profile"]] = stamps.ctypes.data if stamps is not None else 0
+        status = self._main(context.address)
+        self._contexts.append(context)
+        if status:
+            raise RuntimeError(f"the compiled code of {self.manifest.name} reported failure {status}")
+
+    def _make_context(self) -> _Context:
+        return _Context(self.manifest, self._constants.ctypes.data, self._pool)
+
+
+class _Context:
+    """The memory of one call at a time: call structure, pointers, arena, scratch."""
+
+    def __init__(self, manifest: Manifest, constants: int, pool: Pool) -> None:
+        tensors = len(manifest.inputs) + len(manifest.outputs)
+        self.words = (ctypes.c_uint64 * (len(_FIELDS) + tensors))()
+        self.address = ctypes.addressof(self.words)
+        self._arena = allocate(manifest.arena_bytes)
+        self._scratch = allocate(manifest.scratch_bytes * pool.threads)
+        pointers = self.address + 8 * len(_FIELDS)
+        values = {
+            "inputs": pointers,
+            "outputs": pointers + 8 * len(manifest.inputs),
+            "constants": constants,
+            "arena": self._arena.ctypes.data,
+            "scratch": self._scratch.ctypes.data,
+            "parallel": pool.parallel,
+            "pool": pool.address,
+        }
+        for name, value in values.items():
+            self.words[_CALL[name]] = value
+
+    def set_pointers(self, *addresses: int) -> None:
+        self.words[len(_FIELDS) :] = list(addresses)
+
+
+def _check_apart(
+    inputs: Sequence[View], input_specs: Sequence[TensorSpec], outputs: Sequence[View], specs: Sequence[TensorSpec]
+) -> None:
+    """Raise if an output shares memory with an input or with another output."""
+    others = [(view, f"input {spec.name!r}") for view, spec in zip(inputs, input_specs, strict=True)]
+    for output, spec in zip(outputs, specs, strict=True):
+        for other, name in others:
+            if output.bytes and other.bytes and output.address < other.end and other.address < output.end:
+                raise InvalidArgument(
+                    f"out shares memory with {name}", where=f"output {spec.name!r}", help="give another array as out"
+                )
+        others.append((output, f"output {spec.name!r}"))

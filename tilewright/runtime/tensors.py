@@ -1,0 +1,146 @@
+"""Users' arrays: where their elements are, and whether they fit; NumPy, torch, and anything with `__dlpack__`.
+
+torch is never imported here before the user has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InvalidArgument, InvalidExpression
+from tilewright.expr.dtypes import from_numpy, numpy_dtype
+from tilewright.runtime.manifest import TensorSpec
+
+_TORCH_NAMES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
+}  # fmt: skip
+_OUR_NAMES = {torch: ours for ours, torch in _TORCH_NAMES.items()}
+_DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost: dlpack.h
+
+
+@dataclass(frozen=True)
+class View:
+    """Contiguous elements in memory, and the array that owns them."""
+
+    address: int
+    bytes: int
+    owner: Any
+
+    @property
+    def end(self) -> int:
+        return self.address + self.bytes
+
+
+def ready_input(array: Any, spec: TensorSpec) -> View:
+    """The elements of an input, copied if they are not contiguous. Raises InvalidArgument if it does not fit."""
+    where = f"input {spec.name!r}"
+    array = _as_array(array, spec, where)
+    _check(array, spec, where)
+    if is_torch(array):
+        if array.is_neg():
+            array = array.resolve_neg()
+        return View(array.contiguous().data_ptr(), spec.bytes, array.contiguous())
+    contiguous = np.require(array, numpy_dtype(spec.dtype), ("C", "A"))
+    return View(contiguous.ctypes.data, spec.bytes, contiguous)
+
+
+def ready_output(array: Any, spec: TensorSpec) -> View:
+    """The elements of an array that receives an output. Raises InvalidArgument if it does not fit."""
+    where = f"output {spec.name!r}"
+    given, array = array, _as_array(array, spec, where)
+    _check(array, spec, where)
+    if is_torch(array):
+        fits, address = array.is_contiguous() and not array.is_neg(), array.data_ptr()
+    else:
+        fits, address = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative, array.ctypes.data
+        if not array.flags.writeable:
+            raise InvalidArgument("out is read-only", where=where, help="give an array that can be written, or no out")
+    if not fits:
+        raise InvalidArgument("out is not contiguous", where=where, help=f"give a contiguous {spec}, or no out")
+    return View(address, spec.bytes, given)
+
+
+def empty(spec: TensorSpec, torch: bool) -> View:
+    """A new array for an output, of torch or of NumPy."""
+    if torch:
+        library = sys.modules["torch"]
+        tensor = library.empty(spec.shape, dtype=getattr(library, _TORCH_NAMES[spec.dtype]))
+        return View(tensor.data_ptr(), spec.bytes, tensor)
+    array = np.empty(spec.shape, numpy_dtype(spec.dtype))
+    return View(array.ctypes.data, spec.bytes, array)
+
+
+def is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
+    """`array` itself if it is of NumPy or torch, else NumPy's view of it."""
+    if is_torch(array):
+        if array.device.type != "cpu" or array.layout is not sys.modules["torch"].strided:
+            kind = f"a {array.layout} tensor on {array.device}"
+            raise InvalidArgument(f"got {kind}", where=where, help="a dense tensor on the CPU: `.cpu()`, `.to_dense()`")
+        return array
+    if isinstance(array, (np.ndarray, np.generic)):
+        return np.asarray(array)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        if array.__dlpack_device__()[0] not in _DLPACK_CPU:
+            raise InvalidArgument(f"got a {_type(array)} on another device", where=where, help="move it to the CPU")
+        try:
+            return np.from_dlpack(array)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            message = f"NumPy cannot view this {_type(array)}: {error}"
+            raise InvalidArgument(message, where=where, help="convert it to a NumPy array") from error
+    raise InvalidArgument(
+        f"got a {_type(array)}, expected {spec}",
+        where=where,
+        help=f"numpy.asarray(..., dtype={_numpy_name(spec.dtype)}), or a torch tensor",
+    )
+
+
+def _check(array: Any, spec: TensorSpec, where: str) -> None:
+    """Raise InvalidArgument unless dtype and shape are those of `spec`."""
+    dtype, shape = _dtype(array), tuple(array.shape)
+    if dtype == spec.dtype and shape == spec.shape:
+        return
+    got = f"{dtype}[{', '.join(map(str, shape))}]"
+    raise InvalidArgument(f"got {got}, expected {spec}", where=where, help=_nearest_fix(array, shape, dtype, spec))
+
+
+def _nearest_fix(array: Any, shape: tuple[int, ...], dtype: str, spec: TensorSpec) -> str:
+    if shape == spec.shape:
+        return f".to(torch.{_TORCH_NAMES[spec.dtype]})" if is_torch(array) else f".astype({_numpy_name(spec.dtype)})"
+    same_size = int(np.prod(shape, dtype=object)) == int(np.prod(spec.shape, dtype=object))
+    if len(shape) == 2 and shape == spec.shape[::-1]:
+        fix = "transpose it: `.T`"
+    elif same_size:
+        fix = f"`.reshape{spec.shape}` has the same number of elements"
+    else:
+        fix = "give an array of that shape, or compile for this one: shapes are fixed at compile time"
+    return fix if dtype == spec.dtype else f"{fix}; and the dtype has to be {spec.dtype}"
+
+
+def _dtype(array: Any) -> str:
+    if is_torch(array):
+        name = str(array.dtype).removeprefix("torch.")
+        return _OUR_NAMES.get(name, name)
+    try:
+        return from_numpy(array.dtype.newbyteorder("="))
+    except InvalidExpression:
+        return str(array.dtype)
+
+
+def _numpy_name(dtype: str) -> str:
+    if dtype == "bf16":
+        return "ml_dtypes.bfloat16"
+    return f"numpy.{numpy_dtype(dtype).name}" if dtype != "bool" else "bool"
+
+
+def _type(array: Any) -> str:
+    return type(array).__name__
