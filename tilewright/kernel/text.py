@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, math, scf
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
-from xdsl.parser import Parser
+from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, ModuleOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
@@ -67,6 +68,22 @@ class _Parser(Parser):
         self.starts[op] = start
         return op
 
+    def parse_dense_int_or_fp_elements_attr(self, type: Any) -> DenseIntOrFPElementsAttr[Any]:
+        """Hexadecimal elements of float tensors are bit patterns, as they are for float scalars."""
+        self.elements: list[_Element] = []
+        attribute = super().parse_dense_int_or_fp_elements_attr(type)
+        float_type = attribute.get_element_type()
+        if isinstance(float_type, AnyFloat) and any(element.is_hexadecimal for element in self.elements):
+            values = [element.to_bits(self, float_type) for element in self.elements]
+            return DenseIntOrFPElementsAttr.from_list(attribute.type, values)
+        return attribute
+
+    def _parse_tensor_literal_element(self) -> AttrParser._TensorLiteralElement:
+        plain = super()._parse_tensor_literal_element()
+        element = _Element(plain.is_negative, plain.value, plain.span)
+        self.elements.append(element)
+        return element
+
     def place_of(self, op: Operation) -> str:
         return self._place(self.starts.get(op, 0))
 
@@ -79,13 +96,46 @@ class _Parser(Parser):
         return f"{source.name}:{source.content.count(chr(10), 0, start) + 1}:{start - line_start + 1}"
 
 
+class _Element(AttrParser._TensorLiteralElement):
+    @property
+    def is_hexadecimal(self) -> bool:
+        return self.span.text.lower().startswith("0x")
+
+    def to_float(self, parser: AttrParser) -> float:
+        return 0.0 if self.is_hexadecimal else super().to_float(parser)
+
+    def to_bits(self, parser: AttrParser, type_: AnyFloat) -> float:
+        """The value of the element, whose hexadecimal digits are the bits of a float of `type_`."""
+        if not self.is_hexadecimal:
+            return super().to_float(parser)
+        size = type_.compile_time_size
+        assert isinstance(self.value, int)
+        if self.value >= 1 << 8 * size:
+            parser.raise_error(f"more digits than {type_} has bits", self.span.start, self.span.end)
+        return float(type_.unpack(self.value.to_bytes(size, "little"), 1)[0])
+
+
 class _Printer(Printer):
-    """Gives every value a name that parses back to the same hint, also where hints end in numbers."""
+    """Prints so that the text parses back to the same program: unambiguous value names, exact constants."""
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if isinstance(attribute, DenseIntOrFPElementsAttr) and _mixes_zeros(attribute):
+            self.print_string(f'dense<"0x{attribute.data.data.hex().upper()}"> : ')
+            super().print_attribute(attribute.type)
+        else:
+            super().print_attribute(attribute)
 
     def print_ssa_value(self, value: SSAValue) -> str:
         if value not in self._ssa_values and value.name_hint:
             value.name_hint = re.sub(r"(_\d+)+$", "", value.name_hint) or None
         return super().print_ssa_value(value)
+
+
+def _mixes_zeros(attribute: DenseIntOrFPElementsAttr[Any]) -> bool:
+    """Whether all elements are equal as numbers but not as bits: 0.0 and -0.0, which the short form would merge."""
+    content = attribute.data.data
+    first = content[: attribute.get_element_type().compile_time_size]
+    return attribute.is_splat() and content != first * (len(content) // len(first))
 
 
 def _first_line(error: Exception) -> str:
