@@ -298,7 +298,7 @@ def _expand(b: GraphBuilder, x: Tensor, lead: int, strides: Sequence[int], *, ke
     for axis, s in reversed(spread):
         if s > 1 and axis.extent != 1:
             body = select((axis % s).eq(0), body, 0)
-    return emit(b, axes, body, name=f"{name}_expand", source=name)
+    return emit(b, axes, body, name=f"{name}.expand", source=name)
 
 
 def _transposed_pads(

@@ -174,15 +174,15 @@ def matmul_integer(
     require_rank(w, (2, 99), "[…, k, j]", where=name)
     if a_zero is None and b_zero is None:
         return matmul(b, a, w, name=name)
-    product = matmul(b, a, w, name=f"{name}_product")
+    product = matmul(b, a, w, name=f"{name}.product")
     axes = axes_of(product.shape)
     total: Expr = product[axes]
     row_value = None if a_zero is None else _zero_point(a_zero, axes, axes[-2], where=name).cast("i32")
     column_value = None if b_zero is None else _zero_point(b_zero, axes, axes[-1], where=name).cast("i32")
     if row_value is not None:
-        total = total - row_value * element(_sum_over(b, w, w.rank - 2, name=f"{name}_column_sum"), axes)
+        total = total - row_value * element(_sum_over(b, w, w.rank - 2, name=f"{name}.column_sum"), axes)
     if column_value is not None:
-        total = total - column_value * element(_sum_over(b, a, a.rank - 1, name=f"{name}_row_sum"), axes)
+        total = total - column_value * element(_sum_over(b, a, a.rank - 1, name=f"{name}.row_sum"), axes)
     if row_value is not None and column_value is not None:
         (contracted,) = static_shape(a.shape[-1:])
         total = total + row_value * column_value * contracted

@@ -7,8 +7,7 @@ from functools import reduce as fold
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.affine import simplify
-from tilewright.expr.core import Axis, Expr, Extent, Tensor, select
+from tilewright.expr.core import Axis, Expr, Extent, Tensor, const, select, static_shape
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, emit
@@ -66,10 +65,10 @@ def contract(
     final = out_dtype or (element if uniform else wide)
     rounds = final != wide
     body = fold(lambda x, y: x * y, [factor.cast(wide) for factor in factors])
-    stage = f"{name}_acc" if epilogue or rounds else name
+    stage = f"{name}.acc" if epilogue or rounds else name
     total = emit(b, axes, body, reduce=reduce, accum="sum", name=stage, source=name)
     if epilogue:
-        stage = f"{name}_wide" if rounds else name
+        stage = f"{name}.wide" if rounds else name
         total = emit(b, axes, epilogue(total[tuple(axes)], tuple(axes)), name=stage, source=name)
     return cast_node(b, total, final, name=name, source=name)
 
@@ -92,25 +91,31 @@ def pad_node(
 ) -> Tensor:
     """`x` shifted by `begins` inside `shape`, `value` elsewhere. A negative begin cuts elements off.
 
-    The read is guarded along the dimensions in which an index may fall outside `x`.
+    The read is guarded along the dimensions in which the index may fall outside `x`.
     """
     axes = named(shape, names) if names else axes_of(shape)
-    guards: list[Expr] = []
-    indices: list[Expr] = []
-    for axis, begin, extent in zip(axes, begins, x.shape, strict=True):
-        index = simplify(axis - begin) if begin else axis
-        indices.append(index)
-        if begin > 0:
-            guards.append(index >= 0)
-        if axis.extent != extent and isinstance(axis.extent, int) and isinstance(extent, int):
-            if axis.extent - begin > extent:
-                guards.append(index < extent)
-        elif begin < 0:
-            guards.append(index < extent)  # type: ignore[operator]
-    read: Expr = x[tuple(indices)]
-    if guards:
-        read = select(fold(lambda p, q: p & q, guards), read, value)
-    return emit(b, axes, read, name=name, source=source)
+    indices = [axis - begin if begin else axis for axis, begin in zip(axes, begins, strict=True)]
+    inside: Expr = const(True, "bool")
+    for axis, index, extent in zip(axes, indices, x.shape, strict=True):
+        if index is not axis or axis.extent != extent:
+            inside = inside & (index >= 0) & (index < static_shape((extent,))[0])
+    return emit(b, axes, select(inside, x[tuple(indices)], value), name=name, source=source)
+
+
+def fold_over(
+    b: GraphBuilder,
+    x: Tensor,
+    dimensions: Sequence[int],
+    accum: str,
+    before: Callable[[Expr], Expr],
+    *,
+    name: str,
+    source: str = "",
+) -> Tensor:
+    """``accum over dimensions of before(x)``; the result does not have the dimensions, which count from the front."""
+    axes = [Axis(f"{'r' if d in dimensions else 'i'}{d}", extent) for d, extent in enumerate(x.shape)]
+    kept, summed = [a for d, a in enumerate(axes) if d not in dimensions], [axes[d] for d in dimensions]
+    return emit(b, kept, before(x[tuple(axes)]), reduce=summed, accum=accum, name=name, source=source)
 
 
 def require_rank(x: Tensor, rank: int | tuple[int, int], meaning: str, *, where: str) -> None:

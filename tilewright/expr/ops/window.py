@@ -113,7 +113,7 @@ class Window:
             (*[0] * lead, *self.begins),
             (*x.shape[:lead], *self.padded),
             value=value,
-            name=f"{name}_pad",
+            name=f"{name}.pad",
             source=name,
         )
 

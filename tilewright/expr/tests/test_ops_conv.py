@@ -230,13 +230,13 @@ def nodes_of(build: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: str 
 def test_nodes_of_a_convolution() -> None:
     shapes = [(1, 2, 8, 8), (4, 2, 3, 3)]
     assert nodes_of(conv.conv, *shapes) == ["conv"]
-    assert nodes_of(lambda b, *t: conv.conv(b, *t, pads=1, name="c"), *shapes) == ["c_pad", "c"]
-    assert nodes_of(lambda b, *t: conv.conv(b, *t, keep_nodes=True, name="c"), *shapes) == ["c_pad", "c"]
+    assert nodes_of(lambda b, *t: conv.conv(b, *t, pads=1, name="c"), *shapes) == ["c.pad", "c"]
+    assert nodes_of(lambda b, *t: conv.conv(b, *t, keep_nodes=True, name="c"), *shapes) == ["c.pad", "c"]
     assert nodes_of(lambda b, *t: conv.conv(b, *t, pads=1, name="c"), *shapes, (4,), dtype="f16") == [
-        "c_pad", "c_acc", "c_wide", "c",
+        "c.pad", "c.acc", "c.wide", "c",
     ]  # fmt: skip
     assert nodes_of(lambda b, *t: conv.conv_transpose(b, *t, strides=2), (1, 4, 8, 8), (4, 2, 3, 3)) == [
-        "conv_transpose_expand", "conv_transpose_pad", "conv_transpose",
+        "conv_transpose.expand", "conv_transpose.pad", "conv_transpose",
     ]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_half_products_accumulate_in_float32_and_round_once(dtype: str) -> None:
     a, w = random(7, 300, dtype=numpy_dtype(dtype)), random(300, 5, dtype=numpy_dtype(dtype), seed=1)
     b = GraphBuilder()
     out = linalg.matmul(b, b.input("a", a.shape, dtype), b.input("w", w.shape, dtype), name="o")
-    assert [(node.name, node.output.dtype) for node in b.nodes] == [("o_acc", "f32"), ("o", dtype)]
+    assert [(node.name, node.output.dtype) for node in b.nodes] == [("o.acc", "f32"), ("o", dtype)]
     (got,) = evaluate(b.finish([out]), [a, w])
     wide = (a.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
     assert (got == wide.astype(got.dtype)).mean() > 0.95  # equal but for sums that lie next to a rounding boundary
