@@ -1,0 +1,280 @@
+"""What this machine can reach at most, measured: arithmetic peaks and bandwidths, for any number of threads.
+
+Small loops in LLVM IR, compiled at run time: independent chains of one instruction in registers for the peaks, plain
+reads and non-temporal copies of buffers of chosen size for the bandwidths. Each thread is pinned to a core of its own;
+the best of several runs counts, since a ceiling is what nothing else may exceed.
+
+`python -m bench.ceilings --cores 0,1` prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.problem import Limit
+
+RUN_SECONDS = 0.05  # of one run; threads start within a few microseconds of each other
+RUNS = 7
+LINE_BYTES = 64
+UNROLL = 8  # cache lines per trip of a memory loop
+
+Rate = float | None  # None: the machine lacks the instruction
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Peaks in operations per second (an addition and a multiplication are two), bandwidths in bytes per second.
+
+    A copy counts what it reads and what it writes. Cache sizes are per core for `l2_bytes`, in total for `l3_bytes`.
+    """
+
+    threads: int
+    f32: float
+    bf16: Rate
+    int8: Rate
+    l1_read: float
+    l2_read: float
+    l3_read: float
+    dram_read: float
+    copy: float
+    l2_bytes: int
+    l3_bytes: int
+
+
+def bound_seconds(limit: Limit, flops: int, bytes_: int, ceilings: Ceilings) -> float | None:
+    """Least time for a problem: its operations at the peak, or its bytes moved once, whichever takes longer.
+
+    A problem bound by "copy" moves its bytes at the rate of a non-temporal copy; others read them from the smallest
+    level that holds them all, since a problem is run again and again. None: there is no ceiling to compare with.
+    """
+    if limit == "none":
+        return None
+    if limit == "copy":
+        return bytes_ / ceilings.copy
+    peak: Rate = getattr(ceilings, limit)
+    if peak is None:
+        return None
+    if bytes_ <= ceilings.l2_bytes * ceilings.threads:
+        bandwidth = ceilings.l2_read
+    else:
+        bandwidth = ceilings.l3_read if bytes_ <= ceilings.l3_bytes else ceilings.dram_read
+    return max(flops / peak, bytes_ / bandwidth)
+
+
+def measure(cores: Sequence[int]) -> Ceilings:
+    """The ceilings of one thread on each of `cores`. Takes about four seconds."""
+    l1, l2, l3 = cache_bytes()
+    threads = len(cores)
+    loops = Loops()
+    dram = min(max(8 * l3, 256 << 20), _available_bytes() // 4)
+    return Ceilings(
+        threads=threads,
+        f32=loops.peak("f32", cores),
+        bf16=loops.peak("bf16", cores) if "bf16" in loops.operations else None,
+        int8=loops.peak("int8", cores) if "int8" in loops.operations else None,
+        l1_read=loops.read(l1 // 2, cores),
+        l2_read=loops.read(l2 // 2, cores),
+        l3_read=loops.read(max(l3 // 2 // threads, 2 * l2), cores),
+        dram_read=loops.read(dram // threads, cores),
+        copy=loops.copy(dram // 2 // threads, cores),
+        l2_bytes=l2,
+        l3_bytes=l3,
+    )
+
+
+def cache_bytes() -> tuple[int, int, int]:
+    """Sizes of the first core's L1 data, L2 and last-level caches; common sizes where the system does not tell."""
+    sizes = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if (index / "type").read_text().strip() != "Instruction":
+            text = (index / "size").read_text().strip()
+            sizes[int((index / "level").read_text())] = int(text.rstrip("KM")) << (20 if text.endswith("M") else 10)
+    return sizes[1], sizes[2], sizes[3]
+
+
+class Loops:
+    """The compiled loops, for the widest vectors of the host."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()  # the dot products are inline assembly: their intrinsics change by version
+        features = llvm.get_host_cpu_features()
+        lanes = 16 if features.get("avx512f") else 8 if features.get("avx") else 4
+        chains = 16 if lanes == 16 else 12  # at least latency times throughput; AVX2 has 16 registers
+        vector = f"<{lanes} x float>"
+        fma = f"call {vector} @llvm.fma.v{lanes}f32({vector} %x, {vector} %y, {vector} {{a}})"
+        steps = {"f32": fma}
+        self.operations = {"f32": 2 * lanes * chains}  # per trip
+        if features.get("avx512bf16"):
+            steps["bf16"] = _assembly("vdpbf16ps", vector)
+            self.operations["bf16"] = 4 * lanes * chains
+        if features.get("avx512vnni"):
+            steps["int8"] = _assembly("vpdpbusd", vector)
+            self.operations["int8"] = 8 * lanes * chains
+        text = [f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})\n"]
+        text += [_chains(name, vector, chains, step) for name, step in steps.items()]
+        text += [_memory_loop("read"), _memory_loop("copy")]
+
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly("".join(text)), machine)  # owns the code
+        self.engine.finalize_object()
+
+    def peak(self, name: str, cores: Sequence[int]) -> float:
+        """Operations per second of the chains called `name`."""
+        run = self._function(name, ctypes.c_void_p, ctypes.c_int64)
+        operands = [_pages(4096, fill=1.0) for _ in cores]
+        work = [partial(run, array.ctypes.data) for array in operands]
+        return _rate(work, self.operations[name], cores)
+
+    def read(self, bytes_: int, cores: Sequence[int]) -> float:
+        """Bytes per second when each thread reads its own `bytes_` again and again."""
+        return self._bandwidth("read", bytes_, bytes_, cores)
+
+    def copy(self, bytes_: int, cores: Sequence[int]) -> float:
+        """Bytes per second, read and written, when each thread copies `bytes_` with non-temporal stores."""
+        return self._bandwidth("copy", bytes_, 2 * bytes_, cores)
+
+    def _bandwidth(self, name: str, bytes_: int, counted: int, cores: Sequence[int]) -> float:
+        bytes_ -= bytes_ % (UNROLL * LINE_BYTES)
+        run = self._function(name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        sources = [_pages(bytes_) for _ in cores]
+        sinks = [_pages(bytes_ if name == "copy" else 4096) for _ in cores]
+        work = [
+            partial(run, source.ctypes.data, sink.ctypes.data, bytes_)
+            for source, sink in zip(sources, sinks, strict=True)
+        ]
+        return _rate(work, counted, cores)
+
+    def _function(self, name: str, *arguments: Any) -> Callable[..., None]:
+        return ctypes.CFUNCTYPE(None, *arguments)(self.engine.get_function_address(name))
+
+
+def _rate(work: Sequence[Callable[[int], None]], units: int, cores: Sequence[int]) -> float:
+    """Most units per second with one thread per core: `work[i](count)` does `count` times `units` on `cores[i]`."""
+    count = 1
+    while _seconds([partial(part, count) for part in work], cores) < RUN_SECONDS:
+        count *= 2
+    seconds = min(_seconds([partial(part, count) for part in work], cores) for _ in range(RUNS))
+    return units * count * len(cores) / seconds
+
+
+def _seconds(parts: Sequence[Callable[[], None]], cores: Sequence[int]) -> float:
+    """From the start of the first part to the end of the last, each in a thread on its own core."""
+    barrier = threading.Barrier(len(cores))
+    starts, ends = [0.0] * len(cores), [0.0] * len(cores)
+
+    def run(index: int) -> None:
+        os.sched_setaffinity(0, {cores[index]})  # of this thread only
+        barrier.wait()
+        starts[index] = time.perf_counter()
+        parts[index]()
+        ends[index] = time.perf_counter()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(cores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(ends) - min(starts)
+
+
+def _chains(name: str, vector: str, chains: int, step: str) -> str:
+    """``void name(ptr operands, i64 trips)``: each trip takes one `step` in each of `chains` independent registers.
+
+    `operands` holds x and y and takes the sum of the registers, which keeps them alive.
+    """
+    body = [f"  %b{i} = {step.format(a=f'%a{i}')}\n" for i in range(chains)]
+    registers = [f"  %a{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %loop ]\n" for i in range(chains)]
+    sums = [f"  %s{i} = fadd {vector} %s{i - 1}, %b{i}\n" for i in range(1, chains)]
+    return (
+        f"define void @{name}(ptr %operands, i64 %trips) {{\nentry:\n"
+        f"  %x = load {vector}, ptr %operands\n"
+        f"  %second = getelementptr i8, ptr %operands, i64 64\n"
+        f"  %y = load {vector}, ptr %second\n"
+        f"  br label %loop\nloop:\n"
+        f"  %i = phi i64 [ 0, %entry ], [ %next, %loop ]\n{''.join(registers)}{''.join(body)}"
+        f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %trips\n"
+        f"  br i1 %more, label %loop, label %done\ndone:\n"
+        f"  %s0 = fadd {vector} %b0, %b0\n{''.join(sums)}"
+        f"  store {vector} %s{chains - 1}, ptr %operands\n  ret void\n}}\n"
+    )
+
+
+def _assembly(mnemonic: str, vector: str) -> str:
+    """A step that accumulates: the registers hold whatever element type the instruction reads."""
+    return f'call {vector} asm "{mnemonic} $2, $1, $0", "=v,v,v,0"({vector} %x, {vector} %y, {vector} {{a}})'
+
+
+def _memory_loop(name: str) -> str:
+    """``void name(ptr source, ptr sink, i64 bytes, i64 repeats)``, a whole number of `UNROLL` lines per trip.
+
+    A read combines all lines into one, which it stores; a copy stores past the caches.
+    """
+    copies = name == "copy"
+    line = "<8 x i64>"
+    entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
+    inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
+    body = []
+    for j in range(UNROLL):
+        body.append(f"  %o{j} = add i64 %offset, {j * LINE_BYTES}\n")
+        body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
+        body.append(f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
+        if copies:
+            body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
+            body.append(f"  store {line} %v{j}, ptr %q{j}, align 64, !nontemporal !0\n")
+        else:
+            body.append(f"  %b{j} = xor {line} %c{j}, %v{j}\n")
+    sums = [f"  %s{j} = xor {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
+    result = f"  %s0 = xor {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
+    return (
+        f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %repeats) {{\nentry:\n"
+        f"  br label %outer\nouter:\n"
+        f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{'' if copies else ''.join(entry)}"
+        f"  br label %inner\ninner:\n"
+        f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{'' if copies else ''.join(inner)}{''.join(body)}"
+        f"  %further = add i64 %offset, {UNROLL * LINE_BYTES}\n  %rest = icmp slt i64 %further, %bytes\n"
+        f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
+        f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %repeats\n"
+        f"  br i1 %more, label %outer, label %done\ndone:\n"
+        f"{'  fence seq_cst' if copies else result}\n  ret void\n}}\n{'!0 = !{i32 1}' if copies else ''}\n"
+    )
+
+
+def _pages(bytes_: int, fill: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """`bytes_` of memory, aligned to a cache line and touched."""
+    buffer = np.empty(bytes_ // 4 + LINE_BYTES // 4, np.float32)
+    start = -buffer.ctypes.data % LINE_BYTES // 4
+    buffer.fill(fill)
+    return buffer[start : start + bytes_ // 4]
+
+
+def _available_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ceilings", description="Measure this machine's ceilings.")
+    parser.add_argument("--cores", required=True, help="one thread on each of these, separated by commas")
+    cores = [int(core) for core in parser.parse_args().cores.split(",")]
+    json.dump(asdict(measure(cores)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

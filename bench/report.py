@@ -1,0 +1,167 @@
+"""A run as Markdown: one row per case and number of threads, the ceiling beside it, and what went otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.peers import OURS
+from bench.results import Conditions, Result, Run
+from bench.summary import geometric_mean
+
+QUIET = 0.05  # cores' worth of load by others under which a measurement counts as undisturbed
+
+
+def markdown(run: Run) -> str:
+    """The whole report, ending with a newline."""
+    return "\n".join(
+        [*_head(run), *_ceilings(run), *_times(run), *_means(run), *_compile_times(run), *_remarks(run), ""]
+    )
+
+
+def _head(run: Run) -> Iterator[str]:
+    environment = run.environment
+    yield "# Benchmark results"
+    yield ""
+    yield f"{environment['date']}, {environment['processor']}, cores {environment['cores']}, "
+    yield f"Linux {environment['kernel']}, Python {environment['python']}; " + ", ".join(run.versions.values())
+    yield ""
+    yield "Times are medians with the range from the 10th to the 90th percentile. Percentages are of the ceiling: the"
+    yield "least time in which the measured peaks and bandwidths allow the same work. `vs best` is the speed of"
+    yield f"{OURS} over that of the fastest other peer: above 1 it is the fastest."
+
+
+def _ceilings(run: Run) -> Iterator[str]:
+    if not run.ceilings:
+        return
+    yield from ["", "## Ceilings", ""]
+    yield "| threads | f32 | bf16 | int8 | L1 read | L2 read | L3 read | DRAM read | non-temporal copy |"
+    yield "| --- |" + " --- |" * 8
+    for threads, c in run.ceilings.items():
+        peaks = (f"{_scaled(peak)}op/s" if peak else "–" for peak in (c.f32, c.bf16, c.int8))
+        widths = (f"{_scaled(width)}B/s" for width in (c.l1_read, c.l2_read, c.l3_read, c.dram_read, c.copy))
+        yield _row(str(threads), *peaks, *widths)
+
+
+def _times(run: Run) -> Iterator[str]:
+    peers = list(dict.fromkeys(result.peer for result in run.results))
+    yield from ["", "## Times", ""]
+    yield _row("case", "threads", "ceiling", *peers, "vs best")
+    yield "| --- |" + " --- |" * (len(peers) + 3)
+    for conditions in run.conditions:
+        results = {
+            result.peer: result
+            for result in run.results
+            if (result.case, result.threads) == (conditions.case, conditions.threads)
+        }
+        bound = conditions.bound_seconds
+        cells = [_cell(results[peer], conditions) if peer in results else "" for peer in peers]
+        ratio = run.ratio(conditions.case, conditions.threads)
+        yield _row(
+            conditions.case,
+            str(conditions.threads),
+            _time(bound) if bound else "–",
+            *cells,
+            f"{ratio:.2f}" if ratio else "–",
+        )
+
+
+def _cell(result: Result, conditions: Conditions) -> str:
+    """``1.23 ms (1.20-1.30), 201 G/s, 80 %``, or why there is no time."""
+    if not result.times:
+        return result.status
+    times = result.times
+    parts = [f"{_time(times.median)} ({_time(times.p10)}-{_time(times.p90)})"]
+    if conditions.limit == "copy":
+        parts.append(f"{_scaled(conditions.bytes / times.median)}B/s")
+    elif conditions.limit != "none":
+        parts.append(f"{_scaled(conditions.flops / times.median)}op/s")
+    if conditions.bound_seconds:
+        parts.append(f"{conditions.bound_seconds / times.median:.0%}")
+    return ", ".join(parts)
+
+
+def _means(run: Run) -> Iterator[str]:
+    """Geometric means of `vs best` by family and number of threads."""
+    family = {result.case: result.family for result in run.results}
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for conditions in run.conditions:
+        ratio = run.ratio(conditions.case, conditions.threads)
+        if ratio:
+            ratios.setdefault((family[conditions.case], conditions.threads), []).append(ratio)
+    if not ratios:
+        return
+    yield from ["", "## Families, vs best peer of each case", ""]
+    yield _row("family", "threads", "geometric mean", "least", "cases at 1 or above")
+    yield "| --- | --- | --- | --- | --- |"
+    for (name, threads), values in ratios.items():
+        won = f"{sum(value >= 1 for value in values)} of {len(values)}"
+        yield _row(name, str(threads), f"{geometric_mean(values):.2f}", f"{min(values):.2f}", won)
+
+
+def _compile_times(run: Run) -> Iterator[str]:
+    """Of whole networks, where they matter."""
+    results = [result for result in run.results if result.family == "networks" and result.compile_seconds is not None]
+    if not results:
+        return
+    yield from ["", "## Compile times of networks", ""]
+    peers = list(dict.fromkeys(result.peer for result in results))
+    yield _row("network", "threads", *peers)
+    yield "| --- |" + " --- |" * (len(peers) + 1)
+    for case, threads in dict.fromkeys((result.case, result.threads) for result in results):
+        seconds = {
+            result.peer: result.compile_seconds or 0.0
+            for result in results
+            if (result.case, result.threads) == (case, threads)
+        }
+        yield _row(case, str(threads), *(_time(seconds[peer]) if peer in seconds else "–" for peer in peers))
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    remarks = [*_reasons(run), *_disturbances(run)]
+    if remarks:
+        yield from ["", "## Remarks", "", *(f"- {remark}" for remark in remarks)]
+
+
+def _reasons(run: Run) -> Iterator[str]:
+    """Why peers have no times or other conditions; the same remark on many cases is one line."""
+    cases: dict[str, list[str]] = {}
+    for result in run.results:
+        where = f"{result.case} ({result.threads})"
+        if result.status != "ok":
+            cases.setdefault(f"{result.peer}: {result.status}: {result.reason}", []).append(where)
+        if result.notes:
+            cases.setdefault(f"{result.peer}: {result.notes}", []).append(where)
+        if result.faults >= 1:
+            cases.setdefault(f"{result.peer}: page faults in timed calls", []).append(where)
+        if any(not cores.isdigit() for cores in result.busy_threads):
+            cases.setdefault(f"{result.peer}: not all threads are pinned", []).append(where)
+        if len(set(result.busy_threads)) < len(result.busy_threads):
+            cases.setdefault(f"{result.peer}: two threads share a core", []).append(where)
+    for remark, places in cases.items():
+        yield f"{remark}: {', '.join(places)}"
+
+
+def _disturbances(run: Run) -> Iterator[str]:
+    for conditions in run.conditions:
+        for load, who in ((conditions.idle_load, "waiting peers"), (conditions.foreign_load, "other processes")):
+            if load > QUIET:
+                yield f"{conditions.case} ({conditions.threads}): {who} took {load:.2f} cores while it was timed"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _time(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def _scaled(rate: float) -> str:
+    """``253 G`` for 253e9: a unit follows."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if rate >= factor:
+            return f"{rate / factor:.3g} {prefix}"
+    return f"{rate:.3g} "

@@ -1,0 +1,104 @@
+"""What a run found, as values that go to JSON and come back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.ceilings import Ceilings
+from bench.peers import OURS
+from bench.summary import Times
+
+VERSION = 1  # of the JSON form
+
+Status = Literal["ok", "wrong", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One peer on one case with one number of threads. Times are there if `status` is "ok".
+
+    reason        why it was skipped, failed, or counts as wrong
+    error         largest error, relative to the largest magnitude of the exact result
+    faults        page faults per call while timed
+    busy_threads  for each thread that worked: the cores it may use ("0" is pinned, "0-1" is not)
+    """
+
+    case: str
+    family: str
+    threads: int
+    peer: str
+    status: Status
+    reason: str = ""
+    times: Times | None = None
+    compile_seconds: float | None = None
+    error: float | None = None
+    faults: float = 0.0
+    busy_threads: list[str] = field(default_factory=list)
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which one case was timed with one number of threads.
+
+    limit            what bounds it
+    bound_seconds    least time by the measured ceilings; None: there is none
+    idle_load        cores' worth of time that waiting peers burnt while another was timed
+    foreign_load     cores' worth of time that processes outside this benchmark took meanwhile
+    """
+
+    case: str
+    threads: int
+    limit: str
+    flops: int
+    bytes: int
+    bound_seconds: float | None
+    idle_load: float
+    foreign_load: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole run; `ceilings` by number of threads."""
+
+    environment: dict[str, Any]
+    versions: dict[str, str] = field(default_factory=dict)
+    ceilings: dict[int, Ceilings] = field(default_factory=dict)
+    conditions: list[Conditions] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """Raises ValueError for another version of the form."""
+        stored = json.loads(path.read_text())
+        if stored.get("version") != VERSION:
+            raise ValueError(f"{path} has version {stored.get('version')} of the result form, not {VERSION}")
+        return cls(
+            environment=stored["environment"],
+            versions=stored["versions"],
+            ceilings={int(threads): Ceilings(**values) for threads, values in stored["ceilings"].items()},
+            conditions=[Conditions(**values) for values in stored["conditions"]],
+            results=[_result(values) for values in stored["results"]],
+        )
+
+    def ratio(self, case: str, threads: int) -> float | None:
+        """Speed of Tilewright over that of the best other peer: above 1 we are faster. None where either is missing."""
+        medians = {
+            result.peer: result.times.median
+            for result in self.results
+            if result.times and (result.case, result.threads) == (case, threads)
+        }
+        ours = medians.pop(OURS, None)
+        return min(medians.values()) / ours if ours and medians else None
+
+
+def _result(values: dict[str, Any]) -> Result:
+    times = values["times"]
+    return Result(**{**values, "times": Times(**times) if times else None})

@@ -1,0 +1,207 @@
+"""Run cases on peers, in turns, and collect results.
+
+Each peer lives in one worker process per number of threads. For a case all its workers load the task and prove their
+results against the exact ones; then they are timed in turns (A B C A B C ...), so that what slows the machine for a
+while slows them all. A worker whose turn it is not sleeps in a read. Nothing is timed while the runner computes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.arrays import Array, load_arrays
+from bench.ceilings import Ceilings, bound_seconds
+from bench.peers import Peer
+from bench.problem import Case, Task
+from bench.processes import allowed_cores, machine_seconds, own_cores, process_seconds, thread_seconds
+from bench.results import Conditions, Result, Run
+from bench.summary import summarise
+from bench.workers import ROOT, Workers
+
+SETTLE_SECONDS = 0.01  # before a turn: threads that still spin for more work go to sleep
+SAMPLE_SECONDS = 1e-4  # shortest sample: short calls are timed in groups that take this long
+BUSY = 0.2  # a thread that takes more of its process's time than this one works
+MOST_SAMPLES = 200  # in a turn
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: `turns` per peer and case, of about `turn_seconds` and at least two samples each."""
+
+    turns: int = 15
+    turn_seconds: float = 0.1
+    warm_seconds: float = 0.3
+
+
+def run(
+    cases: Sequence[Case],
+    peers: Sequence[Peer],
+    threads: Sequence[int],
+    effort: Effort,
+    with_ceilings: bool = True,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Run:
+    """Time every case on every peer with every number of threads.
+
+    Raises ValueError for more threads than cores, RuntimeError for a case that can't be built here.
+    """
+    cores = own_cores()
+    if max(threads) > len(cores):
+        raise ValueError(f"{max(threads)} threads need as many cores, and this process may use {len(cores)}")
+    done = Run(environment=_environment(cores))
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch, Workers(Path(scratch)) as workers:
+        for count in threads if with_ceilings else ():
+            progress(f"ceilings, threads: {count}")
+            done.ceilings[count] = _measure_ceilings(cores[:count])
+        for case in cases:
+            progress(f"{case.name}: prepare")
+            directory = Path(scratch) / case.name
+            directory.mkdir()
+            answer = workers.ask(None, cores, "prepare", case=case.name, directory=str(directory))
+            if reason := answer.get("error"):
+                raise RuntimeError(f"case {case.name} can't be built: {reason}")
+            for count in threads:
+                progress(f"{case.name}: threads: {count}")
+                task = Task(case.name, directory, cores[:count])
+                _run_case(done, case, task, peers, effort, workers)
+            shutil.rmtree(directory)
+    return done
+
+
+def error_of(actual: Array, exact: Array) -> float:
+    """Largest difference, relative to the largest magnitude of `exact`; infinite for another shape or NaN."""
+    if actual.shape != exact.shape:
+        return math.inf
+    largest = float(np.abs(exact).max(initial=0.0)) or 1.0
+    difference = float(np.abs(actual.astype(np.float64) - exact).max(initial=0.0)) / largest
+    return math.inf if math.isnan(difference) else difference
+
+
+def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: Effort, workers: Workers) -> None:
+    """Append the results of one case with one number of threads, and their conditions, to `done`."""
+    facts = task.facts()
+    results = {peer.name: _load(case, task, peer, done, workers) for peer in peers}
+    ready = [peer for peer in peers if results[peer.name].status == "ok"]
+    plans = {}
+    for peer in ready:
+        plans[peer.name], threads = _warm_up(peer, task, effort, workers)
+        results[peer.name] = replace(results[peer.name], busy_threads=threads)
+    samples: dict[str, list[float]] = {peer.name: [] for peer in ready}
+    faults: dict[str, list[float]] = {peer.name: [] for peer in ready}
+    idle = timed = 0.0
+    began, machine, ours = time.perf_counter(), machine_seconds(), _own_seconds(workers)
+    for _ in range(effort.turns):
+        for peer in ready:
+            time.sleep(SETTLE_SECONDS)
+            waiting = [pid for pid in workers.pids() if pid != workers.pid(peer, len(task.cores))]
+            start, burnt = time.perf_counter(), sum(map(process_seconds, waiting))
+            answer = workers.ask(peer, task.cores, "measure", **plans[peer.name])
+            timed += time.perf_counter() - start
+            idle += sum(map(process_seconds, waiting)) - burnt
+            if reason := answer.get("error"):
+                results[peer.name] = replace(results[peer.name], status="failed", reason=reason)
+                ready.remove(peer)
+                break  # the order of the others goes on in the next turn
+            samples[peer.name] += answer["seconds"]
+            faults[peer.name].append(answer["faults"])
+    elapsed = time.perf_counter() - began
+    foreign = max(0.0, machine_seconds() - machine - (_own_seconds(workers) - ours))
+    for peer in ready:
+        times, mean_faults = summarise(samples[peer.name]), float(np.mean(faults[peer.name]))
+        results[peer.name] = replace(results[peer.name], times=times, faults=mean_faults)
+    for peer in peers:
+        if results[peer.name].status != "skipped":
+            workers.ask(peer, task.cores, "unload")
+    ceilings = done.ceilings.get(len(task.cores))
+    done.results.extend(results.values())
+    done.conditions.append(
+        Conditions(
+            case=case.name,
+            threads=len(task.cores),
+            limit=case.limit,
+            flops=facts.flops,
+            bytes=facts.bytes,
+            bound_seconds=bound_seconds(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None,
+            idle_load=idle / timed if timed else 0.0,
+            foreign_load=foreign / elapsed,
+        )
+    )
+
+
+def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Result:
+    """Have `peer` compile the task and prove what it computes. The result has no times yet."""
+    result = Result(case.name, case.family, len(task.cores), peer.name, "ok")
+    if reason := peer.missing():
+        return replace(result, status="skipped", reason=reason)
+    answer = workers.ask(peer, task.cores, "load", case=case.name, directory=str(task.directory))
+    if reason := answer.get("skip"):
+        return replace(result, status="skipped", reason=reason)
+    if reason := answer.get("error"):
+        return replace(result, status="failed", reason=reason)
+    done.versions[peer.name] = answer["version"]
+    result = replace(result, compile_seconds=answer["compile_seconds"], notes=answer["notes"])
+    path = task.directory / f"{peer.name}-{len(task.cores)}.npz"
+    if reason := workers.ask(peer, task.cores, "save", path=str(path)).get("error"):
+        return replace(result, status="failed", reason=reason)
+    actual, exact, tolerance = load_arrays(path), task.reference(), task.facts().tolerance
+    path.unlink()
+    error = max(error_of(actual[name], exact[name]) for name in exact)
+    if error > tolerance:
+        reason = f"differs from the exact result by {error:.1e} of its largest value, more than {tolerance:.1e}"
+        return replace(result, status="wrong", reason=reason, error=error)
+    return replace(result, error=error)
+
+
+def _warm_up(peer: Peer, task: Task, effort: Effort, workers: Workers) -> tuple[dict[str, int], list[str]]:
+    """Run the task for a while: what to ask for in each turn, and the cores that each working thread may use."""
+    first = workers.ask(peer, task.cores, "measure", samples=2, calls=1, warm=0)
+    seconds = min(first.get("seconds", [effort.warm_seconds]))
+    pid = workers.pid(peer, len(task.cores))
+    start, before = time.perf_counter(), thread_seconds(pid)
+    calls = max(1, math.ceil(effort.warm_seconds / seconds))
+    warmed = workers.ask(peer, task.cores, "measure", samples=1, calls=calls, warm=0)
+    elapsed, after = time.perf_counter() - start, thread_seconds(pid)
+    seconds = min([seconds, *warmed.get("seconds", [])])
+    busy = [thread for thread in after if after[thread] - before.get(thread, 0.0) > BUSY * elapsed]
+    calls = max(1, math.ceil(SAMPLE_SECONDS / seconds))
+    samples = min(MOST_SAMPLES, max(2, round(effort.turn_seconds / (calls * seconds))))
+    return {"samples": samples, "calls": calls, "warm": calls}, [allowed_cores(pid, thread) for thread in busy]
+
+
+def _own_seconds(workers: Workers) -> float:
+    return time.process_time() + sum(map(process_seconds, workers.pids()))
+
+
+def _measure_ceilings(cores: Sequence[int]) -> Ceilings:
+    """In a process of its own, which leaves no memory and no threads behind."""
+    command = [sys.executable, "-m", "bench.ceilings", "--cores", ",".join(map(str, cores))]
+    measured = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    return Ceilings(**json.loads(measured.stdout))
+
+
+def _environment(cores: Sequence[int]) -> dict[str, Any]:
+    information = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in information if line.startswith("model name")), "unknown")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": model,
+        "cores": list(cores),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+    }

@@ -1,0 +1,99 @@
+"""Worker processes: started when first asked, stopped together, started again after one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from bench.peers import Peer
+from bench.worker import PREPARER
+
+ROOT = Path(__file__).parent.parent
+
+# The C library gives freed memory back and faults its pages in again at the next call: large results would be timed
+# with thousands of page faults. Every worker keeps what it once had.
+KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+
+class Workers:
+    """One process per peer and number of threads; logs and the peers' files lie in `scratch`."""
+
+    def __init__(self, scratch: Path, patience_seconds: float = 600.0) -> None:
+        self.scratch = scratch
+        self.patience_seconds = patience_seconds  # per command; a worker that takes longer is killed
+        self.running: dict[tuple[str, int], subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.running.values():
+            assert process.stdin is not None
+            process.stdin.close()  # a worker ends with its input
+        for process in self.running.values():
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def ask(self, peer: Peer | None, cores: Sequence[int], command: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to a command of `bench.worker`; `peer` None asks the worker that prepares cases.
+
+        A worker that dies, or answers too late, answers `error`.
+        """
+        key = (peer.name if peer else PREPARER, len(cores))
+        if key not in self.running:
+            self.running[key] = self._start(peer, cores)
+        process = self.running[key]
+        line = self._exchange(process, json.dumps({"command": command, **arguments}))
+        if not line:
+            del self.running[key]
+            status = process.wait()
+            last = self._log(*key).read_text(errors="replace").strip().splitlines()[-1:]
+            return {"error": f"its process ended with status {status}: {' '.join(last)[:300]}"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def pid(self, peer: Peer, threads: int) -> int:
+        return self.running[peer.name, threads].pid
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.running.values() if process.poll() is None]
+
+    def _exchange(self, process: subprocess.Popen[str], line: str) -> str:
+        """Send a line and wait for the one that answers it; empty if the process ends instead."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(self.patience_seconds, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return ""
+        finally:
+            timer.cancel()
+
+    def _log(self, name: str, threads: int) -> Path:
+        return self.scratch / f"{name}-{threads}.log"
+
+    def _start(self, peer: Peer | None, cores: Sequence[int]) -> subprocess.Popen[str]:
+        name = peer.name if peer else PREPARER
+        environment = {**os.environ, **KEEP_PAGES, **(peer.environment(cores, self.scratch) if peer else {})}
+        with self._log(name, len(cores)).open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "bench.worker", name, ",".join(map(str, cores))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                cwd=ROOT,
+            )
