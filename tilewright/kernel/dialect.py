@@ -111,7 +111,8 @@ def _verify_view(type_: Attribute) -> None:
 class FuncOp(IRDLOperation):
     """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
 
-    Arguments are views. `cost` may hold `flops` and `bytes` of one launch, for reports.
+    Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
+    `flops` and `bytes` of one launch, for reports.
     """
 
     name = "tile.func"
@@ -558,7 +559,7 @@ class ReshapeOp(IRDLOperation):
 
 @irdl_op_definition
 class CompareOp(IRDLOperation):
-    """Element comparison; on floats every predicate but `ne` is false where an operand is NaN."""
+    """Element comparison; on floats every predicate but `ne` is false where an operand is NaN. i1 counts as 0 and 1."""
 
     name = "tile.compare"
     T: ClassVar = VarConstraint("T", base(Attribute))
@@ -634,7 +635,10 @@ class CastOp(IRDLOperation):
 
 @irdl_op_definition
 class ReduceOp(IRDLOperation):
-    """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins)."""
+    """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins).
+
+    i1 counts as 0 and 1, and sums wrap to one bit.
+    """
 
     name = "tile.reduce"
     kind = prop_def(StringAttr)

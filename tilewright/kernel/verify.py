@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
@@ -26,8 +26,10 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, StoreOp
+from tilewright.kernel.elements import ELEMENT
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
+_CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
 VIEW_OPERAND = {LoadOp: 0, StoreOp: 1, GatherOp: 0}
 
 
@@ -79,6 +81,7 @@ class _Checker:
             _verify_if(op)
         elif isinstance(op, ModuleOp):
             _verify_module(op)
+        _verify_vocabulary(op)
         _verify_views(op)
         op.verify_()
 
@@ -108,6 +111,12 @@ def _verify_type(type_: Attribute) -> None:
         case IntegerType() if bare.width.data in INTEGER_WIDTHS and bare.signedness.data == Signedness.SIGNLESS:
             return
     raise VerifyException(f"values of {type_}; elements are bf16, f16, f32, f64, index, i1, i8, i16, i32, i64")
+
+
+def _verify_vocabulary(op: Operation) -> None:
+    kind = type(op)
+    if not (kind in ELEMENT or kind in _CONTROL or op.dialect_name() == "tile"):
+        raise VerifyException("not an operation of tile programs; element operations are those of kernel.elements")
 
 
 def _verify_views(op: Operation) -> None:

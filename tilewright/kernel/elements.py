@@ -1,0 +1,239 @@
+"""What each element operation computes, in NumPy: the table behind the interpreter and behind constant folding.
+
+Values are arrays (of no dimensions for scalars) of the dtype of their element type: index and integers are signed
+arrays of their width, i1 is bool. Nothing traps: integers wrap, division by 0 gives 0, a shift by the width or more
+shifts everything out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+)
+from xdsl.ir import Attribute, Operation
+
+from tilewright.errors import InvalidProgram
+from tilewright.expr.special import erf
+from tilewright.kernel.dialect import CastOp, CompareOp, SelectOp, element
+
+Array = np.ndarray[Any, Any]
+Element = Callable[..., Array]
+
+_FLOATS: dict[type[Attribute], Any] = {
+    BFloat16Type: ml_dtypes.bfloat16, Float16Type: np.float16, Float32Type: np.float32, Float64Type: np.float64,
+}  # fmt: skip
+_INTEGERS = {1: np.bool_, 8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_COMPARISONS: dict[str, Element] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+
+
+def dtype_of(type_: Attribute) -> np.dtype[Any]:
+    """The NumPy dtype of an element type (or of the elements of a tile or view)."""
+    bare = element(type_)
+    if isinstance(bare, IndexType):
+        return np.dtype(np.int64)
+    if isinstance(bare, IntegerType):
+        return np.dtype(_INTEGERS[bare.width.data])
+    return np.dtype(_FLOATS[type(bare)])
+
+
+def evaluate(op: Operation, *operands: Array) -> Array:
+    """The result of an element operation; InvalidProgram for an operation that tile programs do not have."""
+    function = ELEMENT.get(type(op))
+    if function is None:
+        raise InvalidProgram(f"{op.name} is not an operation of tile programs", help="see kernel.elements for those")
+    with np.errstate(all="ignore"):
+        return np.asarray(function(op, *operands))
+
+
+def unsigned(value: Array) -> Array:
+    """The same bits, read as unsigned integers; bool and floats as they are."""
+    return value.view(value.dtype.str.replace("i", "u")) if value.dtype.kind == "i" else value
+
+
+def is_float(value: Array) -> bool:
+    return value.dtype.kind not in "iub"
+
+
+def cast(value: Array, to: np.dtype[Any], from_unsigned: bool) -> Array:
+    """`tile.cast` of an array: see `CastOp`."""
+    if to == np.bool_:
+        return np.asarray(value != 0)
+    if is_float(value) and to.kind == "i":
+        return _saturate(value.astype(np.float64), to, from_unsigned)
+    return np.asarray((unsigned(value) if from_unsigned else value).astype(to))
+
+
+def _saturate(value: Array, to: np.dtype[Any], to_unsigned: bool) -> Array:
+    bits = 8 * to.itemsize - (0 if to_unsigned else 1)
+    low, high = (0.0 if to_unsigned else -(2.0**bits)), 2.0**bits
+    whole = np.trunc(np.where(np.isnan(value), 0.0, value))
+    target = np.dtype(to.str.replace("i", "u")) if to_unsigned else to
+    limits = np.iinfo(target)
+    inside = (whole >= low) & (whole < high)
+    result = np.where(inside, whole, 0.0).astype(target)
+    result = np.where(whole >= high, target.type(limits.max), result)
+    result = np.where(whole < low, target.type(limits.min), result)
+    return np.asarray(result).astype(target).view(to)
+
+
+def _plain(function: Element) -> Element:
+    return lambda op, *operands: function(*operands)
+
+
+def _float(function: Element) -> Element:
+    """A function that NumPy may lack for a narrow type: computed in float64 and rounded once."""
+    return lambda op, *operands: np.asarray(function(*(a.astype(np.float64) for a in operands))).astype(
+        operands[0].dtype
+    )
+
+
+def _integer(function: Element, is_unsigned: bool = False) -> Element:
+    """An integer function; i1 goes through i8, where it is 0 and -1 (0 and 1 unsigned), and wraps to its low bit."""
+
+    def apply(op: Operation, *operands: Array) -> Array:
+        if operands[0].dtype == np.bool_:
+            wide = [a.astype(np.int8) if is_unsigned else -a.astype(np.int8) for a in operands]
+            return np.asarray(apply(op, *wide) & 1).astype(np.bool_)
+        dtype = operands[0].dtype
+        given = [unsigned(a) for a in operands] if is_unsigned else operands
+        return np.asarray(function(*given)).astype(unsigned(operands[0]).dtype if is_unsigned else dtype).view(dtype)
+
+    return apply
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """Towards zero; by 0 gives 0, and the most negative value by -1 wraps."""
+    quotient = _floor_divide(a, b)
+    safe = np.where(b == 0, a.dtype.type(1), b)
+    inexact = (a - quotient * safe != 0) & (b != 0) & (b != -1)
+    return np.asarray(quotient + (inexact & ((a < 0) != (b < 0))))
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    special = (b == 0) | (b == -1)
+    quotient = np.floor_divide(a, np.where(special, a.dtype.type(1), b))
+    return np.where(b == 0, a.dtype.type(0), np.where(b == -1, -a, quotient))
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    special = (b == 0) | (b == -1)
+    return np.where(special, a.dtype.type(0), np.fmod(a, np.where(special, a.dtype.type(1), b)))
+
+
+def _divide_unsigned(a: Array, b: Array) -> Array:
+    return np.where(b == 0, a.dtype.type(0), np.floor_divide(a, np.where(b == 0, a.dtype.type(1), b)))
+
+
+def _remainder_unsigned(a: Array, b: Array) -> Array:
+    return np.where(b == 0, a.dtype.type(0), np.fmod(a, np.where(b == 0, a.dtype.type(1), b)))
+
+
+def _shift(function: Element, keeps_sign: bool = False) -> Element:
+    def apply(op: Operation, a: Array, b: Array) -> Array:
+        if a.dtype == np.bool_:
+            return np.asarray(a & ~b) if not keeps_sign else a
+        width = 8 * a.dtype.itemsize
+        inside = (b >= 0) & (b < width)  # a negative amount is a large unsigned one
+        if keeps_sign:
+            return np.asarray(function(a, np.where(inside, b, a.dtype.type(width - 1))))
+        bits = unsigned(a)
+        shifted = function(bits, unsigned(np.where(inside, b, a.dtype.type(0))))
+        return np.where(inside, shifted, bits.dtype.type(0)).view(a.dtype)
+
+    return apply
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c``, in float64: the product is exact for narrower types, and not for f64."""
+    return np.asarray(a * b + c)
+
+
+def _index_cast(op: Operation, a: Array) -> Array:
+    return a.astype(dtype_of(op.results[0].type))
+
+
+def _bitcast(op: Operation, a: Array) -> Array:
+    to = dtype_of(op.results[0].type)
+    return a if to == a.dtype else np.ascontiguousarray(a).view(to).reshape(a.shape)
+
+
+def _compare(op: Operation, a: Array, b: Array) -> Array:
+    assert isinstance(op, CompareOp)
+    compare = _COMPARISONS[op.predicate.data]
+    return compare(unsigned(a), unsigned(b)) if op.unsigned else compare(a, b)
+
+
+def _cast(op: Operation, a: Array) -> Array:
+    assert isinstance(op, CastOp)
+    return cast(a, dtype_of(op.result.type), op.unsigned is not None)
+
+
+ELEMENT: dict[type[Operation], Element] = {
+    arith.AddfOp: _plain(np.add),
+    arith.SubfOp: _plain(np.subtract),
+    arith.MulfOp: _plain(np.multiply),
+    arith.DivfOp: _plain(np.divide),
+    arith.NegfOp: _plain(np.negative),
+    arith.MaximumfOp: _plain(np.maximum),
+    arith.MinimumfOp: _plain(np.minimum),
+    arith.AddiOp: _integer(np.add),
+    arith.SubiOp: _integer(np.subtract),
+    arith.MuliOp: _integer(np.multiply),
+    arith.AndIOp: _plain(np.bitwise_and),
+    arith.OrIOp: _plain(np.bitwise_or),
+    arith.XOrIOp: _plain(np.bitwise_xor),
+    arith.DivSIOp: _integer(_divide),
+    arith.DivUIOp: _integer(_divide_unsigned, is_unsigned=True),
+    arith.RemSIOp: _integer(_remainder),
+    arith.RemUIOp: _integer(_remainder_unsigned, is_unsigned=True),
+    arith.FloorDivSIOp: _integer(_floor_divide),
+    arith.ShLIOp: _shift(np.left_shift),
+    arith.ShRSIOp: _shift(np.right_shift, keeps_sign=True),
+    arith.ShRUIOp: _shift(np.right_shift),
+    arith.MaxSIOp: _integer(np.maximum),
+    arith.MinSIOp: _integer(np.minimum),
+    arith.MaxUIOp: _integer(np.maximum, is_unsigned=True),
+    arith.MinUIOp: _integer(np.minimum, is_unsigned=True),
+    arith.IndexCastOp: _index_cast,
+    arith.BitcastOp: _bitcast,
+    math.AbsFOp: _plain(np.abs),
+    math.AbsIOp: _integer(np.abs),
+    math.SqrtOp: _plain(np.sqrt),
+    math.FloorOp: _plain(np.floor),
+    math.CeilOp: _plain(np.ceil),
+    math.TruncOp: _plain(np.trunc),
+    math.RoundEvenOp: _plain(np.rint),
+    math.FmaOp: _float(_fma),
+    math.ExpOp: _float(np.exp),
+    math.LogOp: _float(np.log),
+    math.TanhOp: _float(np.tanh),
+    math.ErfOp: _plain(erf),
+    math.PowFOp: _float(np.power),
+    math.SinOp: _float(np.sin),
+    math.CosOp: _float(np.cos),
+    math.TanOp: _float(np.tan),
+    math.AsinOp: _float(np.arcsin),
+    math.AcosOp: _float(np.arccos),
+    math.AtanOp: _float(np.arctan),
+    math.SinhOp: _float(np.sinh),
+    math.CoshOp: _float(np.cosh),
+    math.AsinhOp: _float(np.arcsinh),
+    math.AcoshOp: _float(np.arccosh),
+    math.AtanhOp: _float(np.arctanh),
+    CompareOp: _compare,
+    SelectOp: _plain(np.where),
+    CastOp: _cast,
+}
