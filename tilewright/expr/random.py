@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33)
 DTYPES: tuple[DType, ...] = ("f32", "f64", "f16", "bf16", "i8", "u8", "i16", "i32", "i64", "u32", "bool")
-_POINTS = 1 << 14  # iterations of one compute
 _ELEMENTS = 1 << 14  # of one tensor
 
 
@@ -43,15 +42,19 @@ def graphs(**options: Any) -> SearchStrategy[Graph]:
     return strategies.randoms(use_true_random=False).map(lambda rng: random_graph(rng, **options))
 
 
-def random_compute(rng: Random | int, *, dtypes: Sequence[DType] = DTYPES, name: str = "out") -> Compute:
-    """One compute on tensors of its own."""
-    return _Program(_rng(rng), dtypes).compute(name)
+def random_compute(
+    rng: Random | int, *, dtypes: Sequence[DType] = DTYPES, points: int = 1 << 14, name: str = "out"
+) -> Compute:
+    """One compute of at most `points` iterations, on tensors of its own."""
+    return _Program(_rng(rng), dtypes, points).compute(name)
 
 
-def random_graph(rng: Random | int, *, nodes: int = 8, dtypes: Sequence[DType] = DTYPES) -> Graph:
+def random_graph(
+    rng: Random | int, *, nodes: int = 8, dtypes: Sequence[DType] = DTYPES, points: int = 1 << 14
+) -> Graph:
     """A graph of 1 to `nodes` computes that read each other, inputs and constants; what nobody reads is an output."""
     rng = _rng(rng)
-    program = _Program(rng, dtypes)
+    program = _Program(rng, dtypes, points)
     made: list[Compute] = []
     for number in range(rng.randint(1, nodes)):
         node = program.compute(f"n{number}")
@@ -93,15 +96,16 @@ class _Program:
 
     rng: Random
     dtypes: Sequence[DType]
+    points: int
     written: list[Tensor] = field(default_factory=list)
     fresh: list[Tensor] = field(default_factory=list)
 
     def compute(self, name: str) -> Compute:
         rng = self.rng
         dtype = rng.choice(self.dtypes)
-        spatial = self.loops("ijhw", rng.randint(0, 4), _POINTS)
+        spatial = self.loops("ijhw", rng.randint(0, 4), self.points)
         points = prod(static_shape(tuple(axis.extent for axis in spatial)))
-        reduced = self.loops("krs", rng.choice((0, 0, 1, 1, 2, 3)), _POINTS // points)
+        reduced = self.loops("krs", rng.choice((0, 0, 1, 1, 2, 3)), self.points // points)
         loops = [*spatial, *reduced]
         output = Tensor(name, tuple(axis.extent for axis in spatial), dtype)
         if not reduced:
