@@ -36,7 +36,7 @@ def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: 
 def gather_at(
     b: GraphBuilder, x: Tensor, start: int, step: int, count: int | None, *, axis: int = 0, name: str = "gather"
 ) -> Tensor:
-    """`gather` with the known indices ``start + step * i``; a `count` of None is one index, which drops the dimension."""
+    """`gather` with the known indices ``start + step * i``; `count` None: one index, which drops the dimension."""
     d = normal_axis(axis, x.rank, where=name)
     shape = static_shape(x.shape)
     last = start + step * ((count or 1) - 1)
@@ -188,6 +188,25 @@ def _scatter(
         positions.insert(0, rest if r is ranges[0] else rest % extent)
         rest = rest // extent if extent else rest
     return emit(b, axes, select(last[axes] >= 0, update(tuple(positions)), x[axes]), name=name)
+
+
+def update_cache(
+    b: GraphBuilder, cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2,
+    circular: bool = False, name: str = "update_cache",
+) -> Tensor:  # fmt: skip
+    """`cache` with `update` written along `axis` from ``starts[batch]`` (0 without `starts`), around the end if `circular`."""
+    d = normal_axis(axis, cache.rank, where=name)
+    shape, count = static_shape(cache.shape), static_shape(update.shape)
+    if shape[:d] + shape[d + 1 :] != count[:d] + count[d + 1 :] or count[d] > shape[d]:
+        raise ExtentMismatch(f"{name}: {update} does not fit into {cache} along dimension {d}")
+    axes = axes_of(shape)
+    start = const(0, INDEX) if starts is None else starts[axes[0]].cast(INDEX)
+    offset = axes[d] - start
+    if circular:
+        offset = offset % shape[d]
+    inside = (offset >= 0) & (offset < count[d])
+    index = (*axes[:d], clamp(offset, 0, max(count[d] - 1, 0)), *axes[d + 1 :])
+    return emit(b, axes, select(inside, update[index], cache[axes]), name=name)
 
 
 # One-hot -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Frontends: models of other tools as graphs of tensor expressions."""

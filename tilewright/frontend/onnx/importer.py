@@ -1,0 +1,348 @@
+"""ONNX → `expr.Graph`: walks the nodes, folds what is constant, collects every problem before it raises.
+
+Level: frontend. In: a model file with shapes for its inputs. Out: a graph of computes with static shapes whose inputs
+and outputs have the model's names. Operators come from the table in `registry`; those that have no importer but are
+defined as functions of other operators are imported through their definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import CompileError, InvalidArgument, InvalidModel, Unsupported
+from tilewright.expr import dtypes
+from tilewright.expr.core import Compute, Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops.elementwise import identity
+from tilewright.frontend.onnx import functions
+from tilewright.frontend.onnx.element_types import Array, array_of, dtype_of
+from tilewright.frontend.onnx.inputs import input_shapes
+from tilewright.frontend.onnx.model_file import read_model
+from tilewright.frontend.onnx.node import Node
+from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
+from tilewright.frontend.onnx.registry import Value, load_all, outputs_of
+
+_FOLDED_POINTS = 1 << 20  # loop points: constant nodes below this are evaluated while importing, within about 0.1 s
+_LARGEST_TENSOR_BYTES = 1 << 40  # what no machine of today holds is a mistake in the model
+_CONTROL_FLOW = ("If", "Loop", "Scan")
+
+#: What malformed attributes lead to in importers that pass the ONNX checker: reported as errors of the model.
+_MALFORMED = (IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDivisionError, MemoryError)
+
+
+def import_model(
+    source: Any,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    values: Mapping[str, Array] | None = None,
+) -> Graph:
+    """The graph of an ONNX model: a path, the bytes of a file, or an `onnx.ModelProto`.
+
+    `shapes` gives extents of inputs whose shape the model leaves open. `values` fixes inputs (a target shape, axes) to
+    constants; they are then no inputs of the graph. Raises InvalidModel for a malformed model, InvalidArgument for
+    shapes that do not fit, and UnsupportedModel, with every node that cannot be compiled.
+    """
+    model, where = read_model(source)
+    try:
+        return _Import(model, where, shapes or {}, values or {}).run()
+    except RecursionError as error:
+        raise InvalidModel("expressions are nested too deeply", where=where) from error
+
+
+class _Failed:
+    """Stands for the outputs of a node that was not imported."""
+
+
+_FAILED = _Failed()
+
+
+@dataclass
+class Scope:
+    """Names of one graph or function body, inside those of `outer`."""
+
+    opsets: Mapping[str, int]
+    outer: Scope | None = None
+    values: dict[str, Value | _Failed] = field(default_factory=dict)
+    initializers: dict[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the function that this is the body of
+    renamed: Mapping[str, str] = field(default_factory=dict)  # better name hints for some names
+    prefix: str = ""
+
+
+class Importer:
+    """The state of one import; operator importers reach it as ``node.importer`` for subgraphs."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.b = GraphBuilder()
+        self.problems: list[Problem] = []
+        self.sources: dict[str, frozenset[str]] = {}  # graph inputs that a tensor depends on
+        self.table = load_all()
+
+    # Names
+
+    def lookup(self, name: str, scope: Scope | None) -> Value | _Failed:
+        """The value of a name; initializers become constants when they are first used."""
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            if name in scope.initializers:
+                scope.values[name] = self.b.constant(array_of(scope.initializers[name]), scope.prefix + name)
+                return scope.values[name]
+            scope = scope.outer
+        raise InvalidModel(f"nothing defines {name!r}")
+
+    # Graphs and functions
+
+    def run_graph(self, graph: Any, scope: Scope) -> list[Value | _Failed]:
+        """Import the nodes of a (sub)graph and return its outputs."""
+        for tensor in graph.initializer:
+            scope.initializers[tensor.name] = tensor
+        for tensor in graph.sparse_initializer:
+            self._report(tensor.values.name, "SparseTensor", "sparse initializers", scope)
+            scope.values[tensor.values.name] = _FAILED
+        for index, proto in enumerate(graph.node):
+            self.run_node(proto, scope, index)
+        found: list[Value | _Failed] = []
+        for output in graph.output:
+            try:
+                found.append(self.lookup(output.name, scope))
+            except (Unsupported, InvalidModel) as error:
+                self._report(output.name, "output", error.message, scope, invalid=isinstance(error, InvalidModel))
+                found.append(_FAILED)
+        return found
+
+    def run_node(self, proto: Any, scope: Scope, index: int = 0) -> None:
+        """Import one node; a failure is recorded, and what depends on it is passed over in silence."""
+        label = scope.prefix + (proto.name or f"{proto.op_type} #{index}")
+        start = len(self.b.nodes)
+        try:
+            inputs = [self.lookup(name, scope) if name else None for name in proto.input]
+            results = None if any(value is _FAILED for value in inputs) else self._import(proto, scope, inputs, label)
+            if results is not None:
+                self._check_sizes(start)
+                self._record_sources(inputs, results)
+                if proto.op_type not in _CONTROL_FLOW and self._all_constant(inputs):
+                    self._fold(start, results)
+        except DependsOnFailed:
+            results = None
+        except CompileError as error:
+            self._failed(error, proto, label, scope)
+            results = None
+        except _MALFORMED as error:
+            self._report(label, proto.op_type, f"malformed: {error or type(error).__name__}", scope, invalid=True)
+            results = None
+        for position, name in enumerate(proto.output):
+            if name:
+                missing = results is None or position >= len(results)
+                scope.values[name] = _FAILED if results is None or missing else results[position]
+        if results is not None and any(proto.output[len(results) :]):
+            extra = [name for name in proto.output[len(results) :] if name]
+            self._report(label, proto.op_type, f"its outputs {', '.join(extra)}", scope)
+
+    def _import(self, proto: Any, scope: Scope, inputs: Sequence[Any], label: str) -> list[Value]:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        version = scope.opsets.get(domain, 1)
+        attributes = functions.attributes_of(proto, scope.attributes)
+        importer = self.table.get((domain, proto.op_type))
+        names = [scope.renamed.get(name) or scope.prefix + name for name in proto.output if name]
+        node = Node(proto, version, self.b, inputs, names, attributes, self, scope)
+        if importer is not None:
+            found = importer(node)
+            if found is not NotImplemented:
+                return list(outputs_of(found))
+        body = functions.definition(proto, domain, scope.opsets, inputs, attributes)
+        if body is None:
+            raise Unsupported("this operator has no importer")
+        return self._run_function(body, node, label)
+
+    def _run_function(self, body: Any, node: Node, label: str) -> list[Value]:
+        """Import the nodes of a function in a scope of its own."""
+        scope = Scope(
+            {("" if o.domain == "ai.onnx" else o.domain): o.version for o in body.opset_import},
+            attributes=functions.arguments(body, node.attributes, node.proto.op_type, node.proto.domain, node.version),
+            renamed=dict(zip(body.output, node.names, strict=False)),
+            prefix=f"{label}/",
+        )
+        for position, name in enumerate(body.input):
+            scope.values[name] = node.inputs[position] if position < len(node.inputs) else None
+        before = len(self.problems)
+        for index, proto in enumerate(body.node):
+            self.run_node(proto, scope, index)
+        self.raise_nested(before, "in its definition")
+        outputs: list[Value] = []
+        for position, name in enumerate(body.output):
+            if position < len(node.proto.output) and node.proto.output[position]:
+                value = self.lookup(name, scope)
+                assert not isinstance(value, _Failed), "a failed function body has problems"
+                outputs.append(value)
+            else:
+                outputs.append(None)
+        return outputs
+
+    def raise_nested(self, before: int, where: str) -> None:
+        """Turn the problems found since there were `before` into one error of the node that they are nested in."""
+        problems = self.problems[before:]
+        del self.problems[before:]
+        if not problems:
+            return
+        message = f"{where}, {problems[0].operator}: {problems[0].reason}"
+        if any(problem.invalid for problem in problems):
+            raise InvalidModel(message)
+        if all(problem.needs for problem in problems):
+            raise NeedsInputs(message, tuple(sorted({name for problem in problems for name in problem.needs})))
+        raise Unsupported(message)
+
+    # After each node
+
+    def _check_sizes(self, start: int) -> None:
+        for compute in self.b.nodes[start:]:
+            size = prod(static_shape(compute.output.shape)) * dtypes.size_bytes(compute.output.dtype)
+            if size > _LARGEST_TENSOR_BYTES:
+                del self.b.nodes[start:]
+                raise InvalidModel(f"{compute.output} has {size} bytes", help=f"at most {_LARGEST_TENSOR_BYTES}")
+
+    def _all_constant(self, values: Sequence[Any]) -> bool:
+        tensors = _flat(values)
+        return all(tensor.name in self.b.constants for tensor in tensors)
+
+    def _fold(self, start: int, results: Sequence[Value]) -> None:
+        """Replace the nodes appended since `start`, which depend on constants only, by their values."""
+        nodes = self.b.nodes[start:]
+        outputs = [tensor for tensor in _flat(results) if tensor.name not in self.b.constants]
+        if not nodes or sum(prod(_extents(node)) for node in nodes) > _FOLDED_POINTS:
+            return
+        arrays = evaluate(Graph((), tuple(outputs), tuple(nodes), self.b.constants), {})
+        del self.b.nodes[start:]
+        for tensor, array in zip(outputs, arrays, strict=True):
+            self.b.constants[tensor.name] = np.ascontiguousarray(array).reshape(array.shape)
+
+    def _record_sources(self, inputs: Sequence[Any], results: Sequence[Value]) -> None:
+        found = frozenset().union(*(self.sources.get(t.name, frozenset()) for t in _flat(inputs)))
+        for tensor in _flat(results):
+            self.sources[tensor.name] = self.sources.get(tensor.name, frozenset()) | found
+
+    # Problems
+
+    def _failed(self, error: CompileError, proto: Any, label: str, scope: Scope) -> None:
+        needs: tuple[str, ...] = ()
+        if isinstance(error, NeedsInputs):
+            needs = error.inputs
+        elif isinstance(error, NeedsValue):
+            value = self.lookup(error.value, scope)
+            assert isinstance(value, Tensor), "a value that is needed is a tensor"
+            needs = tuple(sorted(self.sources.get(value.name, ())))
+        advice = f" ({error.help})" if error.help else ""
+        invalid = not isinstance(error, Unsupported)
+        self._report(label, proto.op_type, error.message + advice, scope, invalid=invalid, needs=needs)
+
+    def _report(
+        self,
+        label: str,
+        operator: str,
+        reason: str,
+        scope: Scope,
+        *,
+        invalid: bool = False,
+        needs: tuple[str, ...] = (),
+    ) -> None:
+        self.problems.append(Problem(label, operator, reason, invalid, needs))
+
+
+class _Import(Importer):
+    """The import of a whole model."""
+
+    def __init__(
+        self, model: Any, where: str, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]
+    ) -> None:
+        super().__init__(where)
+        self.model, self.shapes, self.fixed = model, shapes, values
+
+    def run(self) -> Graph:
+        graph = self.model.graph
+        self.b.name = graph.name or "main"
+        opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in self.model.opset_import}
+        scope = Scope(opsets)
+        self._add_inputs(graph, scope)
+        results = self.run_graph(graph, scope)
+        raise_problems(self.problems, self.where)
+        outputs = [self._output(value, proto.name) for value, proto in zip(results, graph.output, strict=True)]
+        raise_problems(self.problems, self.where)
+        return _reachable(self.b.finish(outputs))
+
+    def _add_inputs(self, graph: Any, scope: Scope) -> None:
+        initialized = {tensor.name for tensor in graph.initializer}
+        given = [value for value in graph.input if value.name not in initialized]
+        unknown = sorted(set(self.fixed) - {value.name for value in graph.input})
+        if unknown:
+            raise InvalidArgument(f"no input is called {', '.join(unknown)}", where=self.where)
+        open_ = [value for value in given if value.name not in self.fixed]
+        shapes = input_shapes(open_, self.shapes, self.where)
+        for value in given:
+            if value.name in self.fixed:
+                scope.values[value.name] = self._fixed(value)
+            elif value.name in shapes:
+                self._add_input(value, shapes[value.name], scope)
+            else:
+                kind = value.type.WhichOneof("value") or "no type"
+                self._report(value.name, "input", f"{kind.removesuffix('_type')} inputs", scope)
+                scope.values[value.name] = _FAILED
+
+    def _add_input(self, value: Any, shape: tuple[int, ...], scope: Scope) -> None:
+        try:
+            dtype = dtype_of(value.type.tensor_type.elem_type)
+        except Unsupported as error:
+            self._report(value.name, "input", error.message, scope)
+            scope.values[value.name] = _FAILED
+            return
+        if prod(shape) * dtypes.size_bytes(dtype) > _LARGEST_TENSOR_BYTES:
+            raise InvalidModel(f"input {value.name} of shape {list(shape)} is too large", where=self.where)
+        tensor = self.b.input(value.name, shape, dtype)
+        self.sources[tensor.name] = frozenset([value.name])
+        scope.values[value.name] = tensor
+
+    def _fixed(self, value: Any) -> Tensor:
+        expected = dtypes.numpy_dtype(dtype_of(value.type.tensor_type.elem_type))
+        array = np.asarray(self.fixed[value.name])
+        if array.dtype != expected:
+            raise InvalidArgument(f"{value.name} is given as {array.dtype}", help=f"an array of {expected}")
+        return self.b.constant(array, value.name)
+
+    def _output(self, value: Value | _Failed, name: str) -> Tensor:
+        """The output under its own name; a copy where that name belongs to another tensor."""
+        if not isinstance(value, Tensor):
+            self.problems.append(Problem(name, "output", "outputs that are not tensors"))
+            return Tensor(name, (), "f32")
+        if value.name == name or name in self.b.constants:
+            return value
+        return identity(self.b, value, name=name)
+
+
+def _flat(values: Sequence[Any]) -> list[Tensor]:
+    """The tensors among values, and in sequences among them."""
+    found: list[Tensor] = []
+    for value in values:
+        found.extend(value if isinstance(value, list) else [value] if isinstance(value, Tensor) else [])
+    return found
+
+
+def _extents(node: Compute) -> tuple[int, ...]:
+    return static_shape(tuple(axis.extent for axis in node.loops))
+
+
+def _reachable(graph: Graph) -> Graph:
+    """Only the nodes and constants that the outputs depend on; all inputs stay."""
+    needed = {tensor.name for tensor in graph.outputs}
+    nodes: list[Compute] = []
+    for node in reversed(graph.nodes):
+        if node.name in needed:
+            nodes.append(node)
+            needed.update(tensor.name for tensor in node.inputs())
+    constants = {name: array for name, array in graph.constants.items() if name in needed}
+    return Graph(graph.inputs, graph.outputs, tuple(reversed(nodes)), constants, graph.name)

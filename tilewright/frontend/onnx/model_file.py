@@ -1,0 +1,153 @@
+"""Read and check a model: from a path, bytes or a ModelProto to a valid ModelProto of opset 13 or newer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import InvalidModel, MissingExtra, Unsupported
+
+OLDEST_OPSET = 13
+
+
+def read_model(source: Any) -> tuple[Any, str]:
+    """The checked model and the words that name it in errors. `source` is a path, the file's bytes, or a ModelProto.
+
+    Raises InvalidModel for what is not a valid model, Unsupported for versions that the onnx package does not know.
+    """
+    try:
+        import onnx
+    except ModuleNotFoundError as error:
+        raise MissingExtra("onnx", "onnx") from error
+    if isinstance(source, onnx.ModelProto):
+        model, where, folder = onnx.ModelProto(), "model", None
+        model.CopyFrom(source)
+    elif isinstance(source, bytes | bytearray | memoryview):
+        model, where, folder = _parse(bytes(source), "model"), "model", None
+    elif isinstance(source, str | Path):
+        path = Path(source)
+        model, where, folder = _parse(_read(path), str(path)), str(path), path.parent
+    else:
+        raise InvalidModel(f"a model of type {type(source).__name__}", help="a path, bytes or an onnx.ModelProto")
+    _check_versions(model, where)
+    _load_external_data(model, folder, where)
+    _check(model, where)
+    if len(model.functions):
+        from onnx import inliner
+
+        try:
+            model = inliner.inline_local_functions(model)
+        except Exception as error:
+            raise InvalidModel(f"its functions cannot be inlined: {_line(error)}", where=where) from error
+    return _converted(model, where), where
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidModel(f"cannot be read: {reason}", where=str(path), help="the path of an .onnx file") from error
+
+
+def _parse(content: bytes, where: str) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, RuntimeError) as error:
+        raise InvalidModel(
+            f"not an ONNX model: {_line(error)}", where=where, help="the file may be truncated, or of another format"
+        ) from error
+    if not model.ir_version or not model.HasField("graph"):
+        raise InvalidModel("not an ONNX model: it has no graph", where=where, help="give an .onnx file")
+    return model
+
+
+def _check_versions(model: Any, where: str) -> None:
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise Unsupported(
+                f"opset {opset.version}; this onnx package knows opsets up to {newest}",
+                where=where,
+                help="export for an older opset, or install a newer onnx",
+            )
+    if model.ir_version > onnx.IR_VERSION:
+        raise Unsupported(
+            f"IR version {model.ir_version}; this onnx package knows versions up to {onnx.IR_VERSION}",
+            where=where,
+            help="export with an older onnx, or install a newer one",
+        )
+
+
+def _load_external_data(model: Any, folder: Path | None, where: str) -> None:
+    from onnx import external_data_helper
+
+    if not any(external_data_helper.uses_external_data(t) for t in external_data_helper._get_all_tensors(model)):
+        return
+    if folder is None:
+        raise InvalidModel("its tensors are in other files", where=where, help="give the path of the .onnx file")
+    try:
+        external_data_helper.load_external_data_for_model(model, str(folder))
+    except Exception as error:
+        raise InvalidModel(
+            f"external data: {_line(error)}", where=where, help="the data files belong beside the .onnx file"
+        ) from error
+
+
+def _check(model: Any, where: str) -> None:
+    import onnx
+
+    try:
+        if model.ByteSize() <= onnx.checker.MAXIMUM_PROTOBUF:
+            onnx.checker.check_model(model)
+    except Exception as error:  # the checker raises its own type, and others from its parsers
+        raise InvalidModel(f"the ONNX checker refuses it: {_line(error)}", where=where) from error
+
+
+def _converted(model: Any, where: str) -> Any:
+    """`model`, brought to opset 13 if it is older and any of its operators has changed since."""
+    from onnx import version_converter
+
+    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if version >= OLDEST_OPSET or not _changed_since(model.graph, version):
+        return model
+    try:
+        converted = version_converter.convert_version(model, OLDEST_OPSET)
+        if list(converted.graph.input) != list(model.graph.input):
+            raise ValueError("the conversion changes the inputs")
+        return converted
+    except Exception as error:
+        raise Unsupported(
+            f"opset {version}, which cannot be converted to {OLDEST_OPSET}: {_line(error)}",
+            where=where,
+            help=f"export for opset {OLDEST_OPSET} or newer",
+        ) from error
+
+
+def _changed_since(graph: Any, version: int) -> bool:
+    """Does any node mean something else in opset 13 than in `version`?"""
+    import onnx
+
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if any(_changed_since(a.g, version) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
+            return True
+        old = onnx.defs.get_schema(node.op_type, version, "").since_version
+        if not onnx.defs.has(node.op_type, OLDEST_OPSET, ""):
+            return True
+        if onnx.defs.get_schema(node.op_type, OLDEST_OPSET, "").since_version != old:
+            return True
+    return False
+
+
+def _line(error: BaseException) -> str:
+    """The first lines of a foreign error message, as one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400] or type(error).__name__

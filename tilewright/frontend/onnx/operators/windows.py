@@ -1,0 +1,101 @@
+"""Convolutions and pooling."""
+
+from __future__ import annotations
+
+from tilewright.errors import InvalidModel
+from tilewright.expr.core import Tensor
+from tilewright.expr.ops import conv as convs
+from tilewright.expr.ops import pool
+from tilewright.expr.ops.window import Pads
+from tilewright.frontend.onnx.node import Node
+from tilewright.frontend.onnx.registry import op
+
+
+def pads_of(node: Node, rank: int) -> Pads:
+    """`auto_pad` and `pads` as the builders take them."""
+    rules: dict[str, Pads] = {"SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
+    rule = node.get_string("auto_pad", "NOTSET")
+    if rule in rules:
+        return rules[rule]
+    if rule != "NOTSET":
+        raise InvalidModel(f"auto_pad {rule!r}", help=f"NOTSET, {', '.join(rules)}")
+    return node.get_ints("pads", [0] * (2 * rank))
+
+
+def check_kernel(node: Node, weights: Tensor) -> None:
+    """The optional attribute `kernel_shape` must say what the weights have."""
+    given = node.get_ints("kernel_shape", [])
+    if given and tuple(given) != weights.shape[2:]:
+        raise InvalidModel(f"kernel_shape {given} for weights {weights}")
+
+
+@op("Conv")
+def conv(node: Node) -> Tensor:
+    x, w = node.input(0), node.input(1)
+    check_kernel(node, w)
+    rank = x.rank - 2
+    return convs.conv(
+        node.b, x, w, node.optional(2), strides=node.get_ints("strides", [1] * rank),
+        dilations=node.get_ints("dilations", [1] * rank), pads=pads_of(node, rank), groups=node.get_int("group", 1),
+        out_dtype=x.dtype, name=node.name,
+    )  # fmt: skip
+
+
+@op("ConvTranspose")
+def conv_transpose(node: Node) -> Tensor:
+    x, w = node.input(0), node.input(1)
+    check_kernel(node, w)
+    rank = x.rank - 2
+    shape = node.get_ints("output_shape", []) or None
+    return convs.conv_transpose(
+        node.b, x, w, node.optional(2), strides=node.get_ints("strides", [1] * rank),
+        dilations=node.get_ints("dilations", [1] * rank), pads=pads_of(node, rank),
+        output_padding=node.get_ints("output_padding", [0] * rank), output_shape=shape[-rank:] if shape else None,
+        groups=node.get_int("group", 1), out_dtype=x.dtype, name=node.name,
+    )  # fmt: skip
+
+
+def _window(node: Node) -> dict[str, object]:
+    """The attributes that all pooling operators share."""
+    rank = node.input().rank - 2
+    return {
+        "kernel": node.get_ints("kernel_shape"), "strides": node.get_ints("strides", [1] * rank),
+        "dilations": node.get_ints("dilations", [1] * rank), "pads": pads_of(node, rank),
+        "ceil_mode": bool(node.get_int("ceil_mode", 0)), "name": node.name,
+    }  # fmt: skip
+
+
+@op("MaxPool")
+def max_pool(node: Node) -> tuple[Tensor, ...]:
+    if sum(1 for name in node.proto.output if name) < 2:
+        return (pool.max_pool(node.b, node.input(), **_window(node)),)  # type: ignore[arg-type]
+    column_major = bool(node.get_int("storage_order", 0))
+    return pool.max_pool_indices(
+        node.b, node.input(), **_window(node), column_major=column_major  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@op("AveragePool")
+def average_pool(node: Node) -> Tensor:
+    include = bool(node.get_int("count_include_pad", 0))
+    return pool.average_pool(node.b, node.input(), **_window(node), count_include_pad=include)  # type: ignore[arg-type]
+
+
+@op("LpPool")
+def lp_pool(node: Node) -> Tensor:
+    return pool.lp_pool(node.b, node.input(), p=node.get_int("p", 2), **_window(node))  # type: ignore[arg-type]
+
+
+@op("GlobalAveragePool")
+def global_average_pool(node: Node) -> Tensor:
+    return pool.global_average_pool(node.b, node.input(), name=node.name)
+
+
+@op("GlobalMaxPool")
+def global_max_pool(node: Node) -> Tensor:
+    return pool.global_max_pool(node.b, node.input(), name=node.name)
+
+
+@op("GlobalLpPool")
+def global_lp_pool(node: Node) -> Tensor:
+    return pool.global_lp_pool(node.b, node.input(), p=node.get_int("p", 2), name=node.name)
