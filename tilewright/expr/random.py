@@ -1,6 +1,6 @@
 """Random valid programs: what compiled code, rewrites and text are compared with the evaluator on.
 
-A seeded generator, and hypothesis strategies that drive the same generator (they shrink). Floating programs are smooth:
+A seeded generator, and hypothesis strategies that draw its seed and limits. Floating programs are smooth:
 no comparison, rounding or cast to integer makes a small error large, and values keep a magnitude near 1.
 """
 
@@ -28,18 +28,31 @@ DTYPES: tuple[DType, ...] = ("f32", "f64", "f16", "bf16", "i8", "u8", "i16", "i3
 _ELEMENTS = 1 << 14  # of one tensor
 
 
-def computes(**options: Any) -> SearchStrategy[Compute]:
-    """Hypothesis strategy for `random_compute`."""
+def computes(*, points: int = 1 << 14, **options: Any) -> SearchStrategy[Compute]:
+    """Hypothesis strategy for `random_compute`; shrinks towards fewer points."""
     from hypothesis import strategies
 
-    return strategies.randoms(use_true_random=False).map(lambda rng: random_compute(rng, **options))
+    return strategies.builds(
+        lambda limit, seed: random_compute(seed, points=limit, **options),
+        _sizes(points),
+        strategies.integers(0, 1 << 32),
+    )
 
 
-def graphs(**options: Any) -> SearchStrategy[Graph]:
-    """Hypothesis strategy for `random_graph`."""
+def graphs(*, nodes: int = 8, points: int = 1 << 14, **options: Any) -> SearchStrategy[Graph]:
+    """Hypothesis strategy for `random_graph`; shrinks towards fewer nodes and points."""
     from hypothesis import strategies
 
-    return strategies.randoms(use_true_random=False).map(lambda rng: random_graph(rng, **options))
+    return strategies.builds(
+        lambda count, limit, seed: random_graph(seed, nodes=count, points=limit, **options),
+        strategies.integers(1, nodes), _sizes(points), strategies.integers(0, 1 << 32),
+    )  # fmt: skip
+
+
+def _sizes(points: int) -> SearchStrategy[int]:
+    from hypothesis import strategies
+
+    return strategies.sampled_from([size for size in (4, 32, 256, 2048) if size < points] + [points])
 
 
 def random_compute(
