@@ -42,14 +42,24 @@ class Affine:
         return total + self.constant if self.constant else total
 
 
+_LIMIT = 1 << 63
+
+
 def affine(expr: Expr) -> Affine | None:
-    """The affine form of an index expression, or None where it has none."""
+    """The affine form of an index expression, or None where it has none or its numbers leave i64."""
+    form = _affine(expr)
+    if form is None or max(map(abs, (form.constant, *form.terms.values()))) >= _LIMIT:
+        return None
+    return form
+
+
+def _affine(expr: Expr) -> Affine | None:
     if isinstance(expr, Const):
         return Affine(int(expr.value))
     if isinstance(expr, Axis):
         return Affine(0, {expr: 1})
     if isinstance(expr, Apply) and expr.function in ("add", "sub", "mul", "neg"):
-        parts = [affine(arg) for arg in expr.args]
+        parts = [_affine(arg) for arg in expr.args]
         if any(part is None for part in parts):
             return None
         forms = [part for part in parts if part is not None]
