@@ -122,7 +122,7 @@ def _code() -> Code:
     words |= {f"STATE_{name}": value for name, value in _STATE.items()}
     words |= {f"RECORD_{name}": value for name, value in _RECORD.items()}
     text = Template(_IR).substitute(words, TYPE=_HEADER - 8, RUNTIME_ERROR=runtime_error)
-    return load_ir(text, symbols)
+    return load_ir(text, ["tw_fast"], symbols)
 
 
 def _address(function: Any) -> int:

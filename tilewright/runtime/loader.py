@@ -6,6 +6,7 @@ No user needs a compiler or a linker: LLVM's own loader places the sections and 
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from collections.abc import Iterable, Mapping
 
@@ -15,25 +16,32 @@ from tilewright.errors import InvalidFile
 from tilewright.machine.detect import host
 from tilewright.runtime.manifest import Manifest
 
-_ELF_HEADER = struct.Struct(
-    "<6s10xHH20xQ10xHH2x"
-)  # Elf64_Ehdr: e_ident, e_type, e_machine, e_shoff, e_shentsize, e_shnum
+# Elf64_Ehdr, elf(5): e_ident, e_type, e_machine, e_shoff, e_shentsize, e_shnum
+_ELF_HEADER = struct.Struct("<6s10xHH20xQ10xHH2x")
 _ELF_RELOCATABLE = 1
 _ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
+
+_numbers = itertools.count()  # the linker wants a name for each object
 
 
 class Code:
     """Loaded machine code. The addresses stay valid while this object lives."""
 
-    def __init__(self, engine: llvm.ExecutionEngine) -> None:
-        self._engine = engine
+    def __init__(self, code: bytes, functions: Iterable[str], symbols: Mapping[str, int] | None = None) -> None:
+        """Link an object that exports `functions`; what it calls is among `symbols` or in this process.
+
+        Raises RuntimeError where a name is missing on either side.
+        """
+        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for name, address in (symbols or {}).items():
+            builder.import_symbol(name, address)
+        for name in functions:
+            builder.export_symbol(name)
+        self._library = builder.link(_linker(), f"object{next(_numbers)}")
 
     def address(self, function: str) -> int:
-        """The address of an exported function. Raises KeyError if there is none of that name."""
-        address = int(self._engine.get_function_address(function))
-        if not address:
-            raise KeyError(function)
-        return address
+        """The address of one of the exported functions."""
+        return int(self._library[function])
 
 
 def load_object(code: bytes, manifest: Manifest) -> Code:
@@ -52,31 +60,21 @@ def load_object(code: bytes, manifest: Manifest) -> Code:
         )
     if not _is_object(code):
         raise InvalidFile(f"the machine code of {manifest.name!r} is not an ELF object for {host_triple()}")
-    _initialize()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    loaded = Code(engine)
     try:
-        loaded.address("tw_main")
-    except KeyError:
-        raise InvalidFile(f"the machine code of {manifest.name!r} exports no tw_main") from None
-    return loaded
+        return Code(code, ["tw_main"])
+    except RuntimeError as error:
+        raise InvalidFile(f"the machine code of {manifest.name!r} cannot be loaded: {error}") from error
 
 
-def load_ir(text: str, symbols: Mapping[str, int] | None = None) -> Code:
-    """Compile LLVM IR of the runtime for this machine. `symbols` are addresses of functions that it declares."""
+def load_ir(text: str, functions: Iterable[str], symbols: Mapping[str, int] | None = None) -> Code:
+    """Compile and load LLVM IR of the runtime. `symbols` are addresses of functions that it declares."""
     _initialize()
-    for name, address in (symbols or {}).items():
-        llvm.add_symbol(name, address)
     module = llvm.parse_assembly(text)
     module.verify()
-    machine = _target_machine()
+    machine = llvm.Target.from_triple(host_triple()).create_target_machine(opt=2, reloc="pic", codemodel="small")
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return Code(engine)
+    return Code(machine.emit_object(module), functions, symbols)
 
 
 def missing_features(required: Iterable[str]) -> list[str]:
@@ -103,14 +101,16 @@ def _is_object(code: bytes) -> bool:
     return whole and magic == b"\x7fELF\x02\x01" and kind == _ELF_RELOCATABLE and machine == expected
 
 
-def _target_machine() -> llvm.TargetMachine:
-    return llvm.Target.from_triple(host_triple()).create_target_machine(opt=2, jit=True)
-
-
 def _platform(triple: str) -> tuple[str, str]:
     parts = llvm.get_triple_parts(triple)
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(parts.Arch, parts.Arch)
     return arch, parts.OS
+
+
+@functools.cache
+def _linker() -> llvm.LLJIT:
+    _initialize()
+    return llvm.create_lljit_compiler()
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from tilewright.errors import InvalidFile
@@ -22,7 +23,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return math.prod(self.shape) * size_bytes(self.dtype)
 

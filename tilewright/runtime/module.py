@@ -23,6 +23,7 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
 from tilewright.runtime import fastcall
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.counter import ticks_per_second
 from tilewright.runtime.loader import load_object
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
@@ -124,7 +125,7 @@ class Module:
         stamps = np.zeros((repeats + 1, len(launches), 2), np.int64)
         for repeat in range(repeats + 1):
             self._run(inputs, outputs, stamps[repeat])
-        seconds = (stamps[1:, :, 1] - stamps[1:, :, 0]) * 1e-9
+        seconds = (stamps[1:, :, 1] - stamps[1:, :, 0]) / ticks_per_second()
         return [
             KernelTime(
                 launch.name, launch.kernel, launch.programs, launch.flops, launch.bytes,
@@ -227,11 +228,12 @@ def _check_apart(
     inputs: Sequence[View], input_specs: Sequence[TensorSpec], outputs: Sequence[View], specs: Sequence[TensorSpec]
 ) -> None:
     """Raise if an output shares memory with an input or with another output."""
-    others = [(view, f"input {spec.name!r}") for view, spec in zip(inputs, input_specs, strict=True)]
-    for output, spec in zip(outputs, specs, strict=True):
-        for other, name in others:
-            if output.bytes and other.bytes and output.address < other.end and other.address < output.end:
+    for index, output in enumerate(outputs):
+        for other_index, other in enumerate([*inputs, *outputs[:index]]):
+            if output.address < other.end and other.address < output.end and output.bytes and other.bytes:
+                name = [*input_specs, *specs][other_index].name
                 raise InvalidArgument(
-                    f"out shares memory with {name}", where=f"output {spec.name!r}", help="give another array as out"
+                    f"out shares memory with {name!r}",
+                    where=f"output {specs[index].name!r}",
+                    help="give another array as out",
                 )
-        others.append((output, f"output {spec.name!r}"))

@@ -195,9 +195,8 @@ def _current_core() -> int:
 
 @functools.cache
 def _code() -> Code:
-    if not native.supported():
-        return load_ir(native.SERIAL_IR)
-    return load_ir(native.pool_ir())
+    text = native.pool_ir() if native.supported() else native.SERIAL_IR
+    return load_ir(text, ["tw_parallel", "tw_stop"])
 
 
 def _after_fork_in_child() -> None:

@@ -6,8 +6,8 @@ torch is never imported here before the user has done so.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ _OUR_NAMES = {torch: ours for ours, torch in _TORCH_NAMES.items()}
 _DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost: dlpack.h
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """Contiguous elements in memory, and the array that owns them."""
 
     address: int
@@ -38,24 +37,27 @@ class View:
 
 def ready_input(array: Any, spec: TensorSpec) -> View:
     """The elements of an input, copied if they are not contiguous. Raises InvalidArgument if it does not fit."""
+    if _is_ready_tensor(array, spec):
+        return View(array.data_ptr(), spec.bytes, array)
     where = f"input {spec.name!r}"
     array = _as_array(array, spec, where)
     _check(array, spec, where)
     if is_torch(array):
-        if array.is_neg():
-            array = array.resolve_neg()
-        return View(array.contiguous().data_ptr(), spec.bytes, array.contiguous())
+        contiguous = array.resolve_neg().contiguous()
+        return View(contiguous.data_ptr(), spec.bytes, contiguous)
     contiguous = np.require(array, numpy_dtype(spec.dtype), ("C", "A"))
     return View(contiguous.ctypes.data, spec.bytes, contiguous)
 
 
 def ready_output(array: Any, spec: TensorSpec) -> View:
     """The elements of an array that receives an output. Raises InvalidArgument if it does not fit."""
+    if _is_ready_tensor(array, spec):
+        return View(array.data_ptr(), spec.bytes, array)
     where = f"output {spec.name!r}"
     given, array = array, _as_array(array, spec, where)
     _check(array, spec, where)
     if is_torch(array):
-        fits, address = array.is_contiguous() and not array.is_neg(), array.data_ptr()
+        fits, address = False, 0
     else:
         fits, address = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative, array.ctypes.data
         if not array.flags.writeable:
@@ -69,7 +71,7 @@ def empty(spec: TensorSpec, torch: bool) -> View:
     """A new array for an output, of torch or of NumPy."""
     if torch:
         library = sys.modules["torch"]
-        tensor = library.empty(spec.shape, dtype=getattr(library, _TORCH_NAMES[spec.dtype]))
+        tensor = library.empty(spec.shape, dtype=_torch_dtype(spec.dtype))
         return View(tensor.data_ptr(), spec.bytes, tensor)
     array = np.empty(spec.shape, numpy_dtype(spec.dtype))
     return View(array.ctypes.data, spec.bytes, array)
@@ -78,6 +80,26 @@ def empty(spec: TensorSpec, torch: bool) -> View:
 def is_torch(array: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
+    """Whether this is a torch tensor that can be used as it is."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and isinstance(array, torch.Tensor)
+        and array.dtype is _torch_dtype(spec.dtype)
+        and array.shape == spec.shape
+        and array.is_cpu
+        and array.layout is torch.strided
+        and array.is_contiguous()
+        and not array.is_neg()
+    )
+
+
+@cache
+def _torch_dtype(dtype: str) -> Any:
+    return getattr(sys.modules["torch"], _TORCH_NAMES[dtype])
 
 
 def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:

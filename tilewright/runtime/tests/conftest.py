@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from tilewright.expr.dtypes import numpy_dtype
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.loader import host_triple
 from tilewright.runtime.manifest import Manifest
@@ -18,6 +20,7 @@ from tilewright.runtime.manifest import Manifest
 # in its scratch space, of 64 bytes; the arena is written with the number of programs.
 ADD_IR = """
 target triple = "{triple}"
+declare i64 @llvm.{counter}()
 define void @add(ptr %call, i64 %thread, i64 %begin, i64 %end) {{
 entry:
   %inputs = load ptr, ptr %call
@@ -64,18 +67,25 @@ entry:
   %pool = load ptr, ptr %pool_at
   %profile_at = getelementptr ptr, ptr %call, i64 7
   %profile = load ptr, ptr %profile_at
-  call void %parallel(ptr %pool, ptr @add, ptr %call, i64 {programs})
+  %start = call i64 @llvm.{counter}()
   %profiling = icmp ne ptr %profile, null
+  br i1 %profiling, label %stamp_start, label %launch
+stamp_start:
+  store i64 %start, ptr %profile
+  br label %launch
+launch:
+  call void %parallel(ptr %pool, ptr @add, ptr %call, i64 {programs})
   br i1 %profiling, label %stamp, label %done
 stamp:
-  store i64 1000, ptr %profile
+  %end = call i64 @llvm.{counter}()
   %end_at = getelementptr i64, ptr %profile, i64 1
-  store i64 3000, ptr %end_at
+  store i64 %end, ptr %end_at
   br label %done
 done:
   ret i32 {status}
 }}
 """
+COUNTER = {"x86_64": "readcyclecounter", "aarch64": "readsteadycounter"}.get(platform.machine(), "readcyclecounter")
 
 
 def compile_object(text: str) -> bytes:
@@ -88,17 +98,16 @@ def compile_object(text: str) -> bytes:
 def add_artifact(
     shape: tuple[int, ...] = (1000,), dtype: str = "f32", offset: float = 0.5, status: int = 0, **changes: Any
 ) -> Artifact:
-    """A module of one kernel; `changes` replace fields of its manifest."""
-    kind, adding, numpy_type = {
-        "f32": ("float", "fadd", np.float32), "f64": ("double", "fadd", np.float64), "i8": ("i8", "add", np.int8),
-    }.get(dtype, ("bfloat", "fadd", None))  # fmt: skip
-    if numpy_type is None:
-        import ml_dtypes
+    """A module of one kernel; `changes` replace fields of its manifest.
 
-        numpy_type = ml_dtypes.bfloat16
+    Types of 16 bits are combined bit by bit, since not every machine adds them.
+    """
+    kind, adding = {"f32": ("float", "fadd"), "f64": ("double", "fadd"), "i8": ("i8", "add")}.get(dtype, ("i16", "xor"))
     programs = int(np.prod(shape))
-    code = compile_object(ADD_IR.format(triple=host_triple(), type=kind, add=adding, programs=programs, status=status))
-    constants = np.frombuffer(np.array([offset], numpy_type).tobytes(), np.uint8)
+    code = compile_object(
+        ADD_IR.format(triple=host_triple(), type=kind, add=adding, programs=programs, status=status, counter=COUNTER)
+    )
+    constants = np.frombuffer(np.array([offset], numpy_dtype(dtype)).tobytes(), np.uint8)
     tensor = {"dtype": dtype, "shape": list(shape)}
     manifest = {
         "name": "add",
