@@ -15,13 +15,13 @@ from collections.abc import Callable
 from tilewright.runtime.loader import load_ir
 
 _MEASURED_SECONDS = 0.01  # reading both clocks takes below 1 µs, so that the rate is right to 0.01 %
-_INTRINSIC = {"x86_64": "readcyclecounter", "aarch64": "readsteadycounter"}
+_INTRINSIC = {"aarch64": "readsteadycounter"}
 
 
 @functools.cache
 def ticks_per_second() -> float:
     """The rate of the counter, measured once per process, which takes 10 ms."""
-    intrinsic = _INTRINSIC[platform.machine()]
+    intrinsic = _INTRINSIC.get(platform.machine(), "readcyclecounter")
     code = load_ir(
         f"""
         declare i64 @llvm.{intrinsic}()

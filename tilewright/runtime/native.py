@@ -58,14 +58,14 @@ def supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in _FUTEX
 
 
-def pool_ir() -> str:
-    """LLVM IR of `tw_parallel` and `tw_stop` for this machine."""
-    pause, declare_pause = _PAUSE[platform.machine()]
+def pool_ir(architecture: str) -> str:
+    """LLVM IR of `tw_parallel` and `tw_stop` for Linux on `architecture`, x86_64 or aarch64."""
+    pause, declare_pause = _PAUSE[architecture]
     words = {name.upper(): word for name, word in POOL.items()}
     words |= {f"SLOT_{name.upper()}": word for name, word in SLOT.items()}
     blocked = ~sum(1 << (signal - 1) for signal in _SIGNALS_OF_FAULTS)
     return Template(_IR).substitute(
-        words, SLOTS=SLOTS, PAUSE=pause, DECLARE_PAUSE=declare_pause, FUTEX=_FUTEX[platform.machine()], BLOCKED=blocked
+        words, SLOTS=SLOTS, PAUSE=pause, DECLARE_PAUSE=declare_pause, FUTEX=_FUTEX[architecture], BLOCKED=blocked
     )
 
 

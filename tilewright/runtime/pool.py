@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
 import re
 import threading
 from collections.abc import Sequence
@@ -195,7 +196,7 @@ def _current_core() -> int:
 
 @functools.cache
 def _code() -> Code:
-    text = native.pool_ir() if native.supported() else native.SERIAL_IR
+    text = native.pool_ir(platform.machine()) if native.supported() else native.SERIAL_IR
     return load_ir(text, ["tw_parallel", "tw_stop"])
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -100,6 +101,18 @@ def test_every_program_runs_once(fresh, kernel: Code, threads: int, programs: in
         per_thread = run(pool, kernel, programs)
         assert per_thread[threads:].sum() == 0
         assert per_thread.sum() == programs
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+def test_the_pool_compiles_for_both_architectures(architecture: str) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(f"{architecture}-unknown-linux-gnu").create_target_machine()
+    module = llvm.parse_assembly(pools.native.pool_ir(architecture))
+    module.verify()
+    text = machine.emit_assembly(module)
+    assert "tw_parallel:" in text
+    assert ("pause" if architecture == "x86_64" else "yield") in text
 
 
 def test_both_threads_take_part(fresh, kernel: Code) -> None:
