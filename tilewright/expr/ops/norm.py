@@ -11,6 +11,7 @@ from math import prod
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, const, select, static_shape
+from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.conv import check_groups
 from tilewright.expr.ops.elementwise import axes_of, element, emit
@@ -29,7 +30,15 @@ from tilewright.expr.ops.nodes import (
 Affine = Callable[[Expr, tuple[Axis, ...]], Expr]
 
 
-def softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, simplified: bool = False, name: str = "softmax") -> Tensor:
+def softmax(
+    b: GraphBuilder,
+    x: Tensor,
+    *,
+    axis: int = -1,
+    simplified: bool = False,
+    out_dtype: DType | None = None,
+    name: str = "softmax",
+) -> Tensor:
     """``exp(x - max x) / sum exp(x - max x)`` along `axis`: nodes max, sub, exp, sum, div.
 
     `simplified` leaves out the maximum (nodes exp, sum, div) and overflows for elements above log of the largest f32.
@@ -37,7 +46,7 @@ def softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, simplified: bool = Fa
     d, exponential = _exponential(b, x, axis, simplified=simplified, name=name)[:2]
     total = fold_over(b, exponential, [d], "sum", _same, name=f"{name}.sum", source=name)
     axes = axes_of(x.shape)
-    return emit(b, axes, (exponential[axes] / total[_without(axes, d)]).cast(x.dtype), name=name)
+    return emit(b, axes, (exponential[axes] / total[_without(axes, d)]).cast(out_dtype or x.dtype), name=name)
 
 
 def log_softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "log_softmax") -> Tensor:
@@ -350,7 +359,7 @@ def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
     return lambda variance: 1.0 / apply("sqrt", variance + epsilon)
 
 
-def _square(wide: str) -> Callable[[Expr], Expr]:
+def _square(wide: DType) -> Callable[[Expr], Expr]:
     return lambda v: v.cast(wide) * v.cast(wide)
 
 
