@@ -30,10 +30,13 @@ from tilewright.kernel.dialect import CastOp, CompareOp, SelectOp, element
 Array = np.ndarray[Any, Any]
 Element = Callable[..., Array]
 
-_FLOATS: dict[type[Attribute], Any] = {
-    BFloat16Type: ml_dtypes.bfloat16, Float16Type: np.float16, Float32Type: np.float32, Float64Type: np.float64,
+_FLOATS: dict[type[Attribute], np.dtype[Any]] = {
+    BFloat16Type: np.dtype(ml_dtypes.bfloat16), Float16Type: np.dtype(np.float16), Float32Type: np.dtype(np.float32),
+    Float64Type: np.dtype(np.float64),
 }  # fmt: skip
-_INTEGERS = {1: np.bool_, 8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_INTEGERS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.bool_), 8: np.dtype(np.int8), 16: np.dtype(np.int16), 32: np.dtype(np.int32), 64: np.dtype(np.int64),
+}  # fmt: skip
 _COMPARISONS: dict[str, Element] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
@@ -45,8 +48,8 @@ def dtype_of(type_: Attribute) -> np.dtype[Any]:
     if isinstance(bare, IndexType):
         return np.dtype(np.int64)
     if isinstance(bare, IntegerType):
-        return np.dtype(_INTEGERS[bare.width.data])
-    return np.dtype(_FLOATS[type(bare)])
+        return _INTEGERS[bare.width.data]
+    return _FLOATS[type(bare)]
 
 
 def evaluate(op: Operation, *operands: Array) -> Array:

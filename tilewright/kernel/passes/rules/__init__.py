@@ -1,0 +1,1 @@
+"""Local simplifications, one file per kind of operation; `canonicalise` applies them all."""

@@ -1,0 +1,258 @@
+"""Element arithmetic: constants are folded, identities removed, chains of constant additions and factors joined.
+
+Only operations that are rounded correctly are folded, so that a program computes the same numbers without this:
+functions such as `exp` keep the accuracy that generated code gives them. Float identities are those that hold for
+every number, -0.0 and infinities included: ``x + 0.0`` is not one of them.
+"""
+
+from __future__ import annotations
+
+from math import copysign
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from tilewright.kernel.dialect import BroadcastOp, CompareOp, SelectOp, element, shape
+from tilewright.kernel.elements import ELEMENT, dtype_of, evaluate
+from tilewright.kernel.rewrite import (
+    Rule,
+    constant,
+    float_or_int,
+    insert_before,
+    replace,
+    replace_by_number,
+    replace_by_values,
+    uniform,
+)
+
+INEXACT = frozenset({
+    math.FmaOp, math.ExpOp, math.LogOp, math.TanhOp, math.ErfOp, math.PowFOp, math.SinOp, math.CosOp, math.TanOp,
+    math.AsinOp, math.AcosOp, math.AtanOp, math.SinhOp, math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
+})  # fmt: skip
+
+COMMUTATIVE = frozenset({
+    arith.AddiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp, arith.MaxSIOp, arith.MinSIOp, arith.MaxUIOp,
+    arith.MinUIOp, arith.AddfOp, arith.MulfOp,
+})  # fmt: skip
+
+JOINED = frozenset({arith.AddiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp})
+"""Integer operations for which ``(x op c1) op c2 = x op (c1 op c2)``."""
+
+
+def fold_constants(op: Operation) -> bool:
+    """``c1 op c2`` is a constant."""
+    operands = op.operands
+    numbers = []
+    for operand in operands:
+        number = uniform(operand)
+        if number is None:
+            return False
+        numbers.append(number)
+    replace_by_number(op, _folded(op, operands, numbers))
+    return True
+
+
+def _folded(op: Operation, operands: Any, numbers: list[float]) -> float:
+    if type(element(op.results[0].type)) is IndexType and type(op) in _INDEX:
+        wrapped: int = _INDEX[type(op)](int(numbers[0]), int(numbers[1]))
+        return (wrapped + (1 << 63)) % (1 << 64) - (1 << 63)
+    arrays = [np.asarray(number).astype(dtype_of(x.type)) for number, x in zip(numbers, operands, strict=True)]
+    return float_or_int(evaluate(op, *arrays).item())
+
+
+_INDEX: dict[type[Operation], Any] = {
+    arith.AddiOp: lambda a, b: a + b, arith.SubiOp: lambda a, b: a - b, arith.MuliOp: lambda a, b: a * b,
+}  # fmt: skip
+
+
+def constant_to_the_right(op: Operation) -> bool:
+    """``c op x`` is ``x op c``."""
+    lhs, rhs = op.operands
+    if uniform(lhs) is None or uniform(rhs) is not None:
+        return False
+    op.operands = [rhs, lhs]
+    return True
+
+
+def join_constants(op: Operation) -> bool:
+    """``(x op c1) op c2`` is ``x op (c1 op c2)``: exact, because integers wrap."""
+    lhs, rhs = op.operands
+    inner = lhs.owner
+    if type(inner) is not type(op):
+        return False
+    outer_number = uniform(rhs)
+    if outer_number is None:
+        return False
+    inner_number = uniform(inner.operands[1])
+    if inner_number is None:
+        return False
+    joined = _folded(op, [rhs, rhs], [inner_number, outer_number])
+    number = _number_like(op, joined)
+    replace(
+        op,
+        type(op).create(
+            operands=[inner.operands[0], number], result_types=[number.type], properties=_WRAPS.get(type(op), {})
+        ),
+    )
+    return True
+
+
+_WRAPS: dict[type[Operation], dict[str, Attribute]] = {
+    kind: {"overflowFlags": arith.IntegerOverflowAttr("none")} for kind in (arith.AddiOp, arith.MuliOp)
+}
+"""Properties of a joined operation: that the two did not overflow does not say that the joined one does not."""
+
+
+def _number_like(op: Operation, value: float) -> SSAValue:
+    """A constant of the type of the result of `op`, put before it."""
+    type_ = op.results[0].type
+    made = constant(value, element(type_))
+    insert_before(op, made)
+    if not shape(type_):
+        return made.result
+    repeated = BroadcastOp(made.result, shape(type_))
+    insert_before(op, repeated)
+    return repeated.result
+
+
+def subtract_constant(op: arith.SubiOp) -> bool:
+    """``x - c`` is ``x + -c``, ``x - x`` is 0."""
+    lhs, rhs = op.operands
+    if lhs is rhs:
+        replace_by_number(op, 0)
+        return True
+    number = uniform(rhs)
+    if number is None or not isinstance(number, int) or element(rhs) == IntegerType(1):
+        return False
+    replace(op, arith.AddiOp(lhs, _number_like(op, _negated(number, rhs))))
+    return True
+
+
+def _negated(number: int, value: SSAValue) -> int:
+    dtype = dtype_of(value.type)
+    return -number if number != np.iinfo(dtype).min else number
+
+
+_NEUTRAL: dict[type[Operation], float] = {
+    arith.AddiOp: 0, arith.MuliOp: 1, arith.AndIOp: -1, arith.OrIOp: 0, arith.XOrIOp: 0, arith.DivSIOp: 1,
+    arith.DivUIOp: 1, arith.FloorDivSIOp: 1, arith.ShLIOp: 0, arith.ShRSIOp: 0, arith.ShRUIOp: 0, arith.AddfOp: -0.0,
+    arith.SubfOp: 0.0, arith.MulfOp: 1.0, arith.DivfOp: 1.0,
+}  # fmt: skip
+"""The right operand c for which ``x op c`` is x. i1 true is -1: as a factor and divisor too."""
+
+_ABSORBING: dict[type[Operation], tuple[float, float]] = {
+    arith.MuliOp: (0, 0), arith.AndIOp: (0, 0), arith.OrIOp: (-1, -1), arith.RemSIOp: (1, 0), arith.RemUIOp: (1, 0),
+}  # fmt: skip
+"""The right operand c, and the number that ``x op c`` then is."""
+
+_IDEMPOTENT = frozenset({
+    arith.AndIOp, arith.OrIOp, arith.MaxSIOp, arith.MinSIOp, arith.MaxUIOp, arith.MinUIOp, arith.MaximumfOp,
+    arith.MinimumfOp,
+})  # fmt: skip
+
+
+def identities(op: Operation) -> bool:
+    """``x + 0``, ``x * 1``, ``x * 0``, ``max(x, x)`` and their like."""
+    lhs, rhs = op.operands
+    kind = type(op)
+    if lhs is rhs and kind in _IDEMPOTENT:
+        replace_by_values(op, [lhs])
+        return True
+    number = uniform(rhs)
+    if number is None:
+        return False
+    neutral = _NEUTRAL.get(kind)
+    if neutral is not None and _same_number(number, neutral):
+        replace_by_values(op, [lhs])
+        return True
+    absorbing = _ABSORBING.get(kind)
+    if absorbing is not None and absorbing[0] == number:
+        replace_by_number(op, absorbing[1])
+        return True
+    return False
+
+
+def _same_number(a: float, b: float) -> bool:
+    return a == b and (not isinstance(b, float) or copysign(1.0, a) == copysign(1.0, b))
+
+
+def double_negation(op: arith.NegfOp) -> bool:
+    """``-(-x)`` is x."""
+    inner = op.operand.owner
+    if not isinstance(inner, arith.NegfOp):
+        return False
+    replace_by_values(op, [inner.operand])
+    return True
+
+
+def compare_with_itself(op: CompareOp) -> bool:
+    """``x <= x`` is true and ``x < x`` false, for integers."""
+    if op.lhs is not op.rhs or not isinstance(element(op.lhs), IntegerType | IndexType):
+        return False
+    replace_by_number(op, int(op.predicate.data in ("eq", "le", "ge")))
+    return True
+
+
+def select_known(op: SelectOp) -> bool:
+    """A constant condition, or two equal sides, choose a side; ``select(c, true, false)`` is c."""
+    condition, yes, no = op.operands
+    chosen = uniform(condition)
+    if yes is no or chosen is not None:
+        replace_by_values(op, [yes if chosen != 0 else no])
+        return True
+    if condition.type == yes.type and uniform(yes) == -1 and uniform(no) == 0:
+        replace_by_values(op, [condition])
+        return True
+    return False
+
+
+def on_scalars(op: Operation) -> bool:
+    """The same function of repeated scalars, element by element, is computed once and repeated."""
+    extents = shape(op.results[0])
+    if not extents:
+        return False
+    scalars = []
+    for operand in op.operands:
+        owner = operand.owner
+        if not shape(operand):
+            scalars.append(operand)
+        elif type(owner) is BroadcastOp and not shape(owner.operands[0]):
+            scalars.append(owner.operands[0])
+        else:
+            return False
+    once = type(op).create(
+        operands=scalars,
+        result_types=[element(op.results[0])],
+        properties=op.properties,
+        attributes=op.attributes,
+    )
+    replace(op, once, BroadcastOp(once.results[0], extents))
+    return True
+
+
+def _rules() -> dict[type[Operation], list[Rule]]:
+    rules: dict[type[Operation], list[Rule]] = {}
+    for kind in ELEMENT:
+        mine: list[Rule] = []
+        if kind not in INEXACT:
+            mine.append(fold_constants)
+        if kind in COMMUTATIVE:
+            mine.append(constant_to_the_right)
+        if kind in _NEUTRAL or kind in _ABSORBING or kind in _IDEMPOTENT:
+            mine.append(identities)
+        if kind in JOINED:
+            mine.append(join_constants)
+        rules[kind] = mine
+    rules[arith.SubiOp].append(subtract_constant)
+    rules[arith.NegfOp].append(double_negation)
+    rules[CompareOp].append(compare_with_itself)
+    rules[SelectOp].append(select_known)
+    for mine in rules.values():
+        mine.append(on_scalars)
+    return rules
+
+
+RULES = _rules()

@@ -1,0 +1,59 @@
+"""The passes of each target, in order, and how to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.kernel.passes.canonicalise import CanonicalisePass
+from tilewright.kernel.passes.cse import CsePass
+from tilewright.kernel.passes.dce import DcePass
+from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.verify import verify
+
+PIPELINES: dict[str, tuple[ModulePass, ...]] = {
+    "cpu": (
+        CanonicalisePass(),
+        LicmPass(),
+        CsePass(),  # after licm: what two loops computed alike is now in one block
+        DcePass(),
+    ),
+}
+"""Every pass is an optimisation: switching one off needs no other to be switched off."""
+
+PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}
+
+
+def run_pipeline(module: ModuleOp, target: str = "cpu", disable: Sequence[str] = (), verify_each: bool = False) -> None:
+    """Optimise a program in place for a target, without the passes named in `disable`."""
+    if target not in PIPELINES:
+        raise InvalidArgument(f"no pipeline for target {target!r}", help=f"one of {', '.join(PIPELINES)}")
+    for name in disable:
+        _named(name)
+    for each in PIPELINES[target]:
+        if each.name not in disable:
+            _run(module, each, verify_each)
+
+
+def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
+    """Run one pass in place."""
+    _run(module, _named(name), verify_each)
+
+
+def _named(name: str) -> ModulePass:
+    if name not in PASSES:
+        raise InvalidArgument(f"no pass {name!r}", help=f"one of {', '.join(PASSES)}")
+    return PASSES[name]
+
+
+def _run(module: ModuleOp, each: ModulePass, verify_after: bool) -> None:
+    each.apply(Context(), module)
+    if verify_after:
+        try:
+            verify(module)
+        except InvalidProgram as error:
+            raise AssertionError(f"bug in pass {each.name}: {error}") from error
