@@ -145,7 +145,7 @@ def _extent(name: str, loop: str, given: Mapping[str, Extent], reads: Sequence[t
 
 
 def _shapes(name: str, body: Expr) -> dict[str, tuple[Extent, ...]]:
-    """The shapes of the tensors that `body` reads; UNKNOWN dimensions are as long as unguarded indices need."""
+    """The shapes of the tensors that `body` reads; UNKNOWN dimensions are as long as indices need."""
     shapes: dict[str, list[Extent]] = {}
     reads = list(guarded_reads(body))
     for read, _ in reads:
@@ -155,7 +155,7 @@ def _shapes(name: str, body: Expr) -> dict[str, tuple[Extent, ...]]:
     needed: dict[tuple[str, int], Extent] = {}
     for read, guard in reads:
         for dimension, (index, extent) in enumerate(zip(read.indices, read.tensor.shape, strict=True)):
-            if extent == UNKNOWN and not guard:
+            if extent == UNKNOWN and (isinstance(index, Axis) or not guard):
                 key = (read.tensor.name, dimension)
                 needed[key] = _longer(needed.get(key, 0), _needed_extent(name, read, index))
     for tensor, shape in shapes.items():
@@ -163,7 +163,7 @@ def _shapes(name: str, body: Expr) -> dict[str, tuple[Extent, ...]]:
             if extent == UNKNOWN:
                 if (tensor, dimension) not in needed:
                     raise InvalidExpression(
-                        f"{name}: guarded indices do not tell the extent of dimension {dimension} of {tensor}",
+                        f"{name}: guarded arithmetic does not tell the extent of dimension {dimension} of {tensor}",
                         help=f"declare the shape of {tensor}",
                     )
                 shape[dimension] = needed[tensor, dimension]

@@ -302,14 +302,16 @@ class _Parser:
             place = match.end()
         return [*tokens, _Token("newline", "", len(self.text))]
 
-    def fail(self, token: _Token, message: str, *, help: str = "") -> NoReturn:
+    def fail(
+        self, token: _Token, message: str, *, help: str = "", kind: type[CompileError] = InvalidExpression
+    ) -> NoReturn:
         line = self.text.count("\n", 0, token.start) + 1
         begin = self.text.rfind("\n", 0, token.start) + 1
         end = self.text.find("\n", begin)
         shown = self.text[begin : end if end >= 0 else len(self.text)].rstrip("\r")
         column = token.start - begin + 1
         gutter = " " * len(str(line))
-        raise InvalidExpression(
+        raise kind(
             f"{message}\n  {line} | {shown}\n  {gutter} | {' ' * (column - 1)}{'^' * max(1, len(token.text.strip()))}",
             where=f"{self.where}:{line}:{column}",
             help=help,
@@ -672,4 +674,4 @@ class _At:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, CompileError) and not error.where:
-            self.parser.fail(self.token, error.message, help=error.help)
+            self.parser.fail(self.token, error.message, help=error.help, kind=type(error))
