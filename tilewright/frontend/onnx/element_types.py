@@ -20,7 +20,7 @@ _NAMES: dict[str, DType] = {
 
 
 def dtype_of(code: int) -> DType:
-    """The dtype of an ONNX element type number; raises Unsupported where there is none (strings, complex, 8 bits and less)."""
+    """The dtype of an ONNX element type number; raises Unsupported where there is none."""
     import onnx
 
     known = onnx.TensorProto.DataType.values()

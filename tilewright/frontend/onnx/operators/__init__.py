@@ -10,12 +10,24 @@ from tilewright.frontend.onnx.operators import (
     quantized,
     recurrent,
     reduce,
+    sampling,
     sequences,
     shape,
     windows,
 )
 
 __all__ = [
-    "constants", "control", "elementwise", "indexing", "linear", "normalization", "quantized", "recurrent", "reduce",
-    "sequences", "shape", "windows",
-]  # fmt: skip
+    "constants",
+    "control",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "quantized",
+    "recurrent",
+    "reduce",
+    "sampling",
+    "sequences",
+    "shape",
+    "windows",
+]

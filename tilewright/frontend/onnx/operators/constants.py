@@ -17,8 +17,12 @@ from tilewright.frontend.onnx.registry import op
 
 @op("Constant")
 def constant(node: Node) -> Tensor:
-    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64),
-                        ("value_ints", np.int64)):  # fmt: skip
+    for name, dtype in (
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+    ):
         if name in node.attributes:
             return node.constant(np.asarray(node.attributes[name], dtype))
     if "value" in node.attributes:

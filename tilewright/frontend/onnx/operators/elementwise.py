@@ -15,23 +15,61 @@ from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.registry import Value, op
 
 _UNARY = {
-    "Abs": "abs", "Neg": "neg", "Sign": "sign", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Tanh": "tanh",
-    "Erf": "erf", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos",
-    "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
-    "Floor": "floor", "Ceil": "ceil", "Round": "round", "IsNaN": "isnan", "Not": "not", "BitwiseNot": "not",
-}  # fmt: skip
+    "Abs": "abs",
+    "Neg": "neg",
+    "Sign": "sign",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Sigmoid": "sigmoid",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "asin",
+    "Acos": "acos",
+    "Atan": "atan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Asinh": "asinh",
+    "Acosh": "acosh",
+    "Atanh": "atanh",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "IsNaN": "isnan",
+    "Not": "not",
+    "BitwiseNot": "not",
+}
 
 _BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
-    "Greater": "gt", "GreaterOrEqual": "ge", "And": "and", "Or": "or", "Xor": "xor", "BitwiseAnd": "and",
-    "BitwiseOr": "or", "BitwiseXor": "xor",
-}  # fmt: skip
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Div": "div",
+    "Equal": "eq",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "And": "and",
+    "Or": "or",
+    "Xor": "xor",
+    "BitwiseAnd": "and",
+    "BitwiseOr": "or",
+    "BitwiseXor": "xor",
+}
 
 _VARIADIC = {"Sum": "add", "Max": "max", "Min": "min"}
 
 _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "Relu": ops.relu, "Softplus": ops.softplus, "Softsign": ops.softsign, "Mish": ops.mish, "HardSwish": ops.hard_swish,
-}  # fmt: skip
+    "Relu": ops.relu,
+    "Softplus": ops.softplus,
+    "Softsign": ops.softsign,
+    "Mish": ops.mish,
+    "HardSwish": ops.hard_swish,
+}
 
 #: Activations with float attributes: the builder and its attributes with ONNX defaults.
 _PARAMETRIC: dict[str, tuple[Callable[..., Tensor], dict[str, float]]] = {

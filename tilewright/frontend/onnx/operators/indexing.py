@@ -43,9 +43,14 @@ def gather_nd(node: Node) -> Tensor:
 @op("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> Tensor:
     return ops.scatter_elements(
-        node.b, node.input(0), node.input(1), node.input(2), axis=node.get_int("axis", 0),
-        reduction=node.get_string("reduction", "none"), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        node.input(1),
+        node.input(2),
+        axis=node.get_int("axis", 0),
+        reduction=node.get_string("reduction", "none"),
+        name=node.name,
+    )
 
 
 @op("ScatterND")
@@ -87,6 +92,11 @@ def non_zero(node: Node) -> Tensor:
 def tensor_scatter(node: Node) -> Tensor:
     """A cache with `update` written along `axis` from the position that each batch has in `write_indices`."""
     return ops.update_cache(
-        node.b, node.input(0), node.input(1), node.optional(2), axis=node.get_int("axis", -2),
-        circular=node.get_string("mode", "linear") == "circular", name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        node.input(1),
+        node.optional(2),
+        axis=node.get_int("axis", -2),
+        circular=node.get_string("mode", "linear") == "circular",
+        name=node.name,
+    )

@@ -18,10 +18,17 @@ def matmul(node: Node) -> Tensor:
 def gemm(node: Node) -> Tensor:
     a = node.input(0)
     return ops.gemm(
-        node.b, a, node.input(1), node.optional(2), alpha=node.get_float("alpha", 1.0), beta=node.get_float("beta", 1.0),
-        transpose_a=bool(node.get_int("transA", 0)), transpose_b=bool(node.get_int("transB", 0)), out_dtype=a.dtype,
+        node.b,
+        a,
+        node.input(1),
+        node.optional(2),
+        alpha=node.get_float("alpha", 1.0),
+        beta=node.get_float("beta", 1.0),
+        transpose_a=bool(node.get_int("transA", 0)),
+        transpose_b=bool(node.get_int("transB", 0)),
+        out_dtype=a.dtype,
         name=node.name,
-    )  # fmt: skip
+    )
 
 
 @op("Einsum")

@@ -22,17 +22,26 @@ def log_softmax(node: Node) -> Tensor:
 @op("LayerNormalization")
 def layer_norm(node: Node) -> tuple[Tensor, ...]:
     return ops.layer_norm_statistics(
-        node.b, node.input(0), node.input(1), node.optional(2), axis=node.get_int("axis", -1),
-        epsilon=node.get_float("epsilon", 1e-5), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        node.input(1),
+        node.optional(2),
+        axis=node.get_int("axis", -1),
+        epsilon=node.get_float("epsilon", 1e-5),
+        name=node.name,
+    )
 
 
 @op("RMSNormalization")
 def rms_norm(node: Node) -> Tensor:
     return ops.rms_norm(
-        node.b, node.input(0), node.input(1), axis=node.get_int("axis", -1), epsilon=node.get_float("epsilon", 1e-5),
+        node.b,
+        node.input(0),
+        node.input(1),
+        axis=node.get_int("axis", -1),
+        epsilon=node.get_float("epsilon", 1e-5),
         name=node.name,
-    )  # fmt: skip
+    )
 
 
 @op("BatchNormalization")
@@ -60,9 +69,14 @@ def instance_norm(node: Node) -> Tensor:
 def group_norm(node: Node) -> Tensor:
     """Scale and bias are per group before opset 21, per channel since; the builder takes both."""
     return ops.group_norm(
-        node.b, node.input(0), node.input(1), node.input(2), groups=node.get_int("num_groups"),
-        epsilon=node.get_float("epsilon", 1e-5), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        node.input(1),
+        node.input(2),
+        groups=node.get_int("num_groups"),
+        epsilon=node.get_float("epsilon", 1e-5),
+        name=node.name,
+    )
 
 
 @op("MeanVarianceNormalization")
@@ -78,6 +92,11 @@ def lp_norm(node: Node) -> Tensor:
 @op("LRN")
 def local_response_norm(node: Node) -> Tensor:
     return ops.local_response_norm(
-        node.b, node.input(), size=node.get_int("size"), alpha=node.get_float("alpha", 1e-4), beta=node.get_float("beta", 0.75),
-        bias=node.get_float("bias", 1.0), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(),
+        size=node.get_int("size"),
+        alpha=node.get_float("alpha", 1e-4),
+        beta=node.get_float("beta", 0.75),
+        bias=node.get_float("bias", 1.0),
+        name=node.name,
+    )

@@ -28,9 +28,15 @@ def quantize(node: Node) -> Tensor:
     if not dtypes.is_integer(dtype):
         raise Unsupported(f"quantisation to {dtype}")
     return ops.quantize_linear(
-        node.b, node.input(0), node.input(1), zero, axis=node.get_int("axis", 1), block=node.get_int("block_size", 0),
-        dtype=dtype, name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        node.input(1),
+        zero,
+        axis=node.get_int("axis", 1),
+        block=node.get_int("block_size", 0),
+        dtype=dtype,
+        name=node.name,
+    )
 
 
 @op("DequantizeLinear")
@@ -38,9 +44,15 @@ def dequantize(node: Node) -> Tensor:
     scale = node.input(1)
     target = dtype_of(node.get_int("output_dtype")) if node.get_int("output_dtype", 0) else scale.dtype
     return ops.dequantize_linear(
-        node.b, node.input(0), scale, node.optional(2), axis=node.get_int("axis", 1), block=node.get_int("block_size", 0),
-        dtype=target, name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(0),
+        scale,
+        node.optional(2),
+        axis=node.get_int("axis", 1),
+        block=node.get_int("block_size", 0),
+        dtype=target,
+        name=node.name,
+    )
 
 
 @op("DynamicQuantizeLinear")
@@ -75,11 +87,18 @@ def _integer_conv(
     check_kernel(node, w)
     rank = x.rank - 2
     return convs.conv(
-        node.b, _centred(node, x, x_zero, "x"), _centred(node, w, w_zero, "w"), bias,
-        strides=node.get_ints("strides", [1] * rank), dilations=node.get_ints("dilations", [1] * rank),
-        pads=pads_of(node, rank), groups=node.get_int("group", 1), accumulate="i32", out_dtype="i32",
+        node.b,
+        _centred(node, x, x_zero, "x"),
+        _centred(node, w, w_zero, "w"),
+        bias,
+        strides=node.get_ints("strides", [1] * rank),
+        dilations=node.get_ints("dilations", [1] * rank),
+        pads=pads_of(node, rank),
+        groups=node.get_int("group", 1),
+        accumulate="i32",
+        out_dtype="i32",
         name=f"{node.name}.{suffix}" if suffix else node.name,
-    )  # fmt: skip
+    )
 
 
 def _centred(node: Node, x: Tensor, zero: Tensor | None, role: str) -> Tensor:

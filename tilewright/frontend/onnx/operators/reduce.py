@@ -45,9 +45,13 @@ def reduction(node: Node) -> Tensor:
 def arg_reduction(node: Node) -> Tensor:
     builder = ops.arg_max if node.operator == "ArgMax" else ops.arg_min
     return builder(
-        node.b, node.input(), axis=node.get_int("axis", 0), keepdims=bool(node.get_int("keepdims", 1)),
-        select_last_index=bool(node.get_int("select_last_index", 0)), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(),
+        axis=node.get_int("axis", 0),
+        keepdims=bool(node.get_int("keepdims", 1)),
+        select_last_index=bool(node.get_int("select_last_index", 0)),
+        name=node.name,
+    )
 
 
 @op("Hardmax")
@@ -59,9 +63,13 @@ def hardmax(node: Node) -> Tensor:
 def scan(node: Node) -> Tensor:
     builder = ops.cum_sum if node.operator == "CumSum" else ops.cum_prod
     return builder(
-        node.b, node.input(), axis=node.integer(1, "the axis"), exclusive=bool(node.get_int("exclusive", 0)),
-        reverse=bool(node.get_int("reverse", 0)), name=node.name,
-    )  # fmt: skip
+        node.b,
+        node.input(),
+        axis=node.integer(1, "the axis"),
+        exclusive=bool(node.get_int("exclusive", 0)),
+        reverse=bool(node.get_int("reverse", 0)),
+        name=node.name,
+    )
 
 
 @op("TopK")
@@ -71,6 +79,10 @@ def top_k(node: Node) -> tuple[Tensor, Tensor]:
         raise InvalidModel(f"k is {k}", help="0 or more")
     names = [name or "unused" for name in node.proto.output] + ["unused"]
     return ops.top_k(
-        node.b, node.input(), k, axis=node.get_int("axis", -1), largest=bool(node.get_int("largest", 1)),
+        node.b,
+        node.input(),
+        k,
+        axis=node.get_int("axis", -1),
+        largest=bool(node.get_int("largest", 1)),
         names=(node.scope.prefix + names[0], node.scope.prefix + names[1]),
-    )  # fmt: skip
+    )

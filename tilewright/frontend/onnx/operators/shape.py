@@ -119,9 +119,14 @@ def pad(node: Node) -> Tensor:
         before[axis], after[axis] = pads[position], pads[position + len(axes)]
     value = node.optional(2)
     return ops.pad(
-        node.b, x, before, after, mode=node.get_string("mode", "constant"), value=0 if value is None else value,
+        node.b,
+        x,
+        before,
+        after,
+        mode=node.get_string("mode", "constant"),
+        value=0 if value is None else value,
         name=node.name,
-    )  # fmt: skip
+    )
 
 
 @op("Trilu")
@@ -134,9 +139,13 @@ def trilu(node: Node) -> Tensor:
 @op("ReverseSequence")
 def reverse_sequence(node: Node) -> Tensor:
     return ops.reverse_sequence(
-        node.b, node.input(0), node.input(1), time_axis=node.get_int("time_axis", 0), batch_axis=node.get_int("batch_axis", 1),
+        node.b,
+        node.input(0),
+        node.input(1),
+        time_axis=node.get_int("time_axis", 0),
+        batch_axis=node.get_int("batch_axis", 1),
         name=node.name,
-    )  # fmt: skip
+    )
 
 
 @op("DepthToSpace")

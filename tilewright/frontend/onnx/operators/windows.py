@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from tilewright.errors import InvalidModel
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import conv as convs
@@ -35,10 +37,17 @@ def conv(node: Node) -> Tensor:
     check_kernel(node, w)
     rank = x.rank - 2
     return convs.conv(
-        node.b, x, w, node.optional(2), strides=node.get_ints("strides", [1] * rank),
-        dilations=node.get_ints("dilations", [1] * rank), pads=pads_of(node, rank), groups=node.get_int("group", 1),
-        out_dtype=x.dtype, name=node.name,
-    )  # fmt: skip
+        node.b,
+        x,
+        w,
+        node.optional(2),
+        strides=node.get_ints("strides", [1] * rank),
+        dilations=node.get_ints("dilations", [1] * rank),
+        pads=pads_of(node, rank),
+        groups=node.get_int("group", 1),
+        out_dtype=x.dtype,
+        name=node.name,
+    )
 
 
 @op("ConvTranspose")
@@ -48,42 +57,65 @@ def conv_transpose(node: Node) -> Tensor:
     rank = x.rank - 2
     shape = node.get_ints("output_shape", []) or None
     return convs.conv_transpose(
-        node.b, x, w, node.optional(2), strides=node.get_ints("strides", [1] * rank),
-        dilations=node.get_ints("dilations", [1] * rank), pads=pads_of(node, rank),
-        output_padding=node.get_ints("output_padding", [0] * rank), output_shape=shape[-rank:] if shape else None,
-        groups=node.get_int("group", 1), out_dtype=x.dtype, name=node.name,
-    )  # fmt: skip
+        node.b,
+        x,
+        w,
+        node.optional(2),
+        strides=node.get_ints("strides", [1] * rank),
+        dilations=node.get_ints("dilations", [1] * rank),
+        pads=pads_of(node, rank),
+        output_padding=node.get_ints("output_padding", [0] * rank),
+        output_shape=shape[-rank:] if shape else None,
+        groups=node.get_int("group", 1),
+        out_dtype=x.dtype,
+        name=node.name,
+    )
 
 
-def _window(node: Node) -> dict[str, object]:
+class _Window(TypedDict):
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    pads: Pads
+    ceil_mode: bool
+    name: str
+
+
+def _window(node: Node) -> _Window:
     """The attributes that all pooling operators share."""
     rank = node.input().rank - 2
     return {
-        "kernel": node.get_ints("kernel_shape"), "strides": node.get_ints("strides", [1] * rank),
-        "dilations": node.get_ints("dilations", [1] * rank), "pads": pads_of(node, rank),
-        "ceil_mode": bool(node.get_int("ceil_mode", 0)), "name": node.name,
-    }  # fmt: skip
+        "kernel": node.get_ints("kernel_shape"),
+        "strides": node.get_ints("strides", [1] * rank),
+        "dilations": node.get_ints("dilations", [1] * rank),
+        "pads": pads_of(node, rank),
+        "ceil_mode": bool(node.get_int("ceil_mode", 0)),
+        "name": node.name,
+    }
 
 
 @op("MaxPool")
 def max_pool(node: Node) -> tuple[Tensor, ...]:
     if sum(1 for name in node.proto.output if name) < 2:
-        return (pool.max_pool(node.b, node.input(), **_window(node)),)  # type: ignore[arg-type]
+        return (pool.max_pool(node.b, node.input(), **_window(node)),)
     column_major = bool(node.get_int("storage_order", 0))
     return pool.max_pool_indices(
-        node.b, node.input(), **_window(node), column_major=column_major  # type: ignore[arg-type]
-    )  # fmt: skip
+        node.b,
+        node.input(),
+        **_window(node),
+        column_major=column_major,
+    )
 
 
 @op("AveragePool")
 def average_pool(node: Node) -> Tensor:
     include = bool(node.get_int("count_include_pad", 0))
-    return pool.average_pool(node.b, node.input(), **_window(node), count_include_pad=include)  # type: ignore[arg-type]
+    return pool.average_pool(node.b, node.input(), **_window(node), count_include_pad=include)
 
 
 @op("LpPool")
 def lp_pool(node: Node) -> Tensor:
-    return pool.lp_pool(node.b, node.input(), p=node.get_int("p", 2), **_window(node))  # type: ignore[arg-type]
+    return pool.lp_pool(node.b, node.input(), p=node.get_int("p", 2), **_window(node))
 
 
 @op("GlobalAveragePool")
