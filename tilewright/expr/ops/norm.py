@@ -339,7 +339,7 @@ def _normalise(
     """
     require_float(x, where=name)
     wide = accumulator(x.dtype)
-    count = prod(static_shape(x.shape)[d] for d in dimensions)
+    count = prod(static_shape(tuple(x.shape[d] for d in dimensions)))
     axes = axes_of(x.shape)
     kept = tuple(Axis(axis.name, 1) if d in dimensions else axis for d, axis in enumerate(axes))
     ranges = {d: Axis(f"r{d}", x.shape[d]) for d in dimensions}

@@ -1,21 +1,26 @@
-"""Less common operators of the catalogue: capsule, per-sample and grouped products, block-circulant, shift, mean, scan.
+"""Less common operators: capsule, per-sample and grouped products, block-circulant, shift, mean, scan, depth-to-space.
 
 Definitions: spec 2, section 2.2 (BCM, SHO) and spec 3, section 2.2 (CAP, BCV, GFC, MEN, VAR, SCN).
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
-from tilewright.errors import ExtentMismatch
+from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Tensor, static_shape
+from tilewright.expr.core import Axis, Expr, Tensor, const, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import accumulator, contract, pad_node, require_equal, require_float, require_rank
 from tilewright.expr.ops.shape import reshape_indices
 from tilewright.expr.ops.window import Pads, PerDimension, Window
+
+#: Whether the channels of a block lie outside (DCR) or inside (CRD) those of depth.
+BlockOrder = Literal["DCR", "CRD"]
 
 
 def capsule_conv(
@@ -162,7 +167,7 @@ def channel_mean(
 ) -> Tensor:
     """Mean of every channel of x [N, C, …] as a matrix product: nodes flatten and ``M[i,j] = sum_x A[i,x] U[x,j]``.
 
-    A is x as C by N*…, U a constant column of ``1/(N*…)``; the result is [C, 1].
+    A is x as C by N*…, U a constant column of ``1/(N*…)`` in the type of x; the result is [C, 1].
     """
     require_float(x, where=name)
     rows = _channel_rows(b, x, where=name)
@@ -203,6 +208,54 @@ def scan(
     table = b.constant(triangle.astype(dtypes.numpy_dtype(a.dtype)), f"{name}.triangle")
     i, j, x = Axis("i", a.shape[0]), Axis("j", columns or length), Axis("x", length)
     return contract(b, [i, j], [a[i, x], table[x, j]], [x], accumulate=accumulate, out_dtype=out_dtype, name=name)
+
+
+def depth_to_space(
+    b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "depth_to_space"
+) -> Tensor:
+    """x [n, C*block**r, …] as [n, C, …*block] for r spatial dimensions: channels become places in blocks.
+
+    Channel of place p in a block: ``p*C + c`` in order DCR, ``c*block**r + p`` in order CRD (pixel shuffle).
+    """
+    require_rank(x, (3, 99), "[n, c, …]", where=name)
+    channels, *sizes = static_shape(x.shape[1:])
+    places = _places_per_block(block, len(sizes), where=name)
+    if channels % places:
+        near = max(1, channels // places) * places
+        raise ExtentMismatch(f"{channels} channels of {x} for blocks of {places}", where=name, help=f"give {near}")
+    depth = channels // places
+    n, c, *spatial = axes_of((x.shape[0], depth, *(size * block for size in sizes)))
+    place: Expr = const(0, INDEX)
+    for axis in spatial:
+        place = place * block + axis % block
+    channel = place * depth + c if order == "DCR" else c * places + place
+    return emit(b, (n, c, *spatial), x[(n, channel, *(axis // block for axis in spatial))], name=name)
+
+
+def space_to_depth(
+    b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "space_to_depth"
+) -> Tensor:
+    """The inverse of `depth_to_space`."""
+    require_rank(x, (3, 99), "[n, c, …]", where=name)
+    channels, *sizes = static_shape(x.shape[1:])
+    places = _places_per_block(block, len(sizes), where=name)
+    for size in sizes:
+        if size % block:
+            near = max(1, size // block) * block
+            raise ExtentMismatch(f"extent {size} of {x} in blocks of {block}", where=name, help=f"give {near}")
+    n, k, *spatial = axes_of((x.shape[0], channels * places, *(size // block for size in sizes)))
+    place, c = (k // channels, k % channels) if order == "DCR" else (k % places, k // places)
+    indices: list[Expr] = []
+    for axis in reversed(spatial):
+        indices.insert(0, axis * block + place % block)
+        place = place // block
+    return emit(b, (n, k, *spatial), x[(n, c, *indices)], name=name)
+
+
+def _places_per_block(block: int, rank: int, *, where: str) -> int:
+    if block < 1:
+        raise InvalidExpression(f"blocks of extent {block}", where=where, help="1 or more")
+    return int(block**rank)
 
 
 def _channel_rows(b: GraphBuilder, x: Tensor, *, where: str) -> Tensor:

@@ -181,6 +181,37 @@ def test_shift_moves_every_channel(kernel: int, dilation: int) -> None:
         assert np.array_equal(got[..., c], padded[:, top : top + 7, left : left + 5, c])
 
 
+@pytest.mark.parametrize("order", ["DCR", "CRD"])
+@pytest.mark.parametrize(("block", "sizes"), [(1, (3, 5)), (2, (3, 5)), (3, (1, 2)), (2, (5,)), (2, (2, 3, 1))])
+def test_depth_to_space_and_back(order: Any, block: int, sizes: tuple[int, ...]) -> None:
+    rank, depth = len(sizes), 3
+    x = np.random.default_rng(0).standard_normal((2, depth * block**rank, *sizes)).astype(np.float32)
+    b = GraphBuilder()
+    spread = special_ops.depth_to_space(b, b.input("x", x.shape, "f32"), block=block, order=order)
+    back = special_ops.space_to_depth(b, spread, block=block, order=order)
+    graph = b.finish([spread, back])
+    check_bounds(graph)
+    got, again = evaluate(graph, [x])
+    blocks = [block] * rank
+    apart = x.reshape(2, *blocks, depth, *sizes) if order == "DCR" else x.reshape(2, depth, *blocks, *sizes)
+    if order == "DCR":
+        apart = np.moveaxis(apart, rank + 1, 1)
+    pairs = [d for i in range(rank) for d in (2 + rank + i, 2 + i)]
+    want = apart.transpose(0, 1, *pairs).reshape(2, depth, *(size * block for size in sizes))
+    assert np.array_equal(got, want)
+    assert np.array_equal(again, x)
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (1, 6, 5, 4), "f32")
+    with pytest.raises(ExtentMismatch, match="6 channels of") as caught:
+        special_ops.depth_to_space(b, x, block=2)
+    assert caught.value.help == "give 4"
+    with pytest.raises(ExtentMismatch, match="extent 5 of"):
+        special_ops.space_to_depth(b, x, block=2)
+
+
 def test_data_dependent_index_is_the_only_one_without_an_affine_form() -> None:
     graph = catalogue.build("SHO")
     reads = [node for node in walk(graph.nodes[-1].body) if isinstance(node, Read) and node.tensor.rank == 4]

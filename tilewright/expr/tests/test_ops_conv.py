@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
-from tilewright.expr import GraphBuilder, Tensor
+from tilewright.expr import Dim, GraphBuilder, Tensor
 from tilewright.expr.dtypes import from_numpy
 from tilewright.expr.evaluate import evaluate
-from tilewright.expr.ops import conv
+from tilewright.expr.ops import conv, linalg, norm, pool
 
 Array = np.ndarray[Any, Any]
 
@@ -292,3 +292,18 @@ def test_transposed_conv_refuses_padding_that_leaves_nothing() -> None:
     with pytest.raises(ExtentMismatch, match="extent of 0 in spatial dimension 0") as caught:
         nodes_of(lambda b, *t: conv.conv_transpose(b, *t, pads=3), (1, 1, 5), (1, 1, 2))
     assert caught.value.help == "pad 1 less"
+
+
+def test_batches_of_an_extent_known_only_at_run_time() -> None:
+    b = GraphBuilder()
+    n = Dim("N", 1, 64)
+    x = b.input("x", (n, 3, 7, 7), "f32")  # type: ignore[arg-type]
+    w = b.input("w", (4, 3, 3, 3), "f32")
+    y = conv.conv(b, x, w, pads=1)
+    y = pool.max_pool(b, norm.layer_norm(b, y), (2, 2), strides=2)
+    out = norm.softmax(b, linalg.matmul(b, y, b.input("v", (3, 5), "f32")))
+    assert out.shape == (n, 4, 3, 5)
+    arrays = [random(2, 3, 7, 7), random(4, 3, 3, 3), random(3, 5)]
+    (got,) = evaluate(b.finish([out]), arrays)
+    assert got.shape == (2, 4, 3, 5)
+    assert np.allclose(got.sum(-1), 1, atol=1e-6)
