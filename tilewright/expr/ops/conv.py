@@ -58,20 +58,14 @@ def conv(
     places = window.places(spatial, kernel)
     batch = Axis("b", x.shape[0])
     if channels == "split":
-        require_equal(
-            x.shape[1],
-            w.shape[0],
-            f"{x} has {x.shape[1]} groups, {w} has {w.shape[0]}",
-            where=name,
-            help="make them equal",
-        )
+        _check_split_groups(x, w, groups, where=name)
         _check_channels(x, x.shape[2], w, w.shape[2], where=name)
         g, k, rc = Axis("g", w.shape[0]), Axis("k", w.shape[1]), Axis("rc", w.shape[2])
         outputs: tuple[Axis, ...] = (g, k)
         reduce: tuple[Axis, ...] = (rc, *kernel)
         factors = [padded[(batch, g, rc, *places)], w[(g, k, rc, *kernel)]]
     else:
-        _, inputs, filters, per_group = static_shape((1, x.shape[1], w.shape[0], w.shape[1]))
+        inputs, filters, per_group = static_shape((x.shape[1], w.shape[0], w.shape[1]))
         check_groups(x, inputs, groups, where=name)
         check_groups(w, filters, groups, where=name)
         _check_channels(x, inputs // groups, w, per_group, where=name)
@@ -200,7 +194,7 @@ def conv_transpose(
     flipped = tuple(size - 1 - axis for size, axis in zip(kernel_sizes, kernel, strict=True))
     batch = Axis("b", x.shape[0])
     if channels == "split":
-        _check_channels(x, x.shape[1], w, w.shape[0], where=name)
+        _check_split_groups(x, w, groups, where=name)
         _check_channels(x, x.shape[2], w, w.shape[1], where=name)
         g, rc, k = Axis("g", w.shape[0]), Axis("rc", w.shape[1]), Axis("k", w.shape[2])
         outputs: tuple[Axis, ...] = (g, k)
@@ -251,6 +245,14 @@ def _check_channels(x: Tensor, have: Extent, w: Tensor, need: Extent, *, where: 
         where=where,
         help=f"give kernels that read {have} channels, or change the number of groups",
     )
+
+
+def _check_split_groups(x: Tensor, w: Tensor, groups: int, *, where: str) -> None:
+    """Input and weights have one group dimension; an argument `groups` other than the default must agree with it."""
+    have = x.shape[1]
+    require_equal(have, w.shape[0], f"{x} has {have} groups, {w} has {w.shape[0]}", where=where, help="make them equal")
+    if groups != 1:
+        require_equal(have, groups, f"{x} has {have} groups, not {groups}", where=where, help="leave out `groups`")
 
 
 def _kernel_shape(channels: Channels) -> str:

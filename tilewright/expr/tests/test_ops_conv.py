@@ -259,6 +259,8 @@ ERRORS = [
     ({}, [(1, 3, 8, 8), (4, 3, 3)], "has rank 3", "rank 4"),
     ({}, [(1, 3), (4, 3)], "has rank 2", "at least 3"),
     ({}, [(1, 3, 8), (4, 3, 3), (3,)], "bias x2: f32[3] for 4 output channels", "[4]"),
+    ({"channels": "split"}, [(1, 2, 3, 8), (3, 2, 3, 3)], "has 2 groups, x1: f32[3, 2, 3, 3] has 3", "equal"),
+    ({"channels": "split", "groups": 3}, [(1, 2, 3, 8), (2, 2, 3, 3)], "has 2 groups, not 3", "leave out"),
     ({}, [(1, 3, 8), (4, 3, 0)], "a kernel of extent 0", "1 or more"),
 ]
 
