@@ -1,0 +1,1 @@
+"""Code generation: tile programs to machine code, one folder per target."""

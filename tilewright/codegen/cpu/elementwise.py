@@ -1,0 +1,321 @@
+"""Element arithmetic: one function per operation of `arith`, `math` and the element operations of `tile`.
+
+Each works on one register (a scalar or a vector). bf16 has no arithmetic here: `lower` computes in f32 and casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import BFloat16Type
+from xdsl.ir import Operation
+
+from tilewright.codegen.cpu.math import MATH
+from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.cpu.values import (
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    intrinsic,
+    lanes_of,
+    llvm_type,
+    mangle,
+    scalar_type,
+    splat,
+    with_lanes,
+)
+from tilewright.kernel import dialect as tile
+
+Emit = Callable[..., ir.Value]
+
+
+def emit_element(builder: ir.IRBuilder, target: Target, op: Operation, args: list[ir.Value]) -> ir.Value:
+    """One register of the result of an element operation, from the registers of its operands."""
+    return ELEMENT[type(op)](builder, target, op, *args)
+
+
+def _binary(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    return getattr(builder, name)(a, b)
+
+
+def _divide(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Integer division that cannot trap: by 0 it gives 0, and the most negative value by -1 wraps."""
+    signed = name in ("sdiv", "srem", "floor")
+    one, zero = constant(b.type, 1), constant(b.type, 0)
+    is_zero = builder.icmp_signed("==", b, zero)
+    unsafe = is_zero
+    if signed:
+        minus = constant(b.type, -1)
+        is_minus = builder.icmp_signed("==", b, minus)
+        unsafe = builder.or_(is_zero, is_minus)
+    safe = builder.select(unsafe, one, b)
+    divide = builder.sdiv if signed else builder.udiv
+    remainder = builder.srem if signed else builder.urem
+    if name in ("srem", "urem"):
+        return builder.select(unsafe, zero, remainder(a, safe))
+    quotient = divide(a, safe)
+    if name == "floor":
+        rest = builder.sub(a, builder.mul(quotient, safe))
+        apart = builder.icmp_signed("<", builder.xor(rest, safe), zero)
+        inexact = builder.icmp_signed("!=", rest, zero)
+        quotient = builder.sub(quotient, builder.zext(builder.and_(apart, inexact), quotient.type))
+    if signed:
+        quotient = builder.select(is_minus, builder.sub(zero, a), quotient)
+    return builder.select(is_zero, zero, quotient)
+
+
+def _shift(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    """A shift by the width or more gives 0 (or the sign, for an arithmetic one), as in NumPy."""
+    width = scalar_type(a).width
+    inside = builder.icmp_unsigned("<", b, constant(b.type, width))
+    if name == "ashr":
+        return builder.ashr(a, builder.select(inside, b, constant(b.type, width - 1)))
+    shifted = getattr(builder, name)(a, builder.select(inside, b, constant(b.type, 0)))
+    return builder.select(inside, shifted, constant(a.type, 0))
+
+
+def _extreme(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Float maximum or minimum where NaN wins: ``a > b or a is NaN ? a : b``; one instruction against a constant."""
+    sign = ">" if name == "max" else "<"
+    if isinstance(b, ir.Constant):
+        a, b = b, a
+    if isinstance(a, ir.Constant):  # a is not NaN, so NaN can only come from b, which the false branch gives
+        return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
+    larger = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
+    return builder.select(builder.fcmp_unordered("uno", a, a), a, larger)
+
+
+def _integer_extreme(
+    signed: bool, sign: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value
+) -> ir.Value:
+    compare = builder.icmp_signed if signed else builder.icmp_unsigned
+    return builder.select(compare(sign, a, b), a, b)
+
+
+def _intrinsic1(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    return intrinsic(builder, f"llvm.{name}.{mangle(a.type)}", a.type, [a])
+
+
+def _abs_integer(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    zero = constant(a.type, 0)
+    return builder.select(builder.icmp_signed("<", a, zero), builder.sub(zero, a), a)
+
+
+def _fneg(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    return builder.fneg(a)
+
+
+def _fma(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    return fma(builder, target, a, b, c)
+
+
+def fma(builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """``a * b + c``, fused where the target can (elsewhere LLVM would call a library)."""
+    name = "fma" if target.fma else "fmuladd"
+    return intrinsic(builder, f"llvm.{name}.{mangle(a.type)}", a.type, [a, b, c])
+
+
+def _function(name: str, builder: ir.IRBuilder, target: Target, op: Operation, *args: ir.Value) -> ir.Value:
+    if scalar_type(args[0]) == F16:
+        wide = [convert_half_to_float(builder, target, arg) for arg in args]
+        return convert_float_to_half(builder, target, MATH[name](builder, *wide))
+    return MATH[name](builder, *args)
+
+
+def _compare(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    assert isinstance(op, tile.CompareOp)
+    sign = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate.data]
+    if isinstance(scalar_type(a), ir.IntType):
+        compare = builder.icmp_unsigned if op.unsigned or scalar_type(a).width == 1 else builder.icmp_signed
+        return compare(sign, a, b)
+    return builder.fcmp_unordered(sign, a, b) if sign == "!=" else builder.fcmp_ordered(sign, a, b)
+
+
+def _select(builder: ir.IRBuilder, target: Target, op: Operation, c: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(c, a, b)
+
+
+def _index_cast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    wanted = with_lanes(llvm_type(tile.element(op.results[0])), lanes_of(a))
+    if wanted == a.type:
+        return a
+    return builder.sext(a, wanted) if scalar_type(a).width < wanted.width else builder.trunc(a, wanted)
+
+
+def _bitcast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    wanted = with_lanes(llvm_type(tile.element(op.results[0])), lanes_of(a))
+    return a if wanted == a.type else builder.bitcast(a, wanted)
+
+
+def _cast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+    assert isinstance(op, tile.CastOp)
+    source, wanted = tile.element(op.value), tile.element(op.result)
+    if source == wanted:
+        return a
+    if isinstance(source, BFloat16Type):
+        a = convert_bfloat_to_float(builder, a)
+    to_bfloat = isinstance(wanted, BFloat16Type)
+    to = F32 if to_bfloat else llvm_type(wanted)
+    value = _convert(builder, target, a, to, bool(op.unsigned))
+    return convert_float_to_bfloat(builder, value) if to_bfloat else value
+
+
+def _convert(builder: ir.IRBuilder, target: Target, a: ir.Value, to: ir.Type, unsigned: bool) -> ir.Value:
+    source, lanes = scalar_type(a), lanes_of(a)
+    wanted = with_lanes(to, lanes)
+    if a.type == wanted:
+        return a
+    if isinstance(source, ir.IntType) and isinstance(to, ir.IntType):
+        if to.width == 1:
+            return builder.icmp_unsigned("!=", a, constant(a.type, 0))
+        if to.width < source.width:
+            return builder.trunc(a, wanted)
+        return builder.zext(a, wanted) if unsigned or source.width == 1 else builder.sext(a, wanted)
+    if isinstance(source, ir.IntType):
+        through = F32 if to == F16 else to
+        typed = with_lanes(through, lanes)
+        number = builder.uitofp(a, typed) if unsigned or source.width == 1 else builder.sitofp(a, typed)
+        return convert_float_to_half(builder, target, number) if to == F16 else number
+    if source == F16:
+        return _convert(builder, target, convert_half_to_float(builder, target, a), to, unsigned)
+    if isinstance(to, ir.IntType):
+        if to.width == 1:
+            return builder.fcmp_unordered("!=", a, constant(a.type, 0.0))
+        name = "fptoui" if unsigned else "fptosi"
+        return intrinsic(builder, f"llvm.{name}.sat.{mangle(wanted)}.{mangle(a.type)}", wanted, [a])
+    if to == F16:
+        narrow = builder.fptrunc(a, with_lanes(F32, lanes)) if source == F64 else a
+        return convert_float_to_half(builder, target, narrow)
+    return builder.fpext(a, wanted) if to == F64 else builder.fptrunc(a, wanted)
+
+
+def convert_half_to_float(builder: ir.IRBuilder, target: Target, a: ir.Value) -> ir.Value:
+    """f16 to f32: the hardware's conversion, or exact integer arithmetic where there is none."""
+    wide = with_lanes(F32, lanes_of(a))
+    if target.has("f16c") or not target.x86:
+        return builder.fpext(a, wide)
+    bits_type = with_lanes(I32, lanes_of(a))
+    bits = builder.zext(builder.bitcast(a, with_lanes(I16, lanes_of(a))), bits_type)
+    sign = builder.shl(builder.and_(bits, constant(bits_type, 0x8000)), constant(bits_type, 16))
+    magnitude = builder.shl(builder.and_(bits, constant(bits_type, 0x7FFF)), constant(bits_type, 13))
+    # Scaling by 2^112 rebuilds the exponent and makes denormals right; infinities and NaN keep the largest exponent.
+    scaled = builder.fmul(builder.bitcast(magnitude, wide), constant(wide, 2.0**112))
+    special = builder.icmp_unsigned(">=", magnitude, constant(bits_type, 0x0F800000))
+    patched = builder.or_(magnitude, constant(bits_type, 0x7F800000))
+    result = builder.select(special, patched, builder.bitcast(scaled, bits_type))
+    return builder.bitcast(builder.or_(result, sign), wide)
+
+
+def convert_float_to_half(builder: ir.IRBuilder, target: Target, a: ir.Value) -> ir.Value:
+    """f32 to f16, to nearest even."""
+    narrow = with_lanes(F16, lanes_of(a))
+    if target.has("f16c") or not target.x86:
+        return builder.fptrunc(a, narrow)
+    bits_type, half_bits = with_lanes(I32, lanes_of(a)), with_lanes(I16, lanes_of(a))
+
+    def word(value: int) -> ir.Constant:
+        return constant(bits_type, value)
+
+    bits = builder.bitcast(a, bits_type)
+    sign = builder.lshr(builder.and_(bits, word(0x80000000)), word(16))
+    magnitude = builder.and_(bits, word(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(magnitude, word(13)), word(1))
+    rounded = builder.add(builder.add(magnitude, word(0xC8000FFF)), odd)  # exponent bias 127 to 15, half an ulp
+    normal = builder.lshr(rounded, word(13))
+    # Below 2^-14 the addition of 0.5 aligns the last place of a denormal half with the last place of the float.
+    aligned = builder.fadd(builder.bitcast(magnitude, a.type), constant(a.type, 0.5))
+    denormal = builder.sub(builder.bitcast(aligned, bits_type), word(0x3F000000))
+    infinite = builder.select(builder.icmp_unsigned(">", magnitude, word(0x7F800000)), word(0x7E00), word(0x7C00))
+    result = builder.select(builder.icmp_unsigned("<", magnitude, word(0x38800000)), denormal, normal)
+    result = builder.select(builder.icmp_unsigned(">=", magnitude, word(0x47800000)), infinite, result)
+    return builder.bitcast(builder.trunc(builder.or_(result, sign), half_bits), narrow)
+
+
+def convert_bfloat_to_float(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """bf16 bits to f32: exact."""
+    wide = builder.zext(a, with_lanes(I32, lanes_of(a)))
+    return builder.bitcast(builder.shl(wide, constant(wide.type, 16)), with_lanes(F32, lanes_of(a)))
+
+
+def convert_float_to_bfloat(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """f32 to bf16 bits, to nearest even; NaN stays a quiet NaN."""
+    type_ = with_lanes(I32, lanes_of(a))
+    bits = builder.bitcast(a, type_)
+    odd = builder.and_(builder.lshr(bits, constant(type_, 16)), constant(type_, 1))
+    rounded = builder.add(builder.add(bits, constant(type_, 0x7FFF)), odd)
+    quiet = builder.or_(bits, constant(type_, 0x00400000))
+    chosen = builder.select(builder.fcmp_unordered("uno", a, a), quiet, rounded)
+    return builder.trunc(builder.lshr(chosen, constant(type_, 16)), with_lanes(I16, lanes_of(a)))
+
+
+def constant(type_: ir.Type, value: Any) -> ir.Constant:
+    """A constant of a scalar or vector type, `value` in every lane."""
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
+    return ir.Constant(type_, value)
+
+
+ELEMENT: dict[type[Operation], Emit] = {
+    arith.AddfOp: partial(_binary, "fadd"),
+    arith.SubfOp: partial(_binary, "fsub"),
+    arith.MulfOp: partial(_binary, "fmul"),
+    arith.DivfOp: partial(_binary, "fdiv"),
+    arith.NegfOp: _fneg,
+    arith.MaximumfOp: partial(_extreme, "max"),
+    arith.MinimumfOp: partial(_extreme, "min"),
+    arith.AddiOp: partial(_binary, "add"),
+    arith.SubiOp: partial(_binary, "sub"),
+    arith.MuliOp: partial(_binary, "mul"),
+    arith.AndIOp: partial(_binary, "and_"),
+    arith.OrIOp: partial(_binary, "or_"),
+    arith.XOrIOp: partial(_binary, "xor"),
+    arith.DivSIOp: partial(_divide, "sdiv"),
+    arith.DivUIOp: partial(_divide, "udiv"),
+    arith.RemSIOp: partial(_divide, "srem"),
+    arith.RemUIOp: partial(_divide, "urem"),
+    arith.FloorDivSIOp: partial(_divide, "floor"),
+    arith.ShLIOp: partial(_shift, "shl"),
+    arith.ShRSIOp: partial(_shift, "ashr"),
+    arith.ShRUIOp: partial(_shift, "lshr"),
+    arith.MaxSIOp: partial(_integer_extreme, True, ">"),
+    arith.MinSIOp: partial(_integer_extreme, True, "<"),
+    arith.MaxUIOp: partial(_integer_extreme, False, ">"),
+    arith.MinUIOp: partial(_integer_extreme, False, "<"),
+    arith.IndexCastOp: _index_cast,
+    arith.BitcastOp: _bitcast,
+    math.AbsFOp: partial(_intrinsic1, "fabs"),
+    math.AbsIOp: _abs_integer,
+    math.SqrtOp: partial(_intrinsic1, "sqrt"),
+    math.FloorOp: partial(_intrinsic1, "floor"),
+    math.CeilOp: partial(_intrinsic1, "ceil"),
+    math.TruncOp: partial(_intrinsic1, "trunc"),
+    math.RoundEvenOp: partial(_intrinsic1, "roundeven"),
+    math.FmaOp: _fma,
+    math.ExpOp: partial(_function, "exp"),
+    math.LogOp: partial(_function, "log"),
+    math.TanhOp: partial(_function, "tanh"),
+    math.ErfOp: partial(_function, "erf"),
+    math.PowFOp: partial(_function, "pow"),
+    math.SinOp: partial(_function, "sin"),
+    math.CosOp: partial(_function, "cos"),
+    math.TanOp: partial(_function, "tan"),
+    math.AsinOp: partial(_function, "asin"),
+    math.AcosOp: partial(_function, "acos"),
+    math.AtanOp: partial(_function, "atan"),
+    math.SinhOp: partial(_function, "sinh"),
+    math.CoshOp: partial(_function, "cosh"),
+    math.AsinhOp: partial(_function, "asinh"),
+    math.AcoshOp: partial(_function, "acosh"),
+    math.AtanhOp: partial(_function, "atanh"),
+    tile.CompareOp: _compare,
+    tile.SelectOp: _select,
+    tile.CastOp: _cast,
+}
+
+__all__ = ["ELEMENT", "constant", "emit_element", "fma", "splat"]

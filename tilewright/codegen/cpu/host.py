@@ -1,0 +1,153 @@
+"""The host sequence of a module (`tile.main`) to LLVM IR: the exported function `tw_main` of the binary interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter
+from tilewright.codegen.cpu.memory import NONTEMPORAL_ALIGNMENTS
+from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.cpu.values import I8, I32, I64, POINTER
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+
+#: Fields of the call structure, in order (docs/developers/design.md, "Object code").
+FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
+ENTRY = "tw_main"
+PARALLEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER, I64])
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the host sequence, for reports."""
+
+    kernel: str
+    programs: int
+    flops: int
+    bytes: int
+
+
+def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[ir.Function, int]:
+    """The exported form of a kernel, `void (args, thread, begin, end)`, and its scratch bytes per thread.
+
+    A kernel with non-temporal stores is emitted once per alignment of its views, chosen when it is called.
+    """
+    name = func.sym_name.data
+    streams = any(isinstance(op, tile.StoreOp) and op.nontemporal is not None for op in tile.operations(func.body))
+    variants = NONTEMPORAL_ALIGNMENTS if streams else (0,)
+    bodies, scratch_bytes = [], 0
+    for alignment in variants:
+        emitter = KernelEmitter(module, target, func, f"{name}.aligned{alignment}", alignment)
+        emitter.emit()
+        bodies.append(emitter.function)
+        scratch_bytes = emitter.scratch_bytes
+    function = ir.Function(module, KERNEL_TYPE, f"kernel.{name}")
+    function.linkage = "internal"
+    args, thread, begin, end = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    count = len(func.body.block.args)
+
+    def argument(number: int) -> ir.Value:
+        place = builder.gep(args, [I64(number)], source_etype=POINTER)
+        return builder.load(place, typ=POINTER)
+
+    views = [argument(number) for number in range(count)]
+    base, stride = argument(count), builder.ptrtoint(argument(count + 1), I64)
+    scratch = builder.gep(base, [builder.mul(thread, stride)], source_etype=I8)
+    stored = _streamed_views(func)
+    bits: ir.Value = I64(0)
+    for number in stored:
+        bits = builder.or_(bits, builder.ptrtoint(views[number], I64))
+    for alignment, body in zip(variants, bodies, strict=True):
+        if alignment:
+            aligned = builder.icmp_unsigned("==", builder.and_(bits, I64(alignment - 1)), I64(0))
+            with builder.if_then(aligned):
+                builder.call(body, [*views, scratch, begin, end])
+                builder.ret_void()
+        else:
+            builder.call(body, [*views, scratch, begin, end])
+            builder.ret_void()
+    return function, scratch_bytes
+
+
+def _streamed_views(func: tile.FuncOp) -> list[int]:
+    arguments = list(func.body.block.args)
+    stores = (op for op in tile.operations(func.body) if isinstance(op, tile.StoreOp) and op.nontemporal is not None)
+    return sorted({arguments.index(op.view) for op in stores if op.view in arguments})  # type: ignore[arg-type]
+
+
+def emit_host(
+    module: ir.Module,
+    target: Target,
+    program: ModuleOp,
+    kernels: dict[str, tuple[ir.Function, tile.FuncOp]],
+    scratch_bytes: int,
+) -> list[Launch]:
+    """`i32 tw_main(ptr call)`: resolves buffers, fills the argument arrays and runs the launches in order."""
+    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
+    if main is None:
+        raise InvalidProgram("the module has no tile.main")
+    function = ir.Function(module, ir.FunctionType(I32, [POINTER]), ENTRY)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    (call,) = function.args
+
+    def field(name: str) -> ir.Value:
+        return builder.load(builder.gep(call, [I64(FIELDS.index(name))], source_etype=POINTER), typ=POINTER)
+
+    fields = {name: field(name) for name in FIELDS}
+    parallel = fields["parallel"]
+    parallel.function_type = PARALLEL_TYPE  # an opaque pointer does not carry the type of what it points to
+    launches = [op for op in main.body.block.ops if isinstance(op, tile.LaunchOp)]
+    slots = max((len(op.arguments) for op in launches), default=0) + 2
+    with builder.goto_entry_block():
+        arguments = builder.alloca(ir.ArrayType(POINTER, slots))
+    views: dict[SSAValue, ir.Value] = {}
+    found: list[Launch] = []
+    for op in main.body.block.ops:
+        if isinstance(op, tile.BufferOp):
+            views[op.result] = _buffer(builder, op, fields)
+        elif isinstance(op, tile.LaunchOp):
+            name = op.kernel.root_reference.data
+            if name not in kernels:
+                raise InvalidProgram(f"launches unknown kernel {name!r}", help=f"one of {', '.join(kernels)}")
+            kernel, func = kernels[name]
+            given, wanted = [a.type for a in op.arguments], list(func.function_type.inputs.data)
+            if given != wanted:
+                raise InvalidProgram(f"kernel {name} takes {wanted}, is launched with {given}")
+            passed = [views[argument] for argument in op.arguments]
+            stride = builder.inttoptr(I64(scratch_bytes), POINTER)
+            for number, pointer in enumerate([*passed, fields["scratch"], stride]):
+                builder.store(pointer, builder.gep(arguments, [I64(number)], source_etype=POINTER))
+            _stamp(builder, target, fields["profile"], 2 * len(found))
+            builder.call(parallel, [fields["pool"], kernel, arguments, I64(func.programs)])
+            _stamp(builder, target, fields["profile"], 2 * len(found) + 1)
+            cost = func.cost.data if func.cost is not None else {}
+            numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
+            found.append(Launch(name, func.programs, numbers.get("flops", 0), numbers.get("bytes", 0)))
+        else:
+            raise InvalidProgram(f"operation {op.name} in tile.main")
+    builder.ret(I32(0))
+    return found
+
+
+def _stamp(builder: ir.IRBuilder, target: Target, profile: ir.Value, slot: int) -> None:
+    """Store the cycle counter in the profile, where there is one."""
+    wanted = builder.icmp_unsigned("!=", builder.ptrtoint(profile, I64), I64(0))
+    with builder.if_then(wanted, likely=False):
+        name = "llvm.readcyclecounter" if target.x86 else "llvm.readsteadycounter"
+        counter = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(I64, []), name)
+        builder.store(builder.call(counter, []), builder.gep(profile, [I64(slot)], source_etype=I64))
+
+
+def _buffer(builder: ir.IRBuilder, op: tile.BufferOp, fields: dict[str, ir.Value]) -> ir.Value:
+    number = op.index.value.data
+    space = op.space.data
+    if space in ("input", "output"):
+        place = builder.gep(fields[f"{space}s"], [I64(number)], source_etype=POINTER)
+        return builder.load(place, typ=POINTER)
+    base = fields["constants" if space == "constant" else "arena"]
+    return builder.gep(base, [I64(number)], source_etype=I8)

@@ -1,0 +1,500 @@
+"""One kernel of a tile program to LLVM IR: walks its operations and keeps the registers of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, MemRefType
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.codegen.cpu import memory
+from tilewright.codegen.cpu.dot import emit_dot, group_of
+from tilewright.codegen.cpu.elementwise import ELEMENT, constant, emit_element
+from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.cpu.values import (
+    F16,
+    F32,
+    F64,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    POINTER,
+    TileValue,
+    chunks_of,
+    from_scalars,
+    lane_pieces,
+    lanes_of,
+    llvm_type,
+    row_count,
+    row_width,
+    scalar_type,
+    splat,
+    with_lanes,
+)
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+
+KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, I64])
+SCRATCH_ALIGNMENT = 64
+
+
+class KernelEmitter:
+    """Emits the programs of one `tile.func`.
+
+    `scratch_bytes` is what its allocations need per thread; `nontemporal` the alignment that stores around the caches may assume.
+    """
+
+    def __init__(self, module: ir.Module, target: Target, func: tile.FuncOp, name: str, nontemporal: int) -> None:
+        self.target = target
+        self.func = func
+        self.nontemporal = nontemporal
+        self.values: dict[SSAValue, TileValue] = {}
+        self.pointers: dict[SSAValue, ir.Value] = {}
+        self.scratch_bytes = 0
+        count = len(func.body.block.args)
+        type_ = ir.FunctionType(ir.VoidType(), [POINTER] * (count + 1) + [I64, I64])
+        self.function = ir.Function(module, type_, name)
+        self.function.linkage = "internal"
+        self.function.attributes.add("nounwind")
+        self.function.attributes.add("noinline")
+        for argument in self.function.args[: count + 1]:
+            argument.add_attribute("noalias")
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    def emit(self) -> None:
+        """The loop over the programs of this call and the body of one program."""
+        *views, scratch, begin, end = self.function.args
+        for argument, pointer in zip(self.func.body.block.args, views, strict=True):
+            self.pointers[argument] = pointer
+        self.scratch = scratch
+        self._loop(begin, end, I64(1), [], self._program)
+        if self.nontemporal and self.target.x86:
+            fence = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse.sfence"
+            function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, fence, name)
+            self.builder.call(function, [])
+        self.builder.ret_void()
+
+    def _program(self, linear: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        """Coordinates from the linear number (last axis fastest), then the body."""
+        self.coordinates: list[ir.Value] = []
+        rest = linear
+        for extent in reversed(self.func.extents):
+            self.coordinates.insert(0, rest if extent != 1 else I64(0))
+            if extent != 1:
+                self.coordinates[0] = self.builder.urem(rest, I64(extent))
+                rest = self.builder.udiv(rest, I64(extent))
+        self._block(self.func.body.block)
+        return []
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            handler = HANDLERS.get(type(op))
+            if handler is not None:
+                handler(self, op)
+            elif type(op) in ELEMENT:
+                self._element(op)
+            else:
+                raise InvalidProgram(f"no machine code for operation {op.name} in kernel {self.func.sym_name.data}")
+
+    # Values ---------------------------------------------------------------------------------------------------
+
+    def scalar(self, value: SSAValue) -> ir.Value:
+        return self.values[value].scalar
+
+    def _element(self, op: Operation) -> None:
+        operands = [self.values[operand] for operand in op.operands]
+        extents = tile.shape(op.results[0])
+        if isinstance(op, tile.SelectOp) and not tile.shape(op.condition) and extents:
+            operands[0] = operands[1].like([operands[0].scalar] * len(operands[1].flat()))
+        registers = [
+            emit_element(self.builder, self.target, op, list(column))
+            for column in zip(*(operand.flat() for operand in operands), strict=True)
+        ]
+        width = len(operands[-1].rows[0])
+        rows = tuple(tuple(registers[r * width : (r + 1) * width]) for r in range(len(operands[-1].rows)))
+        self.values[op.results[0]] = TileValue(extents, rows)
+
+    def _constant(self, op: arith.ConstantOp) -> None:
+        attribute = op.value
+        if isinstance(attribute, IntegerAttr | FloatAttr):
+            value = _scalar_constant(tile.element(op.result), attribute.value.data)
+            self.values[op.result] = TileValue((), ((value,),))
+            return
+        if isinstance(attribute, DenseIntOrFPElementsAttr) and attribute.is_splat():
+            value = _scalar_constant(tile.element(op.result), attribute.get_values()[0])
+            self.values[op.result] = self._repeat(value, tile.shape(op.result))
+            return
+        raise InvalidProgram(f"constant {attribute} is not a number or a splat")
+
+    def _repeat(self, value: ir.Value, extents: tuple[int, ...]) -> TileValue:
+        row = tuple(splat(self.builder, value, length) for length in chunks_of(row_width(extents), self.target.lanes))
+        return TileValue(extents, (row,) * row_count(extents))
+
+    def _program_id(self, op: tile.ProgramIdOp) -> None:
+        axis = op.axis.value.data
+        if axis >= len(self.coordinates):
+            raise InvalidProgram(f"axis {axis} of a grid of {len(self.coordinates)} axes")
+        self.values[op.result] = TileValue((), ((self.coordinates[axis],),))
+
+    def _iota(self, op: tile.IotaOp) -> None:
+        extents, axis, lanes = tile.shape(op.result), op.axis.value.data, self.target.lanes
+        if axis < len(extents) - 1:
+            inner = 1
+            for extent in extents[axis + 1 : -1]:
+                inner *= extent
+            numbers = [(row // inner) % extents[axis] for row in range(row_count(extents))]
+            rows = tuple(
+                tuple(splat(self.builder, I64(number), length) for length in chunks_of(row_width(extents), lanes))
+                for number in numbers
+            )
+            self.values[op.result] = TileValue(extents, rows)
+            return
+        row, start = [], 0
+        for length in chunks_of(row_width(extents), lanes):
+            numbers = [I64(start + lane) for lane in range(length)]
+            row.append(numbers[0] if length == 1 else ir.Constant(ir.VectorType(I64, length), numbers))
+            start += length
+        self.values[op.result] = TileValue(extents, (tuple(row),) * row_count(extents))
+
+    def _broadcast(self, op: tile.BroadcastOp) -> None:
+        source, extents = tile.shape(op.value), tile.shape(op.result)
+        value = self.values[op.value]
+        if not source:
+            self.values[op.result] = self._repeat(value.scalar, extents)
+            return
+        rows = value.rows
+        if source[-1] != extents[-1]:
+            lengths = chunks_of(extents[-1], self.target.lanes)
+            rows = tuple(tuple(splat(self.builder, row[0], length) for length in lengths) for row in rows)
+        for axis in reversed(range(len(extents) - 1)):
+            if source[axis] != extents[axis]:
+                inner = row_count((*extents[axis + 1 :],)) if axis + 1 < len(extents) else 1
+                groups = [rows[i : i + inner] for i in range(0, len(rows), inner)]
+                rows = tuple(row for group in groups for _ in range(extents[axis]) for row in group)
+        self.values[op.result] = TileValue(extents, tuple(rows))
+
+    def _reshape(self, op: tile.ReshapeOp) -> None:
+        extents, value = tile.shape(op.result), self.values[op.value]
+        if row_width(extents) == row_width(value.shape):
+            self.values[op.result] = TileValue(extents, value.rows)
+            return
+        scalars = [piece for row in value.rows for piece in lane_pieces(self.builder, row)]
+        width = row_width(extents)
+        rows = (from_scalars(self.builder, scalars[i : i + width], self.target.lanes) for i in range(0, len(scalars), width))
+        self.values[op.result] = TileValue(extents, tuple(rows))
+
+    def _reduce(self, op: tile.ReduceOp) -> None:
+        extents, axis, value = tile.shape(op.value), op.axis.value.data, self.values[op.value]
+        combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
+        if axis == len(extents) - 1:
+            rows = tuple((self._horizontal(row, combine),) for row in value.rows)
+            self.values[op.result] = TileValue(tile.shape(op.result), rows)
+            return
+        inner = row_count(extents[axis + 1 :]) if axis + 1 < len(extents) - 1 else 1
+        count, reduced = extents[axis], []
+        for start in range(0, len(value.rows), inner * count):
+            for lane in range(inner):
+                group = [value.rows[start + step * inner + lane] for step in range(count)]
+                reduced.append(tuple(self._tree(list(column), combine) for column in zip(*group, strict=True)))
+        self.values[op.result] = TileValue(tile.shape(op.result), tuple(reduced))
+
+    def _tree(self, values: list[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+        while len(values) > 1:
+            pairs = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+            values = pairs + (values[-1:] if len(values) % 2 else [])
+        return values[0]
+
+    def _horizontal(self, row: tuple[ir.Value, ...], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+        """Combine all elements of a row: vectors of one length first, then halves of the vector, then what is left."""
+        full = [register for register in row if lanes_of(register) == lanes_of(row[0])]
+        rest = [piece for register in row[len(full) :] for piece in lane_pieces(self.builder, [register])]
+        vector = self._tree(full, combine)
+        while lanes_of(vector) > 1 and lanes_of(vector) % 2 == 0:
+            half = lanes_of(vector) // 2
+            halves = [
+                self.builder.shuffle_vector(
+                    vector, vector, ir.Constant(ir.VectorType(I32, half), [I32(start + lane) for lane in range(half)])
+                )
+                for start in (0, half)
+            ]
+            low, high = (self.builder.extract_element(part, I32(0)) if half == 1 else part for part in halves)
+            vector = combine(low, high)
+        return self._tree([*lane_pieces(self.builder, [vector]), *rest], combine)
+
+    def _combiner(
+        self, kind: str, element_type: object, unsigned: bool
+    ) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        floating = not isinstance(llvm_type(element_type), ir.IntType)  # type: ignore[arg-type]
+        kinds: dict[tuple[str, bool], type[Operation]] = {
+            ("sum", True): arith.AddfOp,
+            ("prod", True): arith.MulfOp,
+            ("max", True): arith.MaximumfOp,
+            ("min", True): arith.MinimumfOp,
+            ("sum", False): arith.AddiOp,
+            ("prod", False): arith.MuliOp,
+            ("max", False): arith.MaxUIOp if unsigned else arith.MaxSIOp,
+            ("min", False): arith.MinUIOp if unsigned else arith.MinSIOp,
+        }
+        emit = ELEMENT[kinds[kind, floating]]
+        return lambda a, b: emit(self.builder, self.target, None, a, b)
+
+    # Memory ---------------------------------------------------------------------------------------------------
+
+    def _alloc(self, op: tile.AllocOp) -> None:
+        type_ = op.result.type
+        assert isinstance(type_, MemRefType)
+        size = type_.element_count() * max(1, _bits(llvm_type(type_.element_type)) // 8)
+        offset = -(-self.scratch_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        self.scratch_bytes = offset + size
+        self.pointers[op.result] = self.builder.gep(self.scratch, [I64(offset)], source_etype=I8)
+
+    def _access(self, op: tile.LoadOp | tile.StoreOp, extents: tuple[int, ...]) -> memory.Access:
+        bounds = []
+        for bound in op.bounds:
+            known = memory.constant_index(bound)
+            bounds.append(I64(known) if known is not None else self.scalar(bound))
+        return memory.Access(
+            self.builder,
+            self.target.lanes,
+            self.pointers[op.view],
+            memory.element_llvm(op.view),
+            self.scalar(op.offset),
+            extents,
+            tile.strides_of(op),
+            bounds,
+            self.values[op.mask] if op.mask is not None else None,
+        )
+
+    def _load(self, op: tile.LoadOp) -> None:
+        if not _read_by_products_only(op):
+            self.values[op.result] = memory.load(self._access(op, tile.shape(op.result)))
+
+    def _store(self, op: tile.StoreOp) -> None:
+        aligned = self.nontemporal if op.nontemporal is not None else 0
+        memory.store(self._access(op, tile.shape(op.value)), self.values[op.value], aligned)
+
+    def _gather(self, op: tile.GatherOp) -> None:
+        mask = self.values[op.mask] if op.mask is not None else None
+        self.values[op.result] = memory.gather(
+            self.builder,
+            self.pointers[op.view],
+            memory.element_llvm(op.view),
+            self.values[op.offsets],
+            mask,
+        )
+
+    # Products -------------------------------------------------------------------------------------------------
+
+    def _dot(self, op: tile.DotOp) -> None:
+        name = op.intrinsic.data
+        group = group_of(name)
+        a, b = self._broadcast_operand(op.a, group), self._vector_operand(op.b, group)
+        self.values[op.result] = emit_dot(
+            self.builder, self.target, name, op.unsigned.data, a, b, self.values[op.c]
+        )
+
+    def _broadcast_operand(self, value: SSAValue, group: int) -> list[list[ir.Value]]:
+        """a as scalars, or as i32 words of `group` neighbours: loaded one by one where a load made it."""
+        rows, k = tile.shape(value)
+        source = _through_reshapes(value)
+        if isinstance(source, tile.LoadOp) and source.result not in self.values:
+            access = self._access(source, tile.shape(source.result))
+            if group == 1:
+                return memory.load_scalars(access)
+            return memory.load_words(access, group)
+        pieces = [lane_pieces(self.builder, row) for row in self.values[value].rows]
+        assert len(pieces) == rows and len(pieces[0]) == k
+        if group == 1:
+            return pieces
+        return [[self._word(row[i : i + group]) for i in range(0, k, group)] for row in pieces]
+
+    def _word(self, pieces: list[ir.Value]) -> ir.Value:
+        """Neighbouring narrow elements as one i32, the first in the lowest bits."""
+        word: ir.Value = I32(0)
+        for position, piece in enumerate(pieces):
+            bits = self.builder.zext(piece, I32)
+            shifted = self.builder.shl(bits, I32(position * scalar_type(piece).width)) if position else bits
+            word = self.builder.or_(word, shifted)
+        return word
+
+    def _vector_operand(self, value: SSAValue, group: int) -> list[tuple[ir.Value, ...]]:
+        """b as registers per step of k: elements, or i32 words of `group` neighbours along k."""
+        if group == 1:
+            return list(self.values[value].rows)
+        steps, n, _ = tile.shape(value)
+        source = _through_reshapes(value)
+        if isinstance(source, tile.LoadOp) and source.result not in self.values:
+            access = self._access(source, tile.shape(source.result))
+            return memory.load_word_vectors(access, n, group)
+        scalars = [piece for row in self.values[value].rows for piece in lane_pieces(self.builder, row)]
+        words = [self._word(scalars[i : i + group]) for i in range(0, len(scalars), group)]
+        return [from_scalars(self.builder, words[i * n : (i + 1) * n], self.target.lanes) for i in range(steps)]
+
+    # Control --------------------------------------------------------------------------------------------------
+
+    def _for(self, op: scf.ForOp) -> None:
+        initial = [self.values[argument] for argument in op.iter_args]
+        registers = [register for value in initial for register in value.flat()]
+
+        def body(index: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            variable, *arguments = op.body.block.args
+            self.values[variable] = TileValue((), ((index,),))
+            start = 0
+            for argument, value in zip(arguments, initial, strict=True):
+                count = len(value.flat())
+                self.values[argument] = value.like(carried[start : start + count])
+                start += count
+            self._block(op.body.block)
+            last = op.body.block.last_op
+            assert isinstance(last, scf.YieldOp)
+            return [register for result in last.arguments for register in self.values[result].flat()]
+
+        results = self._loop(self.scalar(op.lb), self.scalar(op.ub), self.scalar(op.step), registers, body)
+        start = 0
+        for result, value in zip(op.results, initial, strict=True):
+            count = len(value.flat())
+            self.values[result] = value.like(results[start : start + count])
+            start += count
+
+    def _loop(
+        self,
+        low: ir.Value,
+        high: ir.Value,
+        step: ir.Value,
+        initial: list[ir.Value],
+        body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+    ) -> list[ir.Value]:
+        """A counted loop that carries registers; returns them after the last trip."""
+        builder = self.builder
+        before = builder.block
+        head, inside, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        index = builder.phi(I64)
+        index.add_incoming(low, before)
+        carried = [builder.phi(register.type) for register in initial]
+        for phi, register in zip(carried, initial, strict=True):
+            phi.add_incoming(register, before)
+        builder.cbranch(builder.icmp_signed("<", index, high), inside, after)
+        builder.position_at_end(inside)
+        results = body(index, list(carried))
+        following = builder.add(index, step, flags=["nsw"])
+        index.add_incoming(following, builder.block)
+        for phi, register in zip(carried, results, strict=True):
+            phi.add_incoming(register, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return list(carried)
+
+    def _if(self, op: scf.IfOp) -> None:
+        builder = self.builder
+        then, other, after = (self.function.append_basic_block(name) for name in ("then", "else", "after"))
+        builder.cbranch(self.scalar(op.cond), then, other)
+        ends: list[tuple[ir.Block, list[TileValue]]] = []
+        for block, region in ((then, op.true_region), (other, op.false_region)):
+            builder.position_at_end(block)
+            results: list[TileValue] = []
+            if region.blocks:
+                self._block(region.block)
+                last = region.block.last_op
+                if isinstance(last, scf.YieldOp):
+                    results = [self.values[argument] for argument in last.arguments]
+            ends.append((builder.block, results))
+            builder.branch(after)
+        builder.position_at_end(after)
+        for number, result in enumerate(op.results):
+            example = ends[0][1][number]
+            merged = []
+            for place, register in enumerate(example.flat()):
+                phi = builder.phi(register.type)
+                for block, values in ends:
+                    phi.add_incoming(values[number].flat()[place], block)
+                merged.append(phi)
+            self.values[result] = example.like(merged)
+
+    def _nothing(self, op: Operation) -> None:
+        """Terminators: their operands are read by the loop or branch that they end."""
+
+
+def _scalar_constant(element_type: object, number: float | int) -> ir.Constant:
+    from xdsl.dialects.builtin import BFloat16Type
+
+    if isinstance(element_type, BFloat16Type):
+        import ml_dtypes
+        import numpy as np
+
+        return ir.Constant(I16, int(np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)))
+    type_ = llvm_type(element_type)  # type: ignore[arg-type]
+    if isinstance(type_, ir.IntType):
+        wrapped = int(number) & ((1 << type_.width) - 1)
+        return ir.Constant(type_, bool(wrapped) if type_ == I1 else wrapped)
+    return constant(type_, float(number))
+
+
+def _bits(type_: ir.Type) -> int:
+    if isinstance(type_, ir.IntType):
+        return int(type_.width)
+    return {F16: 16, F32: 32, F64: 64}[type_]
+
+
+def _through_reshapes(value: SSAValue) -> Operation | Block:
+    """The operation that made a value, looking through reshapes."""
+    while isinstance(value.owner, tile.ReshapeOp):
+        value = value.owner.value
+    return value.owner
+
+
+def _read_by_products_only(op: tile.LoadOp) -> bool:
+    """Whether only products read a load, as their broadcast operand or as grouped words: they load it element by element.
+
+    Legal when nothing can write between the load and the product: the product is in the same block, and no store lies between.
+    """
+    if op.bounds or op.mask is not None:
+        return False
+    frontier, users = [op.result], []
+    while frontier:
+        value = frontier.pop()
+        for use in value.uses:
+            if isinstance(use.operation, tile.ReshapeOp):
+                frontier.append(use.operation.result)
+            elif isinstance(use.operation, tile.DotOp) and (
+                (use.index == 0) or (use.index == 1 and len(tile.shape(value)) == 3)
+            ):
+                users.append(use.operation)
+            else:
+                return False
+    if not users or any(user.parent is not op.parent for user in users):
+        return False
+    last = max(users, key=lambda user: op.parent.get_operation_index(user) if op.parent else 0)
+    following = op.next_op
+    while following is not None and following is not last:
+        if isinstance(following, tile.StoreOp | scf.ForOp | scf.IfOp):
+            return False
+        following = following.next_op
+    return True
+
+
+HANDLERS: dict[type[Operation], Callable[[KernelEmitter, Operation], None]] = {
+    arith.ConstantOp: KernelEmitter._constant,
+    tile.ProgramIdOp: KernelEmitter._program_id,
+    tile.IotaOp: KernelEmitter._iota,
+    tile.BroadcastOp: KernelEmitter._broadcast,
+    tile.ReshapeOp: KernelEmitter._reshape,
+    tile.ReduceOp: KernelEmitter._reduce,
+    tile.AllocOp: KernelEmitter._alloc,
+    tile.LoadOp: KernelEmitter._load,
+    tile.StoreOp: KernelEmitter._store,
+    tile.GatherOp: KernelEmitter._gather,
+    tile.DotOp: KernelEmitter._dot,
+    scf.ForOp: KernelEmitter._for,
+    scf.IfOp: KernelEmitter._if,
+    scf.YieldOp: KernelEmitter._nothing,
+    tile.ReturnOp: KernelEmitter._nothing,
+}  # type: ignore[dict-item]
+
+__all__ = ["KERNEL_TYPE", "KernelEmitter", "with_lanes"]

@@ -1,0 +1,67 @@
+"""What code generation knows about a CPU: read from the `tile.target` attribute of a module, and from nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
+
+from tilewright.errors import InvalidProgram
+
+ATTRIBUTE = "tile.target"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Triple, CPU and features as LLVM names them, and the vector width in bits."""
+
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bits: int
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of 32 bits in one vector: the unit into which the last dimension of a tile is cut."""
+        return self.vector_bits // 32
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    @property
+    def fma(self) -> bool:
+        return self.has("fma") or self.has("neon") or "aarch64" in self.triple
+
+    @property
+    def x86(self) -> bool:
+        return self.triple.startswith("x86_64")
+
+    def feature_string(self) -> str:
+        return ",".join(f"+{feature}" for feature in self.features)
+
+    def attribute(self) -> DictionaryAttr:
+        return DictionaryAttr(
+            {
+                "triple": StringAttr(self.triple),
+                "cpu": StringAttr(self.cpu),
+                "features": StringAttr(" ".join(self.features)),
+                "vector_bits": IntegerAttr(self.vector_bits, 64),
+            }
+        )
+
+
+def target_of(module: ModuleOp) -> Target:
+    """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
+    found = module.attributes.get(ATTRIBUTE)
+    if not isinstance(found, DictionaryAttr):
+        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help="it names triple, cpu, features, vector_bits")
+    texts: dict[str, str] = {}
+    for key in ("triple", "cpu", "features"):
+        value = found.data.get(key)
+        if not isinstance(value, StringAttr):
+            raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
+        texts[key] = value.data
+    width = found.data.get("vector_bits")
+    if not isinstance(width, IntegerAttr) or width.value.data not in (128, 256, 512):
+        raise InvalidProgram(f"{ATTRIBUTE} has vector_bits {width}", help="128, 256 or 512")
+    return Target(texts["triple"], texts["cpu"], tuple(texts["features"].split()), width.value.data)

@@ -1,0 +1,139 @@
+"""How a tile lives in registers: rows of its last dimension, each cut into vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, IndexType, IntegerType
+from xdsl.ir import Attribute
+
+from tilewright.errors import InvalidProgram
+
+I1, I8, I16, I32, I64 = (ir.IntType(width) for width in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+POINTER = ir.PointerType()
+
+
+def llvm_type(attribute: Attribute) -> ir.Type:
+    """The LLVM type of an element. bf16 is held as the i16 of its bits; `index` is i64."""
+    if isinstance(attribute, IntegerType):
+        return ir.IntType(attribute.width.data)
+    if isinstance(attribute, IndexType):
+        return I64
+    if isinstance(attribute, BFloat16Type):
+        return I16
+    for kind, type_ in ((Float16Type, F16), (Float32Type, F32), (Float64Type, F64)):
+        if isinstance(attribute, kind):
+            return type_
+    raise InvalidProgram(f"no machine type for elements of {attribute}")
+
+
+def chunks_of(extent: int, lanes: int) -> list[int]:
+    """The vector lengths that a row of `extent` elements is cut into."""
+    full, rest = divmod(extent, lanes)
+    return [lanes] * full + ([rest] if rest else [])
+
+
+@dataclass(frozen=True)
+class TileValue:
+    """A tile (or scalar, shape ()): `rows[r][c]` is a vector of `chunks[c]` elements, or a scalar where that is 1."""
+
+    shape: tuple[int, ...]
+    rows: tuple[tuple[ir.Value, ...], ...]
+
+    def flat(self) -> list[ir.Value]:
+        return [value for row in self.rows for value in row]
+
+    def like(self, values: Sequence[ir.Value]) -> TileValue:
+        """The same shape with other registers, given in the order of `flat`."""
+        width = len(self.rows[0])
+        rows = tuple(tuple(values[r * width : (r + 1) * width]) for r in range(len(self.rows)))
+        return TileValue(self.shape, rows)
+
+    def map(self, function: Callable[..., ir.Value], *others: TileValue) -> TileValue:
+        """Apply `function` to corresponding registers of tiles of one shape."""
+        columns = zip(self.flat(), *(other.flat() for other in others), strict=True)
+        return self.like([function(*registers) for registers in columns])
+
+    @property
+    def scalar(self) -> ir.Value:
+        return self.rows[0][0]
+
+
+def row_count(shape: Sequence[int]) -> int:
+    return prod(shape[:-1]) if shape else 1
+
+
+def row_width(shape: Sequence[int]) -> int:
+    return shape[-1] if shape else 1
+
+
+def splat(builder: ir.IRBuilder, value: ir.Value, length: int) -> ir.Value:
+    """`value` in every lane of a vector of `length`; the value itself for length 1."""
+    if length == 1:
+        return value
+    type_ = ir.VectorType(value.type, length)
+    if isinstance(value, ir.Constant):
+        return ir.Constant(type_, [value.constant] * length)
+    seed = builder.insert_element(ir.Constant(type_, ir.Undefined), value, I32(0))
+    return builder.shuffle_vector(seed, ir.Constant(type_, ir.Undefined), ir.Constant(ir.VectorType(I32, length), [0] * length))
+
+
+def lanes_of(value: ir.Value) -> int:
+    return int(value.type.count) if isinstance(value.type, ir.VectorType) else 1
+
+
+def scalar_type(value: ir.Value) -> ir.Type:
+    return value.type.element if isinstance(value.type, ir.VectorType) else value.type
+
+
+def with_lanes(type_: ir.Type, lanes: int) -> ir.Type:
+    return type_ if lanes == 1 else ir.VectorType(type_, lanes)
+
+
+def mangle(type_: ir.Type) -> str:
+    """The suffix that LLVM intrinsics carry for a type."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{mangle(type_.element)}"
+    if isinstance(type_, ir.IntType):
+        return f"i{type_.width}"
+    return {F16: "f16", F32: "f32", F64: "f64"}[type_] if type_ in (F16, F32, F64) else "p0"
+
+
+def intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value], **kwargs: Any) -> ir.Value:
+    """Call the LLVM intrinsic of this full name, declaring it on first use."""
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(result, [arg.type for arg in args]), name)
+    return builder.call(function, list(args), **kwargs)
+
+
+def lane_pieces(builder: ir.IRBuilder, row: Sequence[ir.Value]) -> list[ir.Value]:
+    """Every element of a row as a scalar."""
+    pieces = []
+    for register in row:
+        if lanes_of(register) == 1:
+            pieces.append(register)
+        else:
+            pieces.extend(builder.extract_element(register, I32(lane)) for lane in range(lanes_of(register)))
+    return pieces
+
+
+def from_scalars(builder: ir.IRBuilder, scalars: Sequence[ir.Value], lanes: int) -> tuple[ir.Value, ...]:
+    """A row of registers from its elements."""
+    registers, start = [], 0
+    for length in chunks_of(len(scalars), lanes):
+        if length == 1:
+            registers.append(scalars[start])
+        else:
+            vector: ir.Value = ir.Constant(ir.VectorType(scalars[start].type, length), ir.Undefined)
+            for lane in range(length):
+                vector = builder.insert_element(vector, scalars[start + lane], I32(lane))
+            registers.append(vector)
+        start += length
+    return tuple(registers)

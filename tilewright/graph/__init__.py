@@ -1,0 +1,1 @@
+"""Level 1: what is computed together, how tensors are stored, in which block order."""

@@ -1,0 +1,216 @@
+"""Which computes become one kernel.
+
+Three kinds of group: a *product* with the map that follows it (its epilogue); a *row group* of reductions over the same loops
+with the maps between and after them (softmax, norms); a single map. Rules only, no cost yet: a product takes the one map that
+consumes it point by point; a row group grows while every member is computed from the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.decision import Decision, Refusal
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
+from tilewright.expr.graph import Graph
+from tilewright.expr.rewrite import substitute
+
+
+@dataclass(frozen=True)
+class Group:
+    """Computes that become one kernel, in order. `kind` is "product" or "rows".
+
+    In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored` names
+    the members that other groups or the graph's outputs read.
+    """
+
+    kind: str
+    nodes: tuple[Compute, ...]
+    outer: tuple[Axis, ...] = ()
+    inner: tuple[Axis, ...] = ()
+    stored: tuple[str, ...] = ()
+    decision: Decision | None = None
+
+    @property
+    def name(self) -> str:
+        return self.nodes[-1].name
+
+    @property
+    def main(self) -> Compute:
+        return self.nodes[0]
+
+
+def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group]:
+    """Cut the graph into groups, in an order in which they can run."""
+    taken: dict[str, Group] = {}
+    _take_products(graph, is_product, taken)
+    _take_rows(graph, taken)
+    for node in graph.nodes:
+        if node.name not in taken:
+            group = _single(node)
+            taken[node.name] = group
+    return _ordered(graph, taken)
+
+
+def _take_products(graph: Graph, is_product: Callable[[Compute], bool], taken: dict[str, Group]) -> None:
+    consumers = graph.consumers()
+    outputs = {tensor.name for tensor in graph.outputs}
+    for node in reversed(graph.nodes):
+        if not is_product(node):
+            continue
+        readers = consumers.get(node.name, [])
+        subject = f"fusion of {node.name}"
+        if len(readers) == 1 and node.name not in outputs:
+            epilogue = readers[0]
+            reason = _refuse_epilogue(node, epilogue, taken)
+            if reason is None:
+                chosen = Decision(subject, f"with {epilogue.name}", "its only consumer reads it point by point")
+                group = Group("product", (node, epilogue), stored=(epilogue.name,), decision=chosen)
+                taken[node.name] = taken[epilogue.name] = group
+                continue
+            refusal = (Refusal(f"with {epilogue.name}", reason),)
+            decision = Decision(subject, "alone", "its consumer cannot be an epilogue", refused=refusal)
+        else:
+            decision = Decision(subject, "alone", f"{len(readers)} consumers read it")
+        taken[node.name] = Group("product", (node,), stored=(node.name,), decision=decision)
+
+
+def _refuse_epilogue(node: Compute, reader: Compute, taken: dict[str, Group]) -> str | None:
+    """Why `reader` cannot be the epilogue of `node`, or None."""
+    if reader.accum is not None:
+        return "it reduces"
+    if reader.name in taken:
+        return "it is the epilogue of a later product"
+    if reader.output.shape != node.output.shape:
+        return f"its shape {reader.output.shape} differs from {node.output.shape}"
+    for read in reader.reads():
+        if read.tensor == node.output and read.indices != tuple(reader.axes):
+            unit = all(
+                index == axis or (axis.extent == 1 and isinstance(index, Const))
+                for index, axis in zip(read.indices, reader.axes, strict=True)
+            )
+            if not unit:
+                return "it reads the product at other points than it writes"
+    return None
+
+
+def _single(node: Compute) -> Group:
+    return Group("rows", (node,), node.axes, node.reduce, (node.name,))
+
+
+# Row groups -----------------------------------------------------------------------------------------------------------
+
+
+def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
+    consumers = graph.consumers()
+    outputs = {tensor.name for tensor in graph.outputs}
+    position = {node.name: place for place, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if node.name in taken or node.accum is None:
+            continue
+        members = _grow(graph, node, taken, position)
+        names = {member.name for member in members}
+        stored = tuple(
+            m.name
+            for m in members
+            if m.name in outputs or any(user.name not in names for user in consumers.get(m.name, []))
+        )
+        live = tuple(axis for axis in node.axes)
+        chosen = " + ".join(member.name for member in members)
+        decision = Decision(f"fusion of {node.name}", chosen, "all are computed from the same rows")
+        group = Group("rows", tuple(members), live, node.reduce, stored, decision)
+        for member in members:
+            taken[member.name] = group
+
+
+def _grow(graph: Graph, first: Compute, taken: dict[str, Group], position: dict[str, int]) -> list[Compute]:
+    """Add later nodes that are computed from the rows of `first`: each rewritten over the loops of `first`."""
+    if first.reduce and len(_windows(first)) > 0:
+        return [first]
+    members = [first]
+    written: dict[str, tuple[Axis, ...]] = {first.name: first.axes}  # loops over which each member is written
+    forbidden: set[str] = set()  # depends on the group through a node outside it
+    for node in graph.nodes[position[first.name] + 1 :]:
+        inputs = {tensor.name for tensor in node.inputs()}
+        if inputs & forbidden:
+            forbidden.add(node.name)
+            continue
+        if not inputs & set(written):
+            continue
+        rewritten = None if node.name in taken else _over_shared_loops(node, first, written)
+        late = any(position.get(name, -1) > position[first.name] and name not in written for name in inputs)
+        if rewritten is None or late:
+            forbidden.add(node.name)
+            continue
+        members.append(rewritten)
+        written[node.name] = rewritten.axes
+    return members
+
+
+def _windows(node: Compute) -> list[Expr]:
+    """Indices in which an outer and an inner loop meet: windows, whose rows overlap."""
+    found = []
+    for read in node.reads():
+        for index in read.indices:
+            axes = {a for a in walk(index) if isinstance(a, Axis)}
+            if axes & set(node.axes) and axes & set(node.reduce):
+                found.append(index)
+    return found
+
+
+def _over_shared_loops(node: Compute, first: Compute, written: dict[str, tuple[Axis, ...]]) -> Compute | None:
+    """`node` with its loops renamed to those of `first`, or None where they do not correspond."""
+    names: dict[Axis, Axis] = {}
+    for read in node.reads():
+        for index, axis in zip(read.indices, written.get(read.tensor.name, ()), strict=False):
+            if axis.extent == 1:
+                continue
+            if not isinstance(index, Axis) or names.setdefault(index, axis) != axis:
+                return None
+    left = [axis for axis in node.loops if axis not in names and axis.extent != 1]
+    free = [axis for axis in first.reduce if axis not in names.values() and axis.extent != 1]
+    if left and [axis.extent for axis in left] != [axis.extent for axis in free]:
+        return None
+    names.update(zip(left, free, strict=False))
+    outer = {axis for axis in first.axes if axis.extent != 1}
+    inner = {axis for axis in first.reduce if axis.extent != 1}
+    if len(set(names.values())) != len(names) or not outer <= set(names.values()):
+        return None
+    summed = {names[axis] for axis in node.reduce if axis in names}
+    if node.accum is not None and (summed != inner or any(names.get(axis) in inner for axis in node.axes)):
+        return None
+    mine = {names[axis] for axis in node.axes if axis in names}
+    if node.accum is None and mine & inner and not inner <= mine:
+        return None
+    return _renamed(node, names)
+
+
+def _renamed(node: Compute, names: dict[Axis, Axis]) -> Compute:
+    """`node` over the shared loops; its own loops of extent 1 stay its own."""
+    replaced: dict[Axis, Axis] = {axis: names.get(axis, Axis(f"{node.name}.{axis.name}", 1)) for axis in node.loops}
+    axes, reduce = (tuple(replaced[axis] for axis in group) for group in (node.axes, node.reduce))
+    return replace(node, axes=axes, reduce=reduce, body=substitute(node.body, dict(replaced)))
+
+
+def _ordered(graph: Graph, taken: dict[str, Group]) -> list[Group]:
+    """Groups in an order that respects the tensors between them."""
+    producer = {node.name: taken[node.name] for node in graph.nodes}
+    done: list[Group] = []
+    state: dict[int, int] = {}
+
+    def visit(group: Group) -> None:
+        if id(group) in state:
+            assert state[id(group)] == 2, "groups depend on each other in a circle"
+            return
+        state[id(group)] = 1
+        for node in group.nodes:
+            for tensor in node.inputs():
+                source = producer.get(tensor.name)
+                if source is not None and source is not group:
+                    visit(source)
+        state[id(group)] = 2
+        done.append(group)
+
+    for node in graph.nodes:
+        visit(taken[node.name])
+    return done

@@ -1,0 +1,430 @@
+"""Scalar expressions to tile operations: one body, evaluated for a whole tile of loop points at once.
+
+Some loops of a body are *tile dimensions* (each point of the tile is one loop point), the others have a value. A value that
+does not depend on a tile dimension has extent 1 there, or is a scalar; it is repeated only where it meets a larger one.
+f16 and bf16 are computed in f32; only explicit casts and stores round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects import arith, math
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, walk
+from tilewright.kernel import dialect as tile
+from tilewright.lower.builder import KernelBuilder, element_type
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tile or scalar in registers and the dtype it is computed in."""
+
+    ssa: SSAValue
+    dtype: dtypes.DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tile.shape(self.ssa)
+
+
+Provider = Callable[[Read], Value]
+
+
+def computed_in(dtype: dtypes.DType) -> dtypes.DType:
+    """The dtype in which values of `dtype` are computed."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+@dataclass
+class BodyEmitter:
+    """Evaluates expressions over one tile.
+
+    `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it, `extents` the
+    tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors, `provided`
+    computes reads of tensors that have no memory (an accumulator, a value of this kernel).
+    """
+
+    builder: KernelBuilder
+    views: Mapping[str, SSAValue]
+    loops: Mapping[Axis, SSAValue]
+    dims: Mapping[Axis, int]
+    extents: tuple[int, ...]
+    bounds: Mapping[int, SSAValue] = field(default_factory=dict)
+    provided: Mapping[str, Provider] = field(default_factory=dict)
+    _known: dict[tuple[Expr, SSAValue | None], Value] = field(default_factory=dict)
+
+    def emit(self, expr: Expr, mask: SSAValue | None = None) -> Value:
+        """The value of `expr`; reads happen only where `mask` (an i1 scalar or tile) holds."""
+        key = (expr, mask if _reads(expr) else None)
+        if key not in self._known:
+            self._known[key] = self._emit(expr, mask)
+        return self._known[key]
+
+    def store(self, value: Value, view: SSAValue, index: Expr, dtype: dtypes.DType, nontemporal: bool = False) -> None:
+        """Write the value of every point of the tile at its linear index."""
+        form = affine(index)
+        assert form is not None, f"an output address is affine, not {index}"
+        stored = self.full(self.cast(value, dtype))
+        if dtype == "bool":
+            stored = self.builder.insert(tile.CastOp(stored, tile.element(view), unsigned=True))
+        strides = [0] * len(self.extents)
+        for axis, dim in self.dims.items():
+            strides[dim] = form.coefficient(axis)
+        bounds = self._bounds(self.extents) if self.bounds else []
+        offset = self.builder.affine(form, self.loops)
+        self.builder.insert(tile.StoreOp(stored, view, offset, strides, bounds, nontemporal=nontemporal))
+
+    def full(self, value: Value) -> SSAValue:
+        """The value repeated to the extents of the tile."""
+        return self._repeat(value.ssa, self.extents)
+
+    def cast(self, value: Value, dtype: dtypes.DType) -> Value:
+        """Conversion to the element type of `dtype`, which may be narrower than what it is computed in."""
+        if value.dtype == dtype:
+            return value
+        source = value.dtype
+        unsigned = dtypes.is_unsigned(source) if not dtypes.is_float(source) else dtypes.is_unsigned(dtype)
+        op = tile.CastOp(value.ssa, element_type(dtype), unsigned)
+        return Value(self.builder.insert(op), dtype)
+
+    # Expressions ----------------------------------------------------------------------------------------------
+
+    def _emit(self, expr: Expr, mask: SSAValue | None) -> Value:
+        if isinstance(expr, Const):
+            dtype = computed_in(expr.dtype)
+            return Value(self.builder.number(expr.value, dtype), dtype)
+        if isinstance(expr, Read):
+            return self._read(expr, mask)
+        if isinstance(expr, Cast):
+            return self._explicit_cast(expr, mask)
+        if expr.dtype == dtypes.INDEX:
+            indexed = self._affine_index(expr)
+            if indexed is not None:
+                return indexed
+        assert isinstance(expr, Apply)
+        if expr.function == "select":
+            return self._select(expr, mask)
+        args = self._joined([self.emit(arg, mask) for arg in expr.args])
+        return FUNCTIONS[expr.function](self.builder, args)
+
+    def _explicit_cast(self, expr: Cast, mask: SSAValue | None) -> Value:
+        value = self.emit(expr.arg, mask)
+        rounded = self.cast(value, expr.dtype)
+        return self.cast(rounded, computed_in(expr.dtype))
+
+    def _affine_index(self, expr: Expr) -> Value | None:
+        """An affine index: one scalar plus a multiple of the position along each tile dimension it uses."""
+        form = affine(expr)
+        if form is None:
+            return None
+        total = Value(self.builder.as_i64(self.builder.affine(form, self.loops)), dtypes.INDEX)
+        for axis, dim in self.dims.items():
+            coefficient = form.coefficient(axis)
+            if coefficient == 0 or self.extents[dim] == 1:
+                continue
+            shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
+            steps = Value(self.builder.insert(tile.IotaOp(shape, dim)), dtypes.INDEX)
+            if coefficient != 1:
+                factor = Value(self.builder.number(coefficient, dtypes.INDEX), dtypes.INDEX)
+                steps = FUNCTIONS["mul"](self.builder, self._joined([steps, factor]))
+            total = FUNCTIONS["add"](self.builder, self._joined([total, steps]))
+        return total
+
+    def _select(self, expr: Apply, mask: SSAValue | None) -> Value:
+        condition, yes, no = expr.args
+        chosen = self.emit(condition, mask)
+        taken = self.emit(yes, self._and(mask, chosen.ssa) if _reads(yes) else mask)
+        refused = mask
+        if _reads(no):
+            true = self.builder.number(True, "bool")
+            opposite = self.builder.insert(arith.XOrIOp(chosen.ssa, self._repeat(true, chosen.shape)))
+            refused = self._and(mask, opposite)
+        other = self.emit(no, refused)
+        taken, other = self._joined([taken, other])
+        shape = _join(chosen.shape, taken.shape)
+        both = [self._repeat(value.ssa, shape) for value in (taken, other)]
+        picked = chosen.ssa if not chosen.shape else self._repeat(chosen.ssa, shape)
+        return Value(self.builder.insert(tile.SelectOp(picked, *both)), taken.dtype)
+
+    def _and(self, a: SSAValue | None, b: SSAValue) -> SSAValue:
+        if a is None:
+            return b
+        shape = _join(tile.shape(a), tile.shape(b))
+        return self.builder.insert(arith.AndIOp(self._repeat(a, shape), self._repeat(b, shape)))
+
+    def _joined(self, values: Sequence[Value]) -> list[Value]:
+        shape: tuple[int, ...] = ()
+        for value in values:
+            shape = _join(shape, value.shape)
+        return [Value(self._repeat(value.ssa, shape), value.dtype) for value in values]
+
+    def _repeat(self, ssa: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+        return ssa if tile.shape(ssa) == shape else self.builder.insert(tile.BroadcastOp(ssa, shape))
+
+    # Memory ---------------------------------------------------------------------------------------------------
+
+    def _read(self, read: Read, mask: SSAValue | None) -> Value:
+        provider = self.provided.get(read.tensor.name)
+        if provider is not None:
+            return provider(read)
+        view = self.views[read.tensor.name]
+        form = affine(read.indices[0])
+        if form is None:
+            loaded = self._gather(view, read.indices[0], mask)
+        else:
+            strides = [0] * len(self.extents)
+            for axis, dim in self.dims.items():
+                strides[dim] = form.coefficient(axis)
+            shape = tuple(e if stride else 1 for e, stride in zip(self.extents, strides, strict=True))
+            if mask is not None:
+                shape = _join(shape, tile.shape(mask))
+            shape = shape if any(extent > 1 for extent in shape) else ()
+            offset = self.builder.affine(form, self.loops)
+            if not shape and mask is not None:
+                loaded = self.builder.insert(tile.GatherOp(view, self.builder.as_i64(offset), mask))
+            else:
+                bounds = self._bounds(shape) if shape and self.bounds else []
+                flags = self._repeat(mask, shape) if mask is not None else None
+                used = [stride if extent > 1 else 0 for extent, stride in zip(shape, strides, strict=False)]
+                loaded = self.builder.insert(tile.LoadOp(view, offset, shape, used, bounds, flags))
+        return self._as_value(loaded, read.dtype)
+
+    def _gather(self, view: SSAValue, index: Expr, mask: SSAValue | None) -> SSAValue:
+        places = self.emit(index, mask)
+        flags = mask
+        for dim, bound in self.bounds.items():
+            if places.shape and places.shape[dim] > 1:
+                shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
+                numbers = self.builder.insert(tile.IotaOp(shape, dim))
+                limit = self._repeat(self.builder.as_i64(bound), shape)
+                flags = self._and(flags, self.builder.insert(tile.CompareOp("lt", numbers, limit)))
+        if flags is None:
+            return self.builder.insert(tile.GatherOp(view, places.ssa))
+        shape = _join(places.shape, tile.shape(flags))
+        return self.builder.insert(
+            tile.GatherOp(view, self._repeat(places.ssa, shape), self._repeat(flags, shape))
+        )
+
+    def _as_value(self, loaded: SSAValue, dtype: dtypes.DType) -> Value:
+        if dtype == "bool":
+            return Value(self.builder.insert(tile.CastOp(loaded, tile.I1)), "bool")
+        return self.cast(Value(loaded, dtype), computed_in(dtype))
+
+    def _bounds(self, shape: tuple[int, ...]) -> list[SSAValue]:
+        """Bounds of an access: the points that exist along dimensions it walks, its extent along others."""
+        return [
+            self.bounds[dim] if dim in self.bounds and extent > 1 else self.builder.index(extent)
+            for dim, extent in enumerate(shape)
+        ]
+
+
+def _reads(expr: Expr) -> bool:
+    return any(isinstance(node, Read) for node in walk(expr))
+
+
+def _join(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if not a or not b:
+        return a or b
+    return tuple(max(x, y) for x, y in zip(a, b, strict=True))
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+Emit = Callable[[KernelBuilder, Sequence[Value]], Value]
+
+
+def _like(builder: KernelBuilder, value: Value, number: bool | float) -> SSAValue:
+    """A constant of the dtype and shape of `value`."""
+    made = builder.number(number, value.dtype)
+    return builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made
+
+
+def _by_kind(
+    floating: type[Operation] | None, signed: type[Operation], unsigned: type[Operation] | None = None
+) -> Emit:
+    """One operation per kind of number."""
+
+    def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+        dtype = args[0].dtype
+        if dtypes.is_float(dtype):
+            assert floating is not None
+            op = floating
+        else:
+            op = unsigned if unsigned is not None and dtypes.is_unsigned(dtype) else signed
+        return Value(builder.insert(op(*(arg.ssa for arg in args))), dtype)
+
+    return emit
+
+
+def _compare(predicate: str) -> Emit:
+    def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+        a, b = args
+        unsigned = dtypes.is_unsigned(a.dtype)
+        return Value(builder.insert(tile.CompareOp(predicate, a.ssa, b.ssa, unsigned)), "bool")
+
+    return emit
+
+
+def _negate(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    (a,) = args
+    if dtypes.is_float(a.dtype):
+        return Value(builder.insert(arith.NegfOp(a.ssa)), a.dtype)
+    return Value(builder.insert(arith.SubiOp(_like(builder, a, 0), a.ssa)), a.dtype)
+
+
+def _absolute(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    (a,) = args
+    if dtypes.is_unsigned(a.dtype):
+        return a
+    op: type[Operation] = math.AbsFOp if dtypes.is_float(a.dtype) else math.AbsIOp
+    return Value(builder.insert(op(a.ssa)), a.dtype)  # type: ignore[call-arg]
+
+
+def _sign(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    (a,) = args
+    zero, one = _like(builder, a, 0), _like(builder, a, 1)
+    positive = builder.insert(tile.CompareOp("gt", a.ssa, zero, dtypes.is_unsigned(a.dtype)))
+    if dtypes.is_unsigned(a.dtype):
+        return Value(builder.insert(tile.SelectOp(positive, one, zero)), a.dtype)
+    negative = builder.insert(tile.CompareOp("lt", a.ssa, zero))
+    rest = builder.insert(tile.SelectOp(negative, _like(builder, a, -1), a.ssa))  # 0 and NaN stay
+    return Value(builder.insert(tile.SelectOp(positive, one, rest)), a.dtype)
+
+
+def _not(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    (a,) = args
+    ones = True if a.dtype == "bool" else (1 << dtypes.bits(a.dtype)) - 1 if dtypes.is_unsigned(a.dtype) else -1
+    return Value(builder.insert(arith.XOrIOp(a.ssa, _like(builder, a, ones))), a.dtype)
+
+
+def _sigmoid(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    """``1 / (1 + exp(-x))``: exp overflows to infinity for very negative x, which gives the right 0."""
+    (a,) = args
+    exponential = builder.insert(math.ExpOp(builder.insert(arith.NegfOp(a.ssa))))
+    one = _like(builder, a, 1.0)
+    return Value(builder.insert(arith.DivfOp(one, builder.insert(arith.AddfOp(one, exponential)))), a.dtype)
+
+
+def _is_nan(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    return Value(builder.insert(tile.CompareOp("ne", args[0].ssa, args[0].ssa)), "bool")
+
+
+def _is_inf(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    (a,) = args
+    magnitude = builder.insert(math.AbsFOp(a.ssa))
+    return Value(builder.insert(tile.CompareOp("eq", magnitude, _like(builder, a, float("inf")))), "bool")
+
+
+def _remainder(floored: bool) -> Emit:
+    """`fmod` has the sign of the dividend; `mod` moves it to the sign of the divisor."""
+
+    def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+        a, b = args
+        unsigned = dtypes.is_unsigned(a.dtype)
+        if dtypes.is_float(a.dtype):
+            quotient = builder.insert(math.TruncOp(builder.insert(arith.DivfOp(a.ssa, b.ssa))))
+            minus = builder.insert(arith.NegfOp(quotient))
+            rest = builder.insert(math.FmaOp(minus, b.ssa, a.ssa))
+        elif unsigned:
+            return Value(builder.insert(arith.RemUIOp(a.ssa, b.ssa)), a.dtype)
+        else:
+            rest = builder.insert(arith.RemSIOp(a.ssa, b.ssa))
+        if not floored:
+            return Value(rest, a.dtype)
+        zero = _like(builder, a, 0)
+        apart = builder.insert(
+            arith.XOrIOp(
+                builder.insert(tile.CompareOp("lt", rest, zero)), builder.insert(tile.CompareOp("lt", b.ssa, zero))
+            )
+        )
+        inexact = builder.insert(tile.CompareOp("ne", rest, zero))
+        add = arith.AddfOp if dtypes.is_float(a.dtype) else arith.AddiOp
+        moved = builder.insert(add(rest, b.ssa))
+        wrong = builder.insert(arith.AndIOp(apart, inexact))
+        return Value(builder.insert(tile.SelectOp(wrong, moved, rest)), a.dtype)
+
+    return emit
+
+
+def _power(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    """Floats by `math.powf`; integers by repeated squaring over the bits of the exponent, wrapping as integers do."""
+    a, b = args
+    if dtypes.is_float(a.dtype):
+        return Value(builder.insert(math.PowFOp(a.ssa, b.ssa)), a.dtype)
+    one, zero = _like(builder, a, 1), _like(builder, a, 0)
+    result, square, exponent = one, a.ssa, b.ssa
+    for _ in range(dtypes.bits(a.dtype)):
+        odd = builder.insert(tile.CompareOp("ne", builder.insert(arith.AndIOp(exponent, one)), zero))
+        result = builder.insert(tile.SelectOp(odd, builder.insert(arith.MuliOp(result, square)), result))
+        square = builder.insert(arith.MuliOp(square, square))
+        exponent = builder.insert(arith.ShRUIOp(exponent, one))
+    if dtypes.is_unsigned(a.dtype):
+        return Value(result, a.dtype)
+    # A negative exponent is the reciprocal, truncated: 1 for 1, +-1 for -1, 0 for all else.
+    reciprocal = zero
+    minus = _like(builder, a, -1)
+    odd = builder.insert(tile.CompareOp("ne", builder.insert(arith.AndIOp(b.ssa, one)), zero))
+    sign = builder.insert(tile.SelectOp(odd, minus, one))
+    is_minus = builder.insert(tile.CompareOp("eq", a.ssa, minus))
+    reciprocal = builder.insert(tile.SelectOp(is_minus, sign, reciprocal))
+    reciprocal = builder.insert(tile.SelectOp(builder.insert(tile.CompareOp("eq", a.ssa, one)), one, reciprocal))
+    negative = builder.insert(tile.CompareOp("lt", b.ssa, zero))
+    return Value(builder.insert(tile.SelectOp(negative, reciprocal, result)), a.dtype)
+
+
+def _extreme(floating: type[Operation], signed: type[Operation], unsigned: type[Operation], on_bool: type[Operation]) -> Emit:
+    numbers = _by_kind(floating, signed, unsigned)
+
+    def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+        if args[0].dtype == "bool":
+            return Value(builder.insert(on_bool(*(arg.ssa for arg in args))), "bool")
+        return numbers(builder, args)
+
+    return emit
+
+
+FUNCTIONS: dict[str, Emit] = {
+    "add": _by_kind(arith.AddfOp, arith.AddiOp),
+    "sub": _by_kind(arith.SubfOp, arith.SubiOp),
+    "mul": _by_kind(arith.MulfOp, arith.MuliOp),
+    "div": _by_kind(arith.DivfOp, arith.DivSIOp, arith.DivUIOp),
+    "floordiv": _by_kind(None, arith.FloorDivSIOp, arith.DivUIOp),
+    "mod": _remainder(floored=True),
+    "fmod": _remainder(floored=False),
+    "neg": _negate,
+    "abs": _absolute,
+    "sign": _sign,
+    "min": _extreme(arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp, arith.AndIOp),
+    "max": _extreme(arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp, arith.OrIOp),
+    "pow": _power,
+    "sigmoid": _sigmoid,
+    "isnan": _is_nan,
+    "isinf": _is_inf,
+    "and": _by_kind(None, arith.AndIOp),
+    "or": _by_kind(None, arith.OrIOp),
+    "xor": _by_kind(None, arith.XOrIOp),
+    "not": _not,
+    "shl": _by_kind(None, arith.ShLIOp),
+    "shr": _by_kind(None, arith.ShRSIOp, arith.ShRUIOp),
+    **{predicate: _compare(predicate) for predicate in tile.PREDICATES},
+    **{
+        name: _by_kind(op, op)
+        for name, op in {
+            "exp": math.ExpOp, "log": math.LogOp, "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,
+            "sin": math.SinOp, "cos": math.CosOp, "tan": math.TanOp, "asin": math.AsinOp, "acos": math.AcosOp,
+            "atan": math.AtanOp, "sinh": math.SinhOp, "cosh": math.CoshOp, "asinh": math.AsinhOp,
+            "acosh": math.AcoshOp, "atanh": math.AtanhOp, "floor": math.FloorOp, "ceil": math.CeilOp,
+            "round": math.RoundEvenOp, "trunc": math.TruncOp,
+        }.items()
+    },
+}  # fmt: skip
+
+
+def combine(kind: str, builder: KernelBuilder, a: Value, b: Value) -> Value:
+    """One step of an accumulation: sum, prod, max or min."""
+    return FUNCTIONS[{"sum": "add", "prod": "mul", "max": "max", "min": "min"}[kind]](builder, [a, b])

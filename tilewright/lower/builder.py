@@ -1,0 +1,128 @@
+"""Building one kernel: a thin layer over xDSL's builder that knows index arithmetic, loops and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, builtin, scf
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, MemRefType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Axis
+from tilewright.kernel import dialect as tile
+
+_ELEMENTS: dict[str, Attribute] = {
+    "bool": builtin.i1,
+    "i8": builtin.i8, "u8": builtin.i8, "i16": builtin.i16, "u16": builtin.i16,
+    "i32": builtin.i32, "u32": builtin.i32, "i64": builtin.i64, "u64": builtin.i64,
+    "f16": builtin.f16, "bf16": builtin.bf16, "f32": builtin.f32, "f64": builtin.f64,
+}  # fmt: skip
+
+
+def element_type(dtype: dtypes.DType) -> Attribute:
+    """The type of a value in registers."""
+    return _ELEMENTS[dtype]
+
+
+def storage_type(dtype: dtypes.DType) -> Attribute:
+    """The type of an element in memory: bool takes a byte."""
+    return builtin.i8 if dtype == "bool" else _ELEMENTS[dtype]
+
+
+class KernelBuilder:
+    """Inserts operations at the end of a block that moves into loops and branches."""
+
+    def __init__(self, block: Block) -> None:
+        self._builder = Builder(InsertPoint.at_end(block))
+        self._indices: list[dict[int, SSAValue]] = [{}]
+
+    def insert(self, op: Operation) -> SSAValue:
+        self._builder.insert(op)
+        return op.results[0] if op.results else None  # type: ignore[return-value]
+
+    def index(self, value: int) -> SSAValue:
+        """An index constant, made once per block nest."""
+        for scope in self._indices:
+            if value in scope:
+                return scope[value]
+        made = self.insert(arith.ConstantOp(IntegerAttr.from_index_int_value(value)))
+        self._indices[-1][value] = made
+        return made
+
+    def number(self, value: bool | float, dtype: dtypes.DType) -> SSAValue:
+        type_ = element_type(dtype)
+        if dtypes.is_float(dtype):
+            return self.insert(arith.ConstantOp(FloatAttr(float(value), type_)))  # type: ignore[arg-type]
+        width = 1 if dtype == "bool" else dtypes.bits(dtype)
+        wrapped = int(value) & ((1 << width) - 1)
+        signed = wrapped - (1 << width) if width > 1 and wrapped >> (width - 1) else wrapped
+        return self.insert(arith.ConstantOp(IntegerAttr(signed, type_)))  # type: ignore[arg-type]
+
+    def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.insert(arith.AddiOp(a, b))
+
+    def mul(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.insert(arith.MuliOp(a, b))
+
+    def affine(self, form: Affine, values: Mapping[Axis, SSAValue]) -> SSAValue:
+        """``constant + sum coefficient * value`` as an index; axes without a value are left out (tile dimensions)."""
+        total: SSAValue | None = None
+        for axis, coefficient in form.terms.items():
+            if axis not in values:
+                continue
+            value = values[axis]
+            term = value if coefficient == 1 else self.mul(value, self.index(coefficient))
+            total = term if total is None else self.add(total, term)
+        if total is None:
+            return self.index(form.constant)
+        return self.add(total, self.index(form.constant)) if form.constant else total
+
+    def as_i64(self, index: SSAValue) -> SSAValue:
+        return self.insert(arith.IndexCastOp(index, builtin.i64))
+
+    def as_index(self, value: SSAValue) -> SSAValue:
+        return self.insert(arith.IndexCastOp(value, builtin.IndexType()))
+
+    def loop(
+        self,
+        low: SSAValue,
+        high: SSAValue,
+        body: Callable[[SSAValue, list[SSAValue]], Sequence[SSAValue]],
+        carried: Sequence[SSAValue] = (),
+        step: int = 1,
+    ) -> list[SSAValue]:
+        """``for index in [low, high) step``: `body(index, carried)` returns the next carried values; gives the last ones."""
+        step_value = self.index(step)
+        block = Block(arg_types=[tile.INDEX, *(value.type for value in carried)])
+        with self._inside(block):
+            results = body(block.args[0], list(block.args[1:]))
+            self.insert(scf.YieldOp(*results))
+        op = scf.ForOp(low, high, step_value, list(carried), block)
+        self._builder.insert(op)
+        return list(op.results)
+
+    def branch(self, condition: SSAValue, body: Callable[[], None]) -> None:
+        """Run `body` where a scalar i1 holds."""
+        block = Block()
+        with self._inside(block):
+            body()
+            self.insert(scf.YieldOp())
+        self._builder.insert(scf.IfOp(condition, [], Region(block), Region(Block([scf.YieldOp()]))))
+
+    @contextmanager
+    def _inside(self, block: Block) -> Iterator[None]:
+        outer = self._builder
+        self._builder = Builder(InsertPoint.at_end(block))
+        self._indices.append({})
+        yield
+        self._indices.pop()
+        self._builder = outer
+
+
+def view_type(dtype: dtypes.DType, size: int) -> MemRefType[Attribute]:
+    return MemRefType(storage_type(dtype), [size])

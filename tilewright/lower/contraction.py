@@ -1,0 +1,191 @@
+"""Contractions to one kernel: register tiles of the output, updated by `tile.dot`, then the fused epilogue and one store.
+
+``acc[m, n] = sum over k of a[m, k] * b[k, n]`` where m, n and k each stand for any number of loops (a mapping says which). The m
+loops are tiled as a box, so a tile's rows are any constant offsets in memory: windows, strides and channels-last images need no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.loops import Point, SpatialLoop, for_each_tile, grid_of
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+
+
+def contraction_loops(work: Contraction, schedule: ContractionSchedule) -> list[SpatialLoop]:
+    """The spatial loops in order; tile dimensions must come out as m loops first, then n."""
+    loops = {}
+    for axis in (*work.outer, *work.m_loops, work.n_loop):
+        lanes = schedule.lanes if axis == work.n_loop else 0
+        loops[axis.name] = SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1), lanes)
+    return [loops[name] for name in schedule.order]
+
+
+def lower_contraction(
+    name: str, work: Contraction, schedule: ContractionSchedule, views: Sequence[tuple[Tensor, int]]
+) -> tile.FuncOp:
+    """The kernel of a contraction with its epilogue."""
+    loops = contraction_loops(work, schedule)
+    grid = [loop for wanted in schedule.grid_order for loop in loops if loop.axis.name == wanted]
+    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
+    builder = KernelBuilder(func.body.block)
+    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    for_each_tile(builder, loops, lambda point: _Tile(builder, work, schedule, memory, point).run(), grid)
+    builder.insert(tile.ReturnOp())
+    return func
+
+
+class _Tile:
+    """One register tile: products over all k, epilogue, store."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        work: Contraction,
+        schedule: ContractionSchedule,
+        memory: Mapping[str, SSAValue],
+        point: Point,
+    ) -> None:
+        self.builder = builder
+        self.work = work
+        self.schedule = schedule
+        self.memory = memory
+        self.point = self._ordered(point)
+        self.n_dim = self._dim_of(work.n_loop)
+
+    def _dim_of(self, loop: Axis) -> int | None:
+        return next((p for p, axis in enumerate(self.point.dims) if axis.name == f"{loop.name}.i"), None)
+
+    def _ordered(self, point: Point) -> Point:
+        """Tile dimensions as m loops in order, then n, whatever the order of the loops is."""
+        names = [f"{axis.name}.i" for axis in (*self.work.m_loops, self.work.n_loop)]
+        order = sorted(range(len(point.dims)), key=lambda p: names.index(point.dims[p].name))
+        bounds = {order.index(dim): bound for dim, bound in point.bounds.items()}
+        return Point(point.replaced, point.counters, tuple(point.dims[p] for p in order), bounds)
+
+    @property
+    def n_extent(self) -> int:
+        return self.point.extents[self.n_dim] if self.n_dim is not None else 1
+
+    @property
+    def rows(self) -> int:
+        return prod(self.point.extents) // self.n_extent
+
+    def run(self) -> None:
+        dtype = computed_in(self.work.accumulator.dtype)
+        zero = self.builder.number(0, dtype)
+        total = self.builder.insert(tile.BroadcastOp(zero, (self.rows, self.n_extent)))
+        total = self._products(list(self.work.k_loops), {}, {}, total)
+        self._finish(Value(total, dtype))
+
+    def _products(
+        self, axes: list[Axis], where: dict[Axis, Expr], counters: dict[Axis, SSAValue], total: SSAValue
+    ) -> SSAValue:
+        axis, *rest = axes
+        extent = int(axis.extent)  # type: ignore[arg-type]
+        if rest:
+            counter = Axis(f"{axis.name}.t", extent)
+
+            def inside(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+                return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0])]
+
+            (total,) = self.builder.loop(self.builder.index(0), self.builder.index(extent), inside, [total])
+            return total
+        step = self.schedule.k_unroll
+        full, ragged = divmod(extent, step)
+        counter = Axis(f"{axis.name}.t", max(full, 1))
+
+        def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            part = Axis(f"{axis.name}.i", step)
+            return [self._dot(part, {**where, axis: counter * step + part}, {**counters, counter: index}, carried[0], step)]
+
+        if full:
+            (total,) = self.builder.loop(self.builder.index(0), self.builder.index(full), steps, [total])
+        if ragged:
+            group = self.work.group
+            rounded = -(-ragged // group) * group
+            part = Axis(f"{axis.name}.i", rounded)
+            start = full * step
+            total = self._dot(part, {**where, axis: part + start if start else part}, counters, total, ragged)
+        return total
+
+    def _dot(
+        self, part: Axis, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue], total: SSAValue, valid: int
+    ) -> SSAValue:
+        """One product over `part`, of which the first `valid` steps exist."""
+        loops = {**self.point.counters, **counters}
+        a = self._broadcast_operand(part, where, loops, valid)
+        b = self._vector_operand(part, where, loops)
+        unsigned = "".join(
+            label
+            for label, operand in (("a", self.work.a), ("b", self.work.b))
+            if dtypes.is_unsigned(operand.tensor.dtype)
+        )
+        return self.builder.insert(tile.DotOp(self.work.intrinsic, a, b, total, unsigned))
+
+    def _broadcast_operand(
+        self, part: Axis, where: Mapping[Axis, Expr], loops: Mapping[Axis, SSAValue], valid: int
+    ) -> SSAValue:
+        form = self._address(self.work.a.index, where)
+        m_dims = [axis for position, axis in enumerate(self.point.dims) if position != self.n_dim]
+        extents = [*(int(axis.extent) for axis in m_dims), int(part.extent)]  # type: ignore[arg-type]
+        strides = [*(form.coefficient(axis) for axis in m_dims), form.coefficient(part)]
+        bounds = []
+        if valid != part.extent:
+            bounds = [self.builder.index(extent) for extent in (*extents[:-1], valid)]
+        view = self.memory[self.work.a.tensor.name]
+        loaded = self.builder.insert(tile.LoadOp(view, self.builder.affine(form, loops), extents, strides, bounds))
+        return self.builder.insert(tile.ReshapeOp(loaded, (self.rows, int(part.extent))))  # type: ignore[arg-type]
+
+    def _vector_operand(self, part: Axis, where: Mapping[Axis, Expr], loops: Mapping[Axis, SSAValue]) -> SSAValue:
+        group, n = self.work.group, self.n_extent
+        steps = int(part.extent) // group  # type: ignore[arg-type]
+        inside, along = Axis("k.group", group), Axis("k.step", steps)
+        split = {part: along * group + inside if group > 1 else along}
+        form = self._address(substitute(self.work.b.index, where), split)
+        n_axis = self.point.dims[self.n_dim] if self.n_dim is not None else None
+        strides = [form.coefficient(along), form.coefficient(n_axis) if n_axis is not None else 0]
+        extents = [steps, n]
+        if group > 1:
+            extents.append(group)
+            strides.append(form.coefficient(inside))
+        bounds = []
+        if self.n_dim is not None and self.n_dim in self.point.bounds and not self.work.whole_panels:
+            bounds = [self.builder.index(e) for e in extents]
+            bounds[1] = self.point.bounds[self.n_dim]
+        view = self.memory[self.work.b.tensor.name]
+        return self.builder.insert(tile.LoadOp(view, self.builder.affine(form, loops), extents, strides, bounds))
+
+    def _address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
+        form = affine(substitute(substitute(index, where), self.point.replaced))
+        assert form is not None, f"operand address {index} is not affine in the tile"
+        return form
+
+    def _finish(self, total: Value) -> None:
+        """Epilogue on the tile in its own shape, and the store."""
+        extents = self.point.extents
+        shaped = Value(self.builder.insert(tile.ReshapeOp(total.ssa, extents)), total.dtype)
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        emitter = BodyEmitter(
+            self.builder,
+            self.memory,
+            self.point.counters,
+            dims,
+            extents,
+            self.point.bounds,
+            {self.work.accumulator.name: lambda read: shaped},
+        )
+        value = emitter.emit(substitute(self.work.epilogue, self.point.replaced))
+        view = self.memory[self.work.output.name]
+        index = substitute(self.work.index, self.point.replaced)
+        emitter.store(value, view, index, self.work.output.dtype)

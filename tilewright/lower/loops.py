@@ -1,0 +1,152 @@
+"""Spatial loops of a kernel: split into tiles, tiles dealt to the programs of a grid, ragged ends as a separate last tile.
+
+Every loop ``x`` becomes ``x = quantum * x.t + x.i``: `x.t` counts tiles and is a loop, `x.i` is a dimension of the tile
+(absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr.core import Axis, Expr
+from tilewright.kernel import dialect as tile
+from tilewright.lower.builder import KernelBuilder
+
+
+@dataclass(frozen=True)
+class SpatialLoop:
+    """One loop: `quantum` points per tile, tiles dealt in `blocks` to a grid axis; a `vector` loop pads its ragged tile to `lanes`."""
+
+    axis: Axis
+    quantum: int = 1
+    blocks: int = 1
+    vector_lanes: int = 0  # > 0: the ragged tile is rounded up to this many points and bounded
+
+    @property
+    def extent(self) -> int:
+        assert isinstance(self.axis.extent, int)
+        return self.axis.extent
+
+    @property
+    def full_tiles(self) -> int:
+        return self.extent // self.quantum
+
+    @property
+    def rest(self) -> int:
+        return self.extent % self.quantum
+
+    @property
+    def tiles(self) -> int:
+        return self.full_tiles + (1 if self.rest else 0)
+
+    @property
+    def tiles_per_block(self) -> int:
+        return -(-self.tiles // max(1, self.blocks))
+
+    @property
+    def programs(self) -> int:
+        """Programs along this loop: blocks that hold at least one tile."""
+        return max(1, -(-self.tiles // max(1, self.tiles_per_block))) if self.tiles else 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a tile stands: what each loop is in terms of tile counters and tile dimensions, and the values of the counters."""
+
+    replaced: dict[Axis, Expr] = field(default_factory=dict)
+    counters: dict[Axis, SSAValue] = field(default_factory=dict)
+    dims: tuple[Axis, ...] = ()
+    bounds: dict[int, SSAValue] = field(default_factory=dict)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(int(axis.extent) for axis in self.dims)  # type: ignore[arg-type]
+
+
+def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:
+    """The grid: one axis per loop that is dealt in more than one block, at least one axis; the last varies fastest."""
+    return [loop.programs for loop in loops if loop.programs > 1] or [1]
+
+
+def for_each_tile(
+    builder: KernelBuilder,
+    loops: Sequence[SpatialLoop],
+    body: Callable[[Point], None],
+    grid_order: Sequence[SpatialLoop] | None = None,
+) -> None:
+    """Emit `loops`, outermost first, around `body`; the order of tile dimensions is the order of the loops.
+
+    `grid_order` is the order that `grid_of` was given, by default that of `loops`.
+    """
+    axes: dict[Axis, int] = {}
+    for loop in loops if grid_order is None else grid_order:
+        if loop.programs > 1:
+            axes[loop.axis] = len(axes)
+    ids = {axis: builder.insert(tile.ProgramIdOp(number)) for axis, number in axes.items()}
+    _visit(builder, list(loops), ids, Point(), body)
+
+
+def _visit(
+    builder: KernelBuilder,
+    loops: list[SpatialLoop],
+    ids: dict[Axis, SSAValue],
+    point: Point,
+    body: Callable[[Point], None],
+) -> None:
+    if not loops:
+        body(point)
+        return
+    loop, *inner = loops
+    program = ids.get(loop.axis)
+    counter = Axis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
+
+    def full(index: SSAValue) -> None:
+        _visit(builder, inner, ids, _placed(point, loop, counter, loop.quantum, index), body)
+
+    def ragged() -> None:
+        _visit(builder, inner, ids, _ragged(builder, point, loop), body)
+
+    if program is None:
+        if loop.full_tiles == 1:
+            full(builder.index(0))
+        elif loop.full_tiles:
+            builder.loop(builder.index(0), builder.index(loop.full_tiles), lambda i, _: full(i) or ())
+        if loop.rest:
+            ragged()
+        return
+    low = builder.mul(program, builder.index(loop.tiles_per_block))
+    if loop.tiles_per_block == 1 and not loop.rest:
+        full(low)
+        return
+    end = builder.add(low, builder.index(loop.tiles_per_block))
+    high = builder.insert(arith.MinSIOp(end, builder.index(loop.full_tiles)))
+    builder.loop(low, high, lambda i, _: full(i) or ())
+    if loop.rest:
+        last = builder.insert(tile.CompareOp("eq", program, builder.index(loop.programs - 1)))
+        builder.branch(last, ragged)
+
+
+def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index: SSAValue) -> Point:
+    counters = {**point.counters, counter: index}
+    if quantum == 1:
+        return Point({**point.replaced, loop.axis: counter}, counters, point.dims, point.bounds)
+    inside = Axis(f"{loop.axis.name}.i", quantum)
+    whole = counter * quantum + inside
+    return Point({**point.replaced, loop.axis: whole}, counters, (*point.dims, inside), point.bounds)
+
+
+def _ragged(builder: KernelBuilder, point: Point, loop: SpatialLoop) -> Point:
+    """The last, smaller tile: exactly as large as what is left, or rounded up to whole vectors and bounded."""
+    size = loop.rest
+    bounds = dict(point.bounds)
+    if loop.vector_lanes and size % loop.vector_lanes:
+        size += loop.vector_lanes - size % loop.vector_lanes
+        bounds[len(point.dims)] = builder.index(loop.rest)
+    inside = Axis(f"{loop.axis.name}.i", size)
+    start = loop.full_tiles * loop.quantum
+    whole = inside + start if start else inside
+    return Point({**point.replaced, loop.axis: whole}, dict(point.counters), (*point.dims, inside), bounds)

@@ -1,0 +1,377 @@
+"""Loop nests of element-wise work and reductions to one kernel: maps, pools, row reductions, softmax, norms, relayouts.
+
+A nest walks *outer* loops; at each outer point its nodes run in order, each as its own pass over the *inner* loops (the
+reduction loops, absent in a map). A node writes a value per outer point or per outer and inner point. Values that a later pass
+needs again are kept in scratch where they are costly, recomputed where they are cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from xdsl.dialects import arith, math
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute, transform
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
+from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.loops import Point, SpatialLoop, for_each_tile, grid_of
+from tilewright.operator.nest import Nest, NestNode, NestSchedule
+
+#: Functions whose recomputation costs more than a trip through L1.
+COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
+
+
+def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
+    """The outer loops as the schedule tiles them; tile dimensions come last, the unrolled one before the vector."""
+    loops = []
+    for axis in nest.outer:
+        blocks = schedule.blocks.get(axis.name, 1)
+        if axis.name == schedule.vector:
+            loops.append(SpatialLoop(axis, schedule.vector_extent, blocks, schedule.lanes))
+        elif axis.name == schedule.unroll:
+            loops.append(SpatialLoop(axis, schedule.unroll_extent, blocks))
+        else:
+            loops.append(SpatialLoop(axis, 1, blocks))
+    order = {schedule.unroll: 1, schedule.vector: 2}
+    return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
+
+
+def lower_nest(name: str, nest: Nest, schedule: NestSchedule, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
+    """The kernel of a nest. `views` are its arguments: tensors with the size of their storage in elements."""
+    loops = nest_loops(nest, schedule)
+    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
+    builder = KernelBuilder(func.body.block)
+    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    scratch = _Scratch(builder, nest, schedule)
+    for_each_tile(builder, loops, lambda point: _Passes(builder, nest, schedule, memory, scratch, point).run())
+    builder.insert(tile.ReturnOp())
+    return func
+
+
+class _Scratch:
+    """Row buffers for costly values that several passes read."""
+
+    def __init__(self, builder: KernelBuilder, nest: Nest, schedule: NestSchedule) -> None:
+        self.views: dict[str, SSAValue] = {}
+        self.inner = nest.inner
+        vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
+        # A row buffer holds one value per inner point, times the outer tile where vectors run along an outer loop.
+        outer_tile = 1 if vector_inside else max(1, schedule.vector_extent) * max(1, schedule.unroll_extent)
+        self.outer_tile = outer_tile
+        readers: dict[str, int] = {}
+        for node in nest.nodes:
+            for read in {r.tensor.name for r in walk(node.body) if isinstance(r, Read) and not r.indices}:
+                readers[read] = readers.get(read, 0) + 1
+        for node in nest.nodes:
+            if not nest.inner or not nest.covers_inner(node) or node.index is not None:
+                continue
+            costly = any(isinstance(n, Apply) and n.function in COSTLY for n in walk(node.body))
+            if costly and readers.get(node.tensor.name, 0) > 1:
+                size = prod(int(axis.extent) for axis in nest.inner) * outer_tile  # type: ignore[arg-type]
+                dtype = computed_in(node.tensor.dtype)
+                size += 0 if outer_tile > 1 else schedule.vector_extent
+                self.views[node.tensor.name] = builder.insert(tile.AllocOp(view_type(dtype, size)))
+
+    def index(self) -> Expr:
+        """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""
+        total: Expr = Const(0, INDEX)
+        for axis in self.inner:
+            total = total * axis.extent + axis if not isinstance(axis.extent, int) else total * int(axis.extent) + axis
+        return total * self.outer_tile
+
+
+class _Passes:
+    """All passes of a nest at one outer tile."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        nest: Nest,
+        schedule: NestSchedule,
+        memory: Mapping[str, SSAValue],
+        scratch: _Scratch,
+        point: Point,
+    ) -> None:
+        self.builder = builder
+        self.nest = nest
+        self.schedule = schedule
+        self.memory = memory
+        self.scratch = scratch
+        self.point = point
+        self.nodes = {node.tensor.name: node for node in nest.nodes}
+        self.kept: dict[str, Value] = {}  # values per outer point
+        self.stored: set[str] = set()  # names whose row buffer is filled
+        self.pending: set[str] = set()  # names whose row buffer the current pass fills
+        self.vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
+        self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
+
+    def run(self) -> None:
+        for node in self.nest.nodes:
+            if node.accum is not None:
+                self.kept[node.tensor.name] = self._reduce(node)
+            elif node.tensor.name not in self.covering:
+                emitter = self._outer_emitter()
+                self.kept[node.tensor.name] = emitter.emit(self._here(node.body))
+            elif node.index is not None:
+                self._map(node)
+            if node.index is not None and node.tensor.name not in self.covering:
+                emitter = self._outer_emitter()
+                view = self.memory[node.tensor.name]
+                emitter.store(self.kept[node.tensor.name], view, self._here(node.index), node.tensor.dtype, False)
+
+    # Outer values -----------------------------------------------------------------------------------------------
+
+    def _here(self, expr: Expr) -> Expr:
+        return substitute(expr, self.point.replaced)
+
+    def _outer_emitter(self) -> BodyEmitter:
+        provided = {name: (lambda read, name=name: self.kept[name]) for name in self.kept}
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        return BodyEmitter(
+            self.builder, self.memory, self.point.counters, dims, self.point.extents, self.point.bounds, provided
+        )
+
+    # Passes over the inner loops ----------------------------------------------------------------------------------
+
+    def _map(self, node: NestNode) -> None:
+        assert node.index is not None
+        index = node.index
+        nontemporal = node.tensor.name in self.schedule.nontemporal
+        view = self.memory[node.tensor.name]
+
+        def body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(node.body), where))
+            emitter.store(value, view, substitute(self._here(index), where), node.tensor.dtype, nontemporal)
+            return []
+
+        divisors = self._invariant_divisors(node.body) if self.nest.inner else []
+        if not divisors:
+            self._sweep(body, [])
+            return
+        safe = self._reciprocals(divisors)
+        fast = replace(node, body=_multiply_by_reciprocals(node.body, divisors))
+
+        def fast_body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(fast.body), where))
+            emitter.store(value, view, substitute(self._here(index), where), node.tensor.dtype, nontemporal)
+            return []
+
+        self.builder.branch(safe, lambda: _ignore(self._sweep(fast_body, [], certain=False)))
+        unsafe = self.builder.insert(arith.XOrIOp(safe, self.builder.number(True, "bool")))
+        self.builder.branch(unsafe, lambda: _ignore(self._sweep(body, [], certain=False)))
+
+    def _invariant_divisors(self, body: Expr) -> list[str]:
+        """Names of per-row scalars that every element of a float row is divided by."""
+        if not self.vector_inside:
+            return []
+        return sorted(
+            {
+                node.args[1].tensor.name
+                for node in walk(body)
+                if isinstance(node, Apply)
+                and node.function == "div"
+                and dtypes.is_float(node.dtype)
+                and isinstance(node.args[1], Read)
+                and node.args[1].tensor.name in self.kept
+            }
+        )
+
+    def _reciprocals(self, divisors: Sequence[str]) -> SSAValue:
+        """Compute the reciprocals, and whether all are far from overflow and underflow, so that they may be used."""
+        safe: SSAValue | None = None
+        for name in divisors:
+            value = self.kept[name]
+            one = self.builder.number(1.0, value.dtype)
+            self.kept[_reciprocal(name)] = Value(self.builder.insert(arith.DivfOp(one, value.ssa)), value.dtype)
+            magnitude = self.builder.insert(math.AbsFOp(value.ssa))
+            for predicate, limit in (("ge", 2.0**-60), ("le", 2.0**60)):
+                bound = self.builder.number(limit, value.dtype)
+                holds = self.builder.insert(tile.CompareOp(predicate, magnitude, bound))
+                safe = holds if safe is None else self.builder.insert(arith.AndIOp(safe, holds))
+        assert safe is not None
+        return safe
+
+    def _reduce(self, node: NestNode) -> Value:
+        assert node.accum is not None
+        accum, dtype = node.accum, computed_in(node.tensor.dtype)
+        start = identity(accum, dtype)
+        extents = self._sweep_extents()
+        first = self.builder.number(start.value, dtype)
+        initial = self.builder.insert(tile.BroadcastOp(first, extents)) if extents else first
+
+        def body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(node.body), where))
+            total = carried[0]
+            if self.vector_inside and (emitter.extents != extents or emitter.bounds):
+                return [self._fold_ragged(emitter, value, total, accum, dtype, extents)]
+            full = Value(emitter.full(value) if extents else value.ssa, value.dtype)
+            return [combine(accum, self.builder, Value(total, dtype), full).ssa]
+
+        (total,) = self._sweep(body, [initial])
+        if self.vector_inside and extents:
+            unsigned = dtypes.is_unsigned(dtype)
+            total = self.builder.insert(tile.ReduceOp(accum, total, len(extents) - 1, unsigned))
+            total = self.builder.insert(tile.ReshapeOp(total, ()))
+        return Value(total, dtype)
+
+    def _fold_ragged(
+        self, emitter: BodyEmitter, value: Value, total: SSAValue, accum: str, dtype: str, extents: tuple[int, ...]
+    ) -> SSAValue:
+        """Reduce a ragged tile to one number and combine it into a one-element position of the total."""
+        full = emitter.full(value)
+        dim = len(emitter.extents) - 1
+        if dim in emitter.bounds:
+            numbers = self.builder.insert(tile.IotaOp(emitter.extents, dim))
+            bound = self.builder.insert(tile.BroadcastOp(self.builder.as_i64(emitter.bounds[dim]), emitter.extents))
+            inside = self.builder.insert(tile.CompareOp("lt", numbers, bound))
+            neutral = self.builder.number(identity(accum, dtype).value, dtype)
+            full = self.builder.insert(
+                tile.SelectOp(inside, full, self.builder.insert(tile.BroadcastOp(neutral, emitter.extents)))
+            )
+        one = self.builder.insert(tile.ReduceOp(accum, full, dim, dtypes.is_unsigned(dtype)))
+        scalar = self.builder.insert(tile.ReshapeOp(one, ()))
+        neutral = self.builder.number(identity(accum, dtype).value, dtype)
+        numbers = self.builder.insert(tile.IotaOp(extents, len(extents) - 1))
+        zeros = self.builder.insert(tile.BroadcastOp(self.builder.number(0, INDEX), extents))
+        first = self.builder.insert(tile.CompareOp("eq", numbers, zeros))
+        spread = self.builder.insert(
+            tile.SelectOp(
+                first,
+                self.builder.insert(tile.BroadcastOp(scalar, extents)),
+                self.builder.insert(tile.BroadcastOp(neutral, extents)),
+            )
+        )
+        return combine(accum, self.builder, Value(total, dtype), Value(spread, dtype)).ssa
+
+    def _sweep_extents(self) -> tuple[int, ...]:
+        """The tile of one step of a pass: the outer tile, or a vector along an inner loop."""
+        if not self.vector_inside:
+            return self.point.extents
+        (axis,) = (axis for axis in self.nest.inner if axis.name == self.schedule.vector)
+        size = min(self.schedule.vector_extent, int(axis.extent))  # type: ignore[arg-type]
+        return (self.schedule.vector_extent,) if size >= self.schedule.vector_extent else (self._rounded(size),)
+
+    def _rounded(self, size: int) -> int:
+        lanes = self.schedule.lanes
+        return -(-size // lanes) * lanes
+
+    def _sweep(self, body, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:  # type: ignore[no-untyped-def]
+        """Run `body(emitter, replaced inner loops, carried)` over all inner points; returns what was carried last.
+
+        `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
+        """
+        self.pending = set()
+        carried = self._sweep_axis(list(self.nest.inner), {}, {}, body, initial)
+        if certain:
+            self.stored |= self.pending
+        return carried
+
+    def _sweep_axis(  # type: ignore[no-untyped-def]
+        self,
+        axes: list[Axis],
+        where: dict[Axis, Expr],
+        counters: dict[Axis, SSAValue],
+        body,
+        carried: list[SSAValue],
+    ) -> list[SSAValue]:
+        if not axes:
+            dims = {axis: position for position, axis in enumerate(self.point.dims)}
+            return self._step(body, where, counters, dims, self.point.extents, self.point.bounds, carried)
+        axis, *rest = axes
+        if axis.name == self.schedule.vector:
+            rest = [*rest]
+            if rest:  # the vector loop runs innermost
+                return self._sweep_axis([*rest, axis], where, counters, body, carried)
+            return self._sweep_vector(axis, where, counters, body, carried)
+        counter = Axis(f"{axis.name}.t", axis.extent)
+
+        def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
+            return self._sweep_axis(rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
+
+        return self.builder.loop(self.builder.index(0), self.builder.index(int(axis.extent)), inside, carried)  # type: ignore[arg-type]
+
+    def _sweep_vector(self, axis, where, counters, body, carried):  # type: ignore[no-untyped-def]
+        extent, size = int(axis.extent), self.schedule.vector_extent
+        full, ragged = divmod(extent, size)
+        counter, inside = Axis(f"{axis.name}.t", max(full, 1)), Axis(f"{axis.name}.i", size)
+
+        def step(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
+            place = {**where, axis: counter * size + inside}
+            return self._step(body, place, {**counters, counter: index}, {inside: 0}, (size,), {}, values)
+
+        if full:
+            carried = self.builder.loop(self.builder.index(0), self.builder.index(full), step, carried)
+        if ragged:
+            rounded = self._rounded(ragged)
+            last = Axis(f"{axis.name}.i", rounded)
+            bounds = {0: self.builder.index(ragged)} if rounded != ragged else {}
+            place = {**where, axis: last + full * size if full else last}
+            carried = self._step(body, place, counters, {last: 0}, (rounded,), bounds, carried)
+        return carried
+
+    def _step(self, body, where, counters, dims, extents, bounds, carried):  # type: ignore[no-untyped-def]
+        """One step of a pass: an emitter that knows the kept values, the row buffers, and how to recompute the rest."""
+        loops = {**self.point.counters, **counters}
+        emitter = BodyEmitter(self.builder, {**self.memory, **self.scratch.views}, loops, dims, extents, bounds)
+        emitter.provided = {
+            name: (lambda read, name=name: self._provide(name, emitter, where)) for name in (*self.nodes, *self.kept)
+        }
+        return body(emitter, where, carried)
+
+    def _provide(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Value:
+        """A value of this nest inside a pass: kept, read back from its row buffer, or computed here."""
+        if name in self.kept:
+            return self.kept[name]
+        node = self.nodes[name]
+        buffer = self.scratch.views.get(name)
+        index = substitute(self.scratch.index(), where) if buffer is not None else None
+        if buffer is not None and not self.vector_inside:
+            index = self._with_outer_tile(index, emitter)
+        if buffer is not None and name in self.stored:
+            flat = Tensor(f"{name}.row", (1,), computed_in(node.tensor.dtype))
+            reader = replace_views(emitter, {flat.name: buffer})
+            return reader.emit(Read(flat, (index,)))
+        value = emitter.emit(substitute(self._here(node.body), where))
+        if buffer is not None:
+            emitter.store(Value(emitter.full(value), value.dtype), buffer, index, computed_in(node.tensor.dtype))
+            self.pending.add(name)
+        return value
+
+    def _with_outer_tile(self, index: Expr, emitter: BodyEmitter) -> Expr:
+        """Place the points of the outer tile next to each other in a row buffer."""
+        for axis in sorted(emitter.dims, key=emitter.dims.__getitem__):
+            inner = prod(emitter.extents[emitter.dims[axis] + 1 :])
+            index = index + axis * inner
+        return index
+
+
+def replace_views(emitter: BodyEmitter, views: Mapping[str, SSAValue]) -> BodyEmitter:
+    """The same point of the nest, reading other memory."""
+    return BodyEmitter(emitter.builder, views, emitter.loops, emitter.dims, emitter.extents, emitter.bounds)
+
+
+def _ignore(carried: list[SSAValue]) -> None:
+    assert not carried
+
+
+def _reciprocal(name: str) -> str:
+    return f"1/{name}"
+
+
+def _multiply_by_reciprocals(body: Expr, divisors: Sequence[str]) -> Expr:
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Apply) and node.function == "div" and isinstance(node.args[1], Read):
+            name = node.args[1].tensor.name
+            if name in divisors:
+                inverse = Read(Tensor(_reciprocal(name), (), node.dtype), ())
+                return Apply("mul", (node.args[0], inverse), node.dtype)
+        return None
+
+    return transform(body, rule)

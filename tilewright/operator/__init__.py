@@ -1,0 +1,1 @@
+"""Level 2: how the loops of one kernel are split, ordered and bound."""

@@ -1,0 +1,89 @@
+"""Contractions: which loops of a product of two flat operands play which part, and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.expr.core import Axis, Const, Expr, Tensor
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.operator.nest import addresses, outside_reads, walked_as_one
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of the product: a flat tensor read at one linear, affine index."""
+
+    tensor: Tensor
+    index: Expr
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """What to compute. `m_loops` are tiled as a box, `n_loop` is the vector, `k_loops` run inside, outermost first.
+
+    `outer` loops (batch, groups) are not tiled. `accumulator` is the name by which `epilogue` reads the sum, at rank 0;
+    `output` is written at the linear address `index`. `intrinsic` names the instruction, `group` its neighbours along k,
+    which the last k loop provides contiguously in a and interleaved in b. `whole_panels`: the storage of b holds whole
+    tiles along n, so that the ragged one may be read beyond the last column.
+    """
+
+    outer: tuple[Axis, ...]
+    m_loops: tuple[Axis, ...]
+    n_loop: Axis
+    k_loops: tuple[Axis, ...]
+    a: Operand
+    b: Operand
+    accumulator: Tensor
+    epilogue: Expr
+    output: Tensor
+    index: Expr
+    intrinsic: str
+    group: int = 1
+    whole_panels: bool = False
+
+
+@dataclass(frozen=True)
+class ContractionSchedule:
+    """How it runs: tile extents per loop (m loops multiply to the rows of the register tile), order and blocks of the loops.
+
+    `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose
+    slowest axis is the first of `grid_order`. `k_unroll` is how many steps of
+    the last k loop one product takes.
+    """
+
+    tile: Mapping[str, int]
+    order: tuple[str, ...]
+    blocks: Mapping[str, int]
+    grid_order: tuple[str, ...]
+    k_unroll: int
+    lanes: int
+
+
+def merge_product_loops(work: Contraction) -> Contraction:
+    """Fuse neighbouring m loops, and neighbouring k loops, that every address walks as one."""
+    for part in ("outer", "m_loops", "k_loops"):
+        position = 0
+        while position + 1 < len(getattr(work, part)):
+            axes = getattr(work, part)
+            a, b = axes[position], axes[position + 1]
+            indices = [work.a.index, work.b.index, work.index, *addresses(work.epilogue)]
+            if not walked_as_one(a, b, indices) or outside_reads(work.epilogue, (a, b)):
+                position += 1
+                continue
+            fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))
+            work = _replaced(work, part, (*axes[:position], fused, *axes[position + 2 :]), {a: Const(0, INDEX), b: fused})
+    return work
+
+
+def _replaced(work: Contraction, part: str, axes: Sequence[Axis], loops: Mapping[Axis, Expr]) -> Contraction:
+    changed = {part: tuple(axes)}
+    return replace(
+        work,
+        **changed,
+        a=Operand(work.a.tensor, substitute(work.a.index, loops)),
+        b=Operand(work.b.tensor, substitute(work.b.index, loops)),
+        epilogue=substitute(work.epilogue, loops),
+        index=substitute(work.index, loops),
+    )
