@@ -15,10 +15,10 @@ from tilewright.expr.core import Compute, Tensor
 
 @dataclass(frozen=True)
 class Graph:
-    """``G = <E, T>``: every tensor is written by one node, or is an input or a constant; node order is topological.
+    """``G = <E, T>``: every tensor is written by one node, or is an input or constant; node order is topological.
 
-    `constants` maps the name of a tensor to its contents (C-contiguous, dtype and shape of the tensor). An output may be
-    a node's output, an input or a constant.
+    `constants` maps the name of a tensor to its contents (C-contiguous, dtype and shape of the tensor). An output may
+    be a node's output, an input or a constant.
     """
 
     inputs: tuple[Tensor, ...]
