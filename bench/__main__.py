@@ -68,19 +68,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the cases and their families, and stop")
     parser.add_argument("--cases", default="all", metavar="PATTERNS", help="separated by commas (default: all)")
     parser.add_argument("--peers", default="all", metavar="NAMES", help=f"of {', '.join(peers.PEERS)} (default: all)")
+    parser.add_argument("--threads", default=threads, metavar="COUNTS", help=f"by commas (default: {threads})")
     parser.add_argument(
-        "--threads", default=threads, metavar="COUNTS", help=f"separated by commas (default: {threads})"
+        "--turns", type=int, default=Effort.turns, help="per peer and case; 0: only check (default: %(default)s)"
     )
-    parser.add_argument("--turns", type=int, default=Effort.turns, help="per peer and case (default: %(default)s)")
     parser.add_argument(
         "--turn-seconds", type=float, default=Effort.turn_seconds, metavar="S", help="of a turn (default: %(default)s)"
     )
     parser.add_argument("--no-ceilings", action="store_true", help="do not measure what the machine can reach")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
-    parser.add_argument(
-        "--report", type=Path, metavar="JSON", help="run nothing: report on the results of an earlier run"
-    )
+    parser.add_argument("--report", type=Path, metavar="JSON", help="run nothing, report on an earlier run")
     return parser
 
 

@@ -20,7 +20,7 @@ Limit = Literal["f32", "bf16", "int8", "copy", "none"]
 # thousand rounded terms and Winograd transforms stay below it; inputs rounded to bf16 (error about 3e-3) or to TF32
 # (about 4e-4) do not. A bf16 result may be off by one unit in its last place.
 F32_TOLERANCE = 1e-4
-BF16_TOLERANCE = 2.0**-8
+BF16_TOLERANCE = 2.0**-7
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,15 @@ class Loaded:
     call             runs it once, on the inputs and into the outputs that were fixed when it was loaded
     outputs          the arrays that the last call wrote, in the order of the model's outputs
     compile_seconds  from the model file to a callable, without Python's imports
-    notes            what the reader of a result should know: layouts chosen, precision, copies inside a call
+    notes            what the reader of a result should know: layouts chosen, ways that were refused
+    keep             memory that the peer's library knows by address only
     """
 
     call: Callable[[], Any]
     outputs: Callable[[], list[Array]]
     compile_seconds: float
     notes: str = ""
+    keep: object = None
 
 
 class SkippedError(Exception):

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+BUSY = 0.2  # of the elapsed time: threads that wait for others, or spin a little, take less
+WATCH_SECONDS = 0.005  # between looks at the threads of a process
 
 
 def own_cores() -> tuple[int, ...]:
@@ -28,12 +35,42 @@ def process_seconds(pid: int) -> float:
     return sum(thread_seconds(pid).values())
 
 
-def allowed_cores(pid: int, thread: int) -> str:
-    """The cores a thread may use, in the kernel's list notation: ``0``, ``0-1``."""
-    for line in Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return line.split()[1]
-    raise AssertionError("the kernel lists allowed cores for every thread")
+def busy_threads(pid: int, work: Callable[[], object]) -> dict[int, str]:
+    """The threads of a process that take more than `BUSY` of the time of `work`, and the cores they may use.
+
+    Cores are in the kernel's list notation ("0" is pinned, "0-1" is not), as seen most often while the thread ran:
+    some libraries pin their threads at the start of a task and release them at its end.
+    """
+    seen: dict[int, Counter[str]] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(WATCH_SECONDS):
+            for thread, cores in _running_threads(pid):
+                seen.setdefault(thread, Counter())[cores] += 1
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start, before = time.perf_counter(), thread_seconds(pid)
+    try:
+        work()
+        elapsed, after = time.perf_counter() - start, thread_seconds(pid)
+    finally:
+        done.set()
+        watcher.join()
+    busy = [thread for thread in after if after[thread] - before.get(thread, 0.0) > BUSY * elapsed]
+    return {thread: seen[thread].most_common(1)[0][0] for thread in busy if thread in seen}
+
+
+def _running_threads(pid: int) -> Iterator[tuple[int, str]]:
+    """The threads of a process that run just now, with the cores they may use."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines() if ":" in line)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields["State"].strip().startswith("R"):
+            yield int(task.name), fields["Cpus_allowed_list"].strip()
 
 
 def machine_seconds() -> float:

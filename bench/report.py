@@ -13,17 +13,17 @@ QUIET = 0.05  # cores' worth of load by others under which a measurement counts 
 
 def markdown(run: Run) -> str:
     """The whole report, ending with a newline."""
-    return "\n".join(
-        [*_head(run), *_ceilings(run), *_times(run), *_means(run), *_compile_times(run), *_remarks(run), ""]
-    )
+    sections = (_head, _ceilings, _times, _means, _compile_times, _remarks)
+    return "\n".join(line for section in sections for line in section(run)) + "\n"
 
 
 def _head(run: Run) -> Iterator[str]:
     environment = run.environment
     yield "# Benchmark results"
     yield ""
-    yield f"{environment['date']}, {environment['processor']}, cores {environment['cores']}, "
-    yield f"Linux {environment['kernel']}, Python {environment['python']}; " + ", ".join(run.versions.values())
+    cores = ", ".join(map(str, environment["cores"]))
+    yield f"{environment['date']}, {environment['processor']}, cores {cores}, Linux {environment['kernel']}, Python"
+    yield f"{environment['python']}; {', '.join(dict.fromkeys(run.versions.values()))}"
     yield ""
     yield "Times are medians with the range from the 10th to the 90th percentile. Percentages are of the ceiling: the"
     yield "least time in which the measured peaks and bandwidths allow the same work. `vs best` is the speed of"
@@ -124,21 +124,23 @@ def _remarks(run: Run) -> Iterator[str]:
 
 def _reasons(run: Run) -> Iterator[str]:
     """Why peers have no times or other conditions; the same remark on many cases is one line."""
-    cases: dict[str, list[str]] = {}
+    cases: dict[str, dict[str, list[str]]] = {}  # remark → case → numbers of threads
     for result in run.results:
-        where = f"{result.case} ({result.threads})"
+        remarks = []
         if result.status != "ok":
-            cases.setdefault(f"{result.peer}: {result.status}: {result.reason}", []).append(where)
-        if result.notes:
-            cases.setdefault(f"{result.peer}: {result.notes}", []).append(where)
+            remarks.append(f"{result.status}: {result.reason}")
+        elif result.notes:
+            remarks.append(result.notes)
         if result.faults >= 1:
-            cases.setdefault(f"{result.peer}: page faults in timed calls", []).append(where)
+            remarks.append("page faults in timed calls")
         if any(not cores.isdigit() for cores in result.busy_threads):
-            cases.setdefault(f"{result.peer}: not all threads are pinned", []).append(where)
+            remarks.append("not all threads are pinned")
         if len(set(result.busy_threads)) < len(result.busy_threads):
-            cases.setdefault(f"{result.peer}: two threads share a core", []).append(where)
+            remarks.append("two threads share a core")
+        for remark in remarks:
+            cases.setdefault(f"{result.peer}: {remark}", {}).setdefault(result.case, []).append(str(result.threads))
     for remark, places in cases.items():
-        yield f"{remark}: {', '.join(places)}"
+        yield f"{remark}: " + ", ".join(f"{case} ({', '.join(threads)})" for case, threads in places.items())
 
 
 def _disturbances(run: Run) -> Iterator[str]:

@@ -28,20 +28,22 @@ from bench.arrays import Array, load_arrays
 from bench.ceilings import Ceilings, bound_seconds
 from bench.peers import Peer
 from bench.problem import Case, Task
-from bench.processes import allowed_cores, machine_seconds, own_cores, process_seconds, thread_seconds
+from bench.processes import busy_threads, machine_seconds, own_cores, process_seconds
 from bench.results import Conditions, Result, Run
 from bench.summary import summarise
 from bench.workers import ROOT, Workers
 
 SETTLE_SECONDS = 0.01  # before a turn: threads that still spin for more work go to sleep
 SAMPLE_SECONDS = 1e-4  # shortest sample: short calls are timed in groups that take this long
-BUSY = 0.2  # a thread that takes more of its process's time than this one works
 MOST_SAMPLES = 200  # in a turn
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: `turns` per peer and case, of about `turn_seconds` and at least two samples each."""
+    """How long to measure: `turns` per peer and case, of about `turn_seconds` and at least two samples each.
+
+    Without turns, peers only show that their results are right.
+    """
 
     turns: int = 15
     turn_seconds: float = 0.1
@@ -96,7 +98,7 @@ def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: 
     """Append the results of one case with one number of threads, and their conditions, to `done`."""
     facts = task.facts()
     results = {peer.name: _load(case, task, peer, done, workers) for peer in peers}
-    ready = [peer for peer in peers if results[peer.name].status == "ok"]
+    ready = [peer for peer in peers if results[peer.name].status == "ok" and effort.turns]
     plans = {}
     for peer in ready:
         plans[peer.name], threads = _warm_up(peer, task, effort, workers)
@@ -138,7 +140,7 @@ def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: 
             bytes=facts.bytes,
             bound_seconds=bound_seconds(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None,
             idle_load=idle / timed if timed else 0.0,
-            foreign_load=foreign / elapsed,
+            foreign_load=foreign / elapsed if timed else 0.0,
         )
     )
 
@@ -149,14 +151,14 @@ def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Re
     if reason := peer.missing():
         return replace(result, status="skipped", reason=reason)
     answer = workers.ask(peer, task.cores, "load", case=case.name, directory=str(task.directory))
-    if reason := answer.get("skip"):
+    if reason := answer.get("skip", ""):
         return replace(result, status="skipped", reason=reason)
-    if reason := answer.get("error"):
+    if reason := answer.get("error", ""):
         return replace(result, status="failed", reason=reason)
     done.versions[peer.name] = answer["version"]
     result = replace(result, compile_seconds=answer["compile_seconds"], notes=answer["notes"])
     path = task.directory / f"{peer.name}-{len(task.cores)}.npz"
-    if reason := workers.ask(peer, task.cores, "save", path=str(path)).get("error"):
+    if reason := workers.ask(peer, task.cores, "save", path=str(path)).get("error", ""):
         return replace(result, status="failed", reason=reason)
     actual, exact, tolerance = load_arrays(path), task.reference(), task.facts().tolerance
     path.unlink()
@@ -171,16 +173,17 @@ def _warm_up(peer: Peer, task: Task, effort: Effort, workers: Workers) -> tuple[
     """Run the task for a while: what to ask for in each turn, and the cores that each working thread may use."""
     first = workers.ask(peer, task.cores, "measure", samples=2, calls=1, warm=0)
     seconds = min(first.get("seconds", [effort.warm_seconds]))
-    pid = workers.pid(peer, len(task.cores))
-    start, before = time.perf_counter(), thread_seconds(pid)
     calls = max(1, math.ceil(effort.warm_seconds / seconds))
-    warmed = workers.ask(peer, task.cores, "measure", samples=1, calls=calls, warm=0)
-    elapsed, after = time.perf_counter() - start, thread_seconds(pid)
-    seconds = min([seconds, *warmed.get("seconds", [])])
-    busy = [thread for thread in after if after[thread] - before.get(thread, 0.0) > BUSY * elapsed]
+
+    def warm() -> None:
+        nonlocal seconds
+        answer = workers.ask(peer, task.cores, "measure", samples=1, calls=calls, warm=0)
+        seconds = min([seconds, *answer.get("seconds", [])])
+
+    busy = busy_threads(workers.pid(peer, len(task.cores)), warm)
     calls = max(1, math.ceil(SAMPLE_SECONDS / seconds))
     samples = min(MOST_SAMPLES, max(2, round(effort.turn_seconds / (calls * seconds))))
-    return {"samples": samples, "calls": calls, "warm": calls}, [allowed_cores(pid, thread) for thread in busy]
+    return {"samples": samples, "calls": calls, "warm": calls}, sorted(busy.values())
 
 
 def _own_seconds(workers: Workers) -> float:

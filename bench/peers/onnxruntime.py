@@ -47,11 +47,7 @@ class OnnxRuntime:
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         run = session.run_with_iobinding
-
-        def call(keep: object = inputs) -> None:  # the binding holds addresses only
-            run(binding)
-
-        return Loaded(call, lambda: list(outputs.values()), compile_seconds)
+        return Loaded(lambda: run(binding), lambda: list(outputs.values()), compile_seconds, keep=inputs)
 
     def version(self) -> str:
         import onnxruntime as ort

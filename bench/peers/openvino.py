@@ -50,7 +50,7 @@ class OpenVino:
             request.start_async()
             request.wait()
 
-        return Loaded(call, lambda: list(outputs.values()), compile_seconds)
+        return Loaded(call, lambda: list(outputs.values()), compile_seconds, keep=inputs)
 
     def version(self) -> str:
         import openvino as ov

@@ -55,7 +55,8 @@ class Torch:
                 best = (seconds, name, call)
         if best is None:
             raise SkippedError("; ".join(refused))
-        return _loaded(best[1], best[2], prepare_seconds)
+        notes = [f"{best[1]} is the fastest of {len(ways)} ways to write it"] if len(ways) > 1 else []
+        return _loaded(best[2], prepare_seconds, "; ".join([*notes, *refused]))
 
     def version(self) -> str:
         import torch
@@ -91,10 +92,11 @@ def _trial(call: Callable[[], Any]) -> float:
     return best
 
 
-def _loaded(name: str, function: Callable[[], Any], seconds: float) -> Loaded:
+def _loaded(function: Callable[[], Any], seconds: float, notes: str) -> Loaded:
     import torch
 
-    torch.inference_mode().__enter__()  # for the life of the worker: a context per call would be timed
+    mode = torch.inference_mode()
+    mode.__enter__()  # as long as the task is loaded: a context per call would be timed
     results: list[Any] = [None]
 
     def call() -> None:
@@ -104,4 +106,4 @@ def _loaded(name: str, function: Callable[[], Any], seconds: float) -> Loaded:
         values = results[0] if isinstance(results[0], tuple | list) else (results[0],)
         return [from_torch(value.contiguous()) for value in values]
 
-    return Loaded(call, outputs, seconds, notes=name)
+    return Loaded(call, outputs, seconds, notes, keep=mode)
