@@ -19,6 +19,8 @@ from tilewright.expr.ops.elementwise import axes_of, clamp, emit, fill, softplus
 from tilewright.expr.ops.nodes import contract
 from tilewright.expr.ops.shape import concat, reshape, stack
 
+MOST_STEPS = 4096
+
 #: Activation by its ONNX name, of a value, alpha and beta; with the defaults of both.
 ACTIVATIONS: dict[str, tuple[Callable[[Expr, float, float], Expr], float, float]] = {
     "Relu": (lambda v, _a, _b: apply("max", v, 0.0), 0.0, 0.0),
@@ -71,6 +73,8 @@ class Layer:
     def sizes(self, gates: int) -> tuple[int, int, int, int]:
         """Steps, batch, inputs and hidden size, after a check of all shapes."""
         steps, batch, inputs = _shape(self.x, 3, self.name)
+        if not 1 <= steps <= MOST_STEPS:
+            raise InvalidExpression(f"{self.name}: {steps} steps", help=f"1 to {MOST_STEPS}, since they are unrolled")
         ways, rows, hidden = _shape(self.r, 3, self.name)
         expected = {
             "r": (self.r, (len(self.directions), gates * hidden, hidden)),
@@ -215,8 +219,6 @@ def _layer(
             results = step(cell, t, states)
             states = _masked(cell, t, results, states)
             outputs[t] = results[0] if layer.lengths is None else _masked(cell, t, results[:1], ())[0]
-        if not steps:
-            raise InvalidExpression(f"{layer.name}: no steps", help="1 or more")
         rows = stack(b, [outputs[t] for t in range(steps)], axis=0, name=f"{layer.name}.{way}.all")
         shown.append(reshape(b, rows, (steps, 1, batch, hidden), name=f"{layer.name}.{way}.rows"))
         finals.append(states)

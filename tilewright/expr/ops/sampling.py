@@ -20,6 +20,8 @@ from tilewright.expr.ops.nodes import accumulator, cast_node
 
 Array = np.ndarray[Any, Any]
 
+_LONGEST = 1 << 24  # elements of a resized dimension: its tables are formed when compiling
+
 #: Position in the input of output element o, by ONNX's names of the rules. Arguments: o, input extent, output extent
 #: as a real number (extent * scale), output extent, scale, and the region of interest as two fractions of the input.
 POSITIONS: dict[str, Callable[[Array, int, float, int, float, tuple[float, float]], Array]] = {
@@ -74,8 +76,10 @@ def resize_table(
     for value, known in ((position, POSITIONS), (rounding, _ROUNDINGS), (mode, ("nearest", "linear", "cubic"))):
         if value not in known:
             raise InvalidExpression(f"resize with {value!r}", help=f"one of {', '.join(known)}")
-    if extent < 1 or scale <= 0:
-        raise InvalidExpression(f"resize of {extent} elements by {scale}", help="1 or more, and a scale above 0")
+    if extent < 1 or not scale > 0 or not 0 <= result <= _LONGEST:
+        raise InvalidExpression(
+            f"resize of {extent} elements by {scale} to {result}", help=f"1 to {_LONGEST}, and a scale above 0"
+        )
     where = POSITIONS[position](np.arange(result, dtype=np.float64), extent, scale * extent, result, scale, roi)
     outside = (where < 0) | (where > extent - 1)
     if mode == "nearest":

@@ -151,7 +151,7 @@ class Importer:
         version = scope.opsets.get(domain, 1)
         attributes = functions.attributes_of(proto, scope.attributes)
         importer = self.table.get((domain, proto.op_type))
-        names = [scope.renamed.get(name) or scope.prefix + name for name in proto.output if name]
+        names = [scope.renamed.get(name) or scope.prefix + (name or "unused") for name in proto.output]
         node = Node(proto, version, self.b, inputs, names, attributes, self, scope)
         if importer is not None:
             found = importer(node)

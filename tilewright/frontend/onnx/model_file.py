@@ -101,13 +101,21 @@ def _load_external_data(model: Any, folder: Path | None, where: str) -> None:
 
 
 def _check(model: Any, where: str) -> None:
+    """Refuse what the ONNX checker refuses, except inputs and outputs without a shape, which it insists on."""
     import onnx
 
+    values = [*model.graph.input, *model.graph.output]
+    tensors = [value.type.tensor_type for value in values if value.type.WhichOneof("value") == "tensor_type"]
+    shapeless = [tensor for tensor in tensors if not tensor.HasField("shape")]
+    for tensor in shapeless:
+        tensor.shape.SetInParent()
     try:
         if model.ByteSize() <= onnx.checker.MAXIMUM_PROTOBUF:
             onnx.checker.check_model(model)
     except Exception as error:  # the checker raises its own type, and others from its parsers
         raise InvalidModel(f"the ONNX checker refuses it: {_line(error)}", where=where) from error
+    for tensor in shapeless:
+        tensor.ClearField("shape")
 
 
 def _converted(model: Any, where: str) -> Any:

@@ -41,6 +41,14 @@ class Node:
         """The hint for the first output."""
         return self.names[0] if self.names else self.operator
 
+    def hint(self, position: int) -> str:
+        """The hint for an output, of those the node has and of those it leaves out."""
+        return self.names[position] if position < len(self.names) else f"{self.name}.{position}"
+
+    def wants(self, position: int) -> bool:
+        """Does the node name an output at `position`?"""
+        return position < len(self.proto.output) and bool(self.proto.output[position])
+
     # Inputs
 
     def has(self, position: int) -> bool:
@@ -130,5 +138,4 @@ class Node:
 
     def constant(self, array: Array | np.generic, position: int = 0) -> Tensor:
         """A constant with the name of an output."""
-        hint = self.names[position] if position < len(self.names) else self.operator
-        return self.b.constant(np.asarray(array), hint)
+        return self.b.constant(np.asarray(array), self.hint(position))

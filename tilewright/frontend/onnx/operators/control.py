@@ -53,7 +53,7 @@ def if_(node: Node) -> tuple[Value, ...]:
             raise NeedsValue(node.proto.input[0], f"a condition that chooses between {this} and {other}")
         flag = node.input(0)
         scalar = shape.reshape(node.b, flag, [], name=f"{node.name}.condition") if flag.rank else flag
-        merged.append(elementwise.where(node.b, scalar, this, other, name=node.names[position]))
+        merged.append(elementwise.where(node.b, scalar, this, other, name=node.hint(position)))
     return tuple(merged)
 
 
@@ -91,6 +91,8 @@ def scan(node: Node) -> tuple[Value, ...]:
     body = node.attributes["body"]
     label = node.proto.name or node.name
     count = node.get_int("num_scan_inputs")
+    if not 1 <= count <= len(node.inputs):
+        raise InvalidModel(f"num_scan_inputs is {count} for {len(node.inputs)} inputs")
     carried, scanned = list(node.inputs[: len(node.inputs) - count]), node.tensors()[len(node.inputs) - count :]
     axes = node.get_ints("scan_input_axes", [0] * count)
     backwards = node.get_ints("scan_input_directions", [0] * count)

@@ -181,10 +181,9 @@ def identity(node: Node) -> Value | tuple[Value, ...]:
     ratio = node.known(1) if node.has(1) else np.asarray(0.5)
     if training is None or (bool(training) and (ratio is None or float(ratio) != 0)):
         raise Unsupported("dropout in training mode, which is random")
-    if sum(1 for name in node.proto.output if name) < 2:
+    if not node.wants(1):
         return value
-    hint = node.names[-1]
-    return value, ops.fill(node.b, node.shape(0), True, "bool", name=hint)
+    return value, ops.fill(node.b, node.shape(0), True, "bool", name=node.hint(1))
 
 
 @op("Cast", "CastLike")

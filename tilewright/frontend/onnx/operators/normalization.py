@@ -53,7 +53,7 @@ def batch_norm(node: Node) -> tuple[Tensor, ...]:
         return ops.batch_norm_training(
             node.b, x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, name=node.name
         )
-    if sum(1 for name in node.proto.output if name) > 1:
+    if any(node.wants(position) for position in range(1, 5)):
         raise Unsupported("statistics as outputs without training_mode")
     return (ops.batch_norm(node.b, x, scale, bias, mean, variance, epsilon=epsilon, name=node.name),)
 

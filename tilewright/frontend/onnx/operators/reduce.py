@@ -77,12 +77,11 @@ def top_k(node: Node) -> tuple[Tensor, Tensor]:
     k = node.integer(1, "k")
     if k < 0:
         raise InvalidModel(f"k is {k}", help="0 or more")
-    names = [name or "unused" for name in node.proto.output] + ["unused"]
     return ops.top_k(
         node.b,
         node.input(),
         k,
         axis=node.get_int("axis", -1),
         largest=bool(node.get_int("largest", 1)),
-        names=(node.scope.prefix + names[0], node.scope.prefix + names[1]),
+        names=(node.hint(0), node.hint(1)),
     )

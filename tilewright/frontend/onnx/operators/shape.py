@@ -81,10 +81,11 @@ def split(node: Node) -> tuple[Tensor, ...]:
         sizes = node.integers(1, "the sizes of the parts")
     else:
         parts = node.get_int("num_outputs", len(node.proto.output))
+        if parts != len(node.proto.output):
+            raise InvalidModel(f"num_outputs is {parts} for {len(node.proto.output)} outputs")
         each = -(-extent // parts)
         sizes = [max(0, min(each, extent - each * i)) for i in range(parts)]
-    hints = [name or "unused" for name in node.proto.output]
-    hints = [*node.names, *hints[len(node.names) :]][: len(sizes)] + ["unused"] * max(0, len(sizes) - len(hints))
+    hints = [node.hint(position) for position in range(len(sizes))]
     return tuple(ops.split(node.b, node.input(), sizes, axis=axis, names=hints, name=node.name))
 
 

@@ -96,7 +96,7 @@ def _window(node: Node) -> _Window:
 
 @op("MaxPool")
 def max_pool(node: Node) -> tuple[Tensor, ...]:
-    if sum(1 for name in node.proto.output if name) < 2:
+    if not node.wants(1):
         return (pool.max_pool(node.b, node.input(), **_window(node)),)
     column_major = bool(node.get_int("storage_order", 0))
     return pool.max_pool_indices(
