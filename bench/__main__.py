@@ -11,6 +11,7 @@ from bench.processes import own_cores
 from bench.report import markdown
 from bench.results import Run
 from bench.runner import Effort, run
+from bench.workers import WorkerError
 
 DESCRIPTION = """\
 Time cases on Tilewright and its peers, check every result first, and put measured ceilings beside the times.
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
                 with_ceilings=not options.no_ceilings,
                 progress=lambda message: print(message, file=sys.stderr, flush=True),
             )
-    except ValueError as error:
+    except (ValueError, WorkerError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.out:

@@ -19,9 +19,9 @@ def own_cores() -> tuple[int, ...]:
 
 
 def thread_seconds(pid: int) -> dict[int, float]:
-    """Processor time of each thread of a process, by thread id; threads that end meanwhile are left out."""
+    """Processor time of each thread of a process, by thread id; those that have ended are left out."""
     seconds = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for task in _tasks(pid):
         try:
             nanoseconds = int((task / "schedstat").read_text().split()[0])
         except (FileNotFoundError, ProcessLookupError):
@@ -64,13 +64,21 @@ def busy_threads(pid: int, work: Callable[[], object]) -> dict[int, str]:
 
 def _running_threads(pid: int) -> Iterator[tuple[int, str]]:
     """The threads of a process that run just now, with the cores they may use."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for task in _tasks(pid):
         try:
             fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines() if ":" in line)
         except (FileNotFoundError, ProcessLookupError):
             continue
         if fields["State"].strip().startswith("R"):
             yield int(task.name), fields["Cpus_allowed_list"].strip()
+
+
+def _tasks(pid: int) -> list[Path]:
+    """The directories of a process's threads; none if it has ended."""
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def machine_seconds() -> float:

@@ -27,11 +27,11 @@ import numpy as np
 from bench.arrays import Array, load_arrays
 from bench.ceilings import Ceilings, bound_seconds
 from bench.peers import Peer
-from bench.problem import Case, Task
+from bench.problem import Case, SkippedError, Task
 from bench.processes import busy_threads, machine_seconds, own_cores, process_seconds
 from bench.results import Conditions, Result, Run
 from bench.summary import summarise
-from bench.workers import ROOT, Workers
+from bench.workers import ROOT, WorkerError, Workers
 
 SETTLE_SECONDS = 0.01  # before a turn: threads that still spin for more work go to sleep
 SAMPLE_SECONDS = 1e-4  # shortest sample: short calls are timed in groups that take this long
@@ -60,7 +60,7 @@ def run(
 ) -> Run:
     """Time every case on every peer with every number of threads.
 
-    Raises ValueError for more threads than cores, RuntimeError for a case that can't be built here.
+    Raises ValueError for more threads than cores, WorkerError for a case that can't be built here.
     """
     cores = own_cores()
     if max(threads) > len(cores):
@@ -74,9 +74,7 @@ def run(
             progress(f"{case.name}: prepare")
             directory = Path(scratch) / case.name
             directory.mkdir()
-            answer = workers.ask(None, cores, "prepare", case=case.name, directory=str(directory))
-            if reason := answer.get("error"):
-                raise RuntimeError(f"case {case.name} can't be built: {reason}")
+            workers.ask(None, cores, "prepare", case=case.name, directory=str(directory))
             for count in threads:
                 progress(f"{case.name}: threads: {count}")
                 task = Task(case.name, directory, cores[:count])
@@ -96,52 +94,17 @@ def error_of(actual: Array, exact: Array) -> float:
 
 def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: Effort, workers: Workers) -> None:
     """Append the results of one case with one number of threads, and their conditions, to `done`."""
-    facts = task.facts()
+    facts, threads = task.facts(), len(task.cores)
     results = {peer.name: _load(case, task, peer, done, workers) for peer in peers}
-    ready = [peer for peer in peers if results[peer.name].status == "ok" and effort.turns]
-    plans = {}
-    for peer in ready:
-        plans[peer.name], threads = _warm_up(peer, task, effort, workers)
-        results[peer.name] = replace(results[peer.name], busy_threads=threads)
-    samples: dict[str, list[float]] = {peer.name: [] for peer in ready}
-    faults: dict[str, list[float]] = {peer.name: [] for peer in ready}
-    idle = timed = 0.0
-    began, machine, ours = time.perf_counter(), machine_seconds(), _own_seconds(workers)
-    for _ in range(effort.turns):
-        for peer in ready:
-            time.sleep(SETTLE_SECONDS)
-            waiting = [pid for pid in workers.pids() if pid != workers.pid(peer, len(task.cores))]
-            start, burnt = time.perf_counter(), sum(map(process_seconds, waiting))
-            answer = workers.ask(peer, task.cores, "measure", **plans[peer.name])
-            timed += time.perf_counter() - start
-            idle += sum(map(process_seconds, waiting)) - burnt
-            if reason := answer.get("error"):
-                results[peer.name] = replace(results[peer.name], status="failed", reason=reason)
-                ready.remove(peer)
-                break  # the order of the others goes on in the next turn
-            samples[peer.name] += answer["seconds"]
-            faults[peer.name].append(answer["faults"])
-    elapsed = time.perf_counter() - began
-    foreign = max(0.0, machine_seconds() - machine - (_own_seconds(workers) - ours))
-    for peer in ready:
-        times, mean_faults = summarise(samples[peer.name]), float(np.mean(faults[peer.name]))
-        results[peer.name] = replace(results[peer.name], times=times, faults=mean_faults)
+    ready = [peer for peer in peers if results[peer.name].status == "ok"]
+    idle_load, foreign_load = _time_in_turns(task, ready, effort, workers, results) if effort.turns else (0.0, 0.0)
     for peer in peers:
-        if results[peer.name].status != "skipped":
-            workers.ask(peer, task.cores, "unload")
-    ceilings = done.ceilings.get(len(task.cores))
+        workers.unload(peer, task.cores)
+    ceilings = done.ceilings.get(threads)
+    bound = bound_seconds(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None
     done.results.extend(results.values())
     done.conditions.append(
-        Conditions(
-            case=case.name,
-            threads=len(task.cores),
-            limit=case.limit,
-            flops=facts.flops,
-            bytes=facts.bytes,
-            bound_seconds=bound_seconds(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None,
-            idle_load=idle / timed if timed else 0.0,
-            foreign_load=foreign / elapsed if timed else 0.0,
-        )
+        Conditions(case.name, threads, case.limit, facts.flops, facts.bytes, bound, idle_load, foreign_load)
     )
 
 
@@ -150,16 +113,16 @@ def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Re
     result = Result(case.name, case.family, len(task.cores), peer.name, "ok")
     if reason := peer.missing():
         return replace(result, status="skipped", reason=reason)
-    answer = workers.ask(peer, task.cores, "load", case=case.name, directory=str(task.directory))
-    if reason := answer.get("skip", ""):
-        return replace(result, status="skipped", reason=reason)
-    if reason := answer.get("error", ""):
-        return replace(result, status="failed", reason=reason)
+    path = task.directory / f"{peer.name}-{len(task.cores)}.npz"
+    try:
+        answer = workers.ask(peer, task.cores, "load", case=case.name, directory=str(task.directory))
+        workers.ask(peer, task.cores, "save", path=str(path))
+    except SkippedError as skipped:
+        return replace(result, status="skipped", reason=str(skipped))
+    except WorkerError as failed:
+        return replace(result, status="failed", reason=str(failed))
     done.versions[peer.name] = answer["version"]
     result = replace(result, compile_seconds=answer["compile_seconds"], notes=answer["notes"])
-    path = task.directory / f"{peer.name}-{len(task.cores)}.npz"
-    if reason := workers.ask(peer, task.cores, "save", path=str(path)).get("error", ""):
-        return replace(result, status="failed", reason=reason)
     actual, exact, tolerance = load_arrays(path), task.reference(), task.facts().tolerance
     path.unlink()
     error = max(error_of(actual[name], exact[name]) for name in exact)
@@ -169,16 +132,57 @@ def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Re
     return replace(result, error=error)
 
 
+def _time_in_turns(
+    task: Task, ready: Sequence[Peer], effort: Effort, workers: Workers, results: dict[str, Result]
+) -> tuple[float, float]:
+    """Time the peers that are `ready` and put their times into `results`; one that fails is left out from then on.
+
+    Returns the cores' worth of time that waiting peers burnt, and that other processes took.
+    """
+    samples: dict[str, list[float]] = {}
+    faults: dict[str, list[float]] = {}
+    plans: dict[str, dict[str, int]] = {}
+    for peer in ready:
+        try:
+            plans[peer.name], busy = _warm_up(peer, task, effort, workers)
+            results[peer.name] = replace(results[peer.name], busy_threads=busy)
+        except WorkerError as error:
+            results[peer.name] = replace(results[peer.name], status="failed", reason=str(error))
+    idle = timed = 0.0
+    began, machine, ours = time.perf_counter(), machine_seconds(), _own_seconds(workers)
+    for _ in range(effort.turns):
+        for peer in ready:
+            if results[peer.name].status != "ok":
+                continue
+            time.sleep(SETTLE_SECONDS)
+            waiting = [pid for pid in workers.pids() if pid != workers.pid(peer, len(task.cores))]
+            start, burnt = time.perf_counter(), sum(map(process_seconds, waiting))
+            try:
+                answer = workers.ask(peer, task.cores, "measure", **plans[peer.name])
+            except WorkerError as error:
+                results[peer.name] = replace(results[peer.name], status="failed", reason=str(error))
+                continue
+            timed += time.perf_counter() - start
+            idle += sum(map(process_seconds, waiting)) - burnt
+            samples.setdefault(peer.name, []).extend(answer["seconds"])
+            faults.setdefault(peer.name, []).append(answer["faults"])
+    elapsed = time.perf_counter() - began
+    foreign = machine_seconds() - machine - (_own_seconds(workers) - ours)
+    for name in samples:
+        if results[name].status == "ok":
+            mean_faults = sum(faults[name]) / len(faults[name])
+            results[name] = replace(results[name], times=summarise(samples[name]), faults=mean_faults)
+    return (idle / timed if timed else 0.0), max(0.0, foreign / elapsed)
+
+
 def _warm_up(peer: Peer, task: Task, effort: Effort, workers: Workers) -> tuple[dict[str, int], list[str]]:
     """Run the task for a while: what to ask for in each turn, and the cores that each working thread may use."""
-    first = workers.ask(peer, task.cores, "measure", samples=2, calls=1, warm=0)
-    seconds = min(first.get("seconds", [effort.warm_seconds]))
+    seconds = min(workers.ask(peer, task.cores, "measure", samples=2, calls=1, warm=0)["seconds"])
     calls = max(1, math.ceil(effort.warm_seconds / seconds))
 
     def warm() -> None:
         nonlocal seconds
-        answer = workers.ask(peer, task.cores, "measure", samples=1, calls=calls, warm=0)
-        seconds = min([seconds, *answer.get("seconds", [])])
+        seconds = min(workers.ask(peer, task.cores, "measure", samples=1, calls=calls, warm=0)["seconds"])
 
     busy = busy_threads(workers.pid(peer, len(task.cores)), warm)
     calls = max(1, math.ceil(SAMPLE_SECONDS / seconds))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.peers import Peer
+from bench.problem import SkippedError
 from bench.worker import PREPARER
 
 ROOT = Path(__file__).parent.parent
@@ -19,6 +20,10 @@ ROOT = Path(__file__).parent.parent
 # The C library gives freed memory back and faults its pages in again at the next call: large results would be timed
 # with thousands of page faults. Every worker keeps what it once had.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+
+class WorkerError(Exception):
+    """A worker could not do what it was asked to."""
 
 
 class Workers:
@@ -45,7 +50,7 @@ class Workers:
     def ask(self, peer: Peer | None, cores: Sequence[int], command: str, **arguments: Any) -> dict[str, Any]:
         """The answer to a command of `bench.worker`; `peer` None asks the worker that prepares cases.
 
-        A worker that dies, or answers too late, answers `error`.
+        Raises SkippedError for what the peer can't do, WorkerError if it failed, died, or took too long.
         """
         key = (peer.name if peer else PREPARER, len(cores))
         if key not in self.running:
@@ -56,9 +61,18 @@ class Workers:
             del self.running[key]
             status = process.wait()
             last = self._log(*key).read_text(errors="replace").strip().splitlines()[-1:]
-            return {"error": f"its process ended with status {status}: {' '.join(last)[:300]}"}
+            raise WorkerError(f"its process ended with status {status}: {' '.join(last)[:300]}")
         answer: dict[str, Any] = json.loads(line)
+        if "skip" in answer:
+            raise SkippedError(answer["skip"])
+        if "error" in answer:
+            raise WorkerError(answer["error"])
         return answer
+
+    def unload(self, peer: Peer, cores: Sequence[int]) -> None:
+        """Have the worker of `peer`, if there is one, forget its task."""
+        if (peer.name, len(cores)) in self.running:
+            self.ask(peer, cores, "unload")
 
     def pid(self, peer: Peer, threads: int) -> int:
         return self.running[peer.name, threads].pid

@@ -1,0 +1,90 @@
+"""The registry, and that each kind of problem says the same in ONNX, in PyTorch and in its numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bench.cases import CASES, chains, convolutions, gemm, memory_bound, overhead, select
+from bench.problem import Problem
+
+
+def test_families_are_complete() -> None:
+    families = Counter(case.family for case in CASES.values())
+    assert families["yolo"] == 15
+    assert families["gemm-f32-skinny"] == 12
+    assert families["gemm-chain"] == families["gemm-chain-softmax"] == 12
+    assert families["conv-chain"] == 8
+
+
+def test_select_by_name_family_and_pattern() -> None:
+    assert [case.name for case in select(["call-overhead"])] == ["call-overhead"]
+    assert len(select(["yolo"])) == 15
+    assert [case.name for case in select(["yolo-C1?", "yolo-C2"])][:2] == ["yolo-C2", "yolo-C10"]
+    assert len(select(["all", "yolo"])) == len(CASES)
+
+
+def test_pattern_without_a_case_is_refused() -> None:
+    with pytest.raises(ValueError, match="no case or family matches 'yolo-C16'"):
+        select(["yolo", "yolo-C16"])
+
+
+def test_listing_imports_no_big_library() -> None:
+    program = "import sys, bench.cases, bench.peers; print({'torch', 'onnx', 'openvino'} & set(sys.modules))"
+    listed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert listed.stdout.strip() == "set()"
+
+
+SMALL = {
+    "variable": lambda: gemm.variable_f32(5, 7, 9),
+    "constant": lambda: gemm.constant_f32(5, 7, 9),
+    "bf16": lambda: gemm.constant_bf16(5, 7, 9),
+    "u8s8": lambda: gemm.constant_u8s8(5, 7, 9),
+    "convolution": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 2)),
+    "gemm-chain": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=False),
+    "gemm-chain-softmax": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=True),
+    "conv-chain": lambda: chains.conv_chain(chains.ConvChain(3, 8, 8, 4, 5, 2, 1, 3, 1)),
+    "conv-chain-cropped": lambda: chains.conv_chain(chains.ConvChain(3, 9, 9, 4, 5, 2, 1, 3, 1)),  # as C2
+    "conv-chain-sliced": lambda: chains.conv_chain(chains.ConvChain(3, 11, 11, 4, 5, 4, 1, 3, 1)),  # as C5
+    "softmax": lambda: memory_bound.softmax(3, 5),
+    "layer-norm": lambda: memory_bound.layer_norm(3, 5),
+    "gelu": lambda: memory_bound.gelu_residual(3, 5),
+    "add": overhead.add,
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_model_and_modules_agree(name: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    reference = pytest.importorskip("onnx.reference")
+    torch = pytest.importorskip("torch")
+    from bench.arrays import from_torch, to_torch
+    from bench.runner import error_of
+
+    problem: Problem = SMALL[name]()
+    onnx.checker.check_model(problem.model, full_check=True)
+    (expected,) = reference.ReferenceEvaluator(problem.model).run(None, dict(problem.inputs))
+    tensors = [to_torch(array) for array in problem.inputs.values()]
+    for module in problem.modules.values():
+        with torch.no_grad():
+            actual = from_torch(module(*tensors).contiguous())
+        assert error_of(actual, np.asarray(expected, np.float64)) <= problem.tolerance
+
+
+def test_flops_of_the_yolo_layers_are_the_thesis_counts() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    assert CASES["yolo-C1"].build().flops == 2 * 472_055_808
+    assert CASES["yolo-C14"].build().flops == 2 * 462_422_016
+
+
+def test_flops_of_the_chains_are_those_of_the_tables() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    assert CASES["gemm-chain-G9"].build().flops == pytest.approx(221.5e6, rel=1e-3)
+    assert CASES["conv-chain-C2"].build().flops == pytest.approx((196.4 + 54.6) * 1e6, rel=1e-3)
+    assert CASES["conv-chain-C5"].build().flops == pytest.approx((57.8 + 6.4) * 1e6, rel=1e-3)

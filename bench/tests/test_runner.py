@@ -1,0 +1,114 @@
+"""A whole run with one small case and PyTorch, and what happens to peers that fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as program
+from bench import peers
+from bench.cases import CASES
+from bench.problem import SkippedError
+from bench.processes import busy_threads, own_cores, process_seconds
+from bench.results import Run
+from bench.runner import Effort, run
+from bench.workers import WorkerError, Workers
+
+QUICK = ["--turns", "2", "--turn-seconds", "0.01", "--threads", "1", "--no-ceilings"]
+
+
+def test_end_to_end(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    out, page = tmp_path / "results.json", tmp_path / "results.md"
+    arguments = ["--cases", "call-overhead", "--peers", "torch", *QUICK, "--out", str(out), "--markdown", str(page)]
+    assert program.main(arguments) == 0
+    (result,) = Run.load(out).results
+    assert (result.peer, result.status, result.threads) == ("torch", "ok", 1)
+    assert result.times is not None
+    assert 1e-7 < result.times.fastest <= result.times.median < 1e-2
+    assert result.times.samples >= 4
+    assert result.error is not None
+    assert result.error < 1e-6
+    assert set(result.busy_threads) <= {str(own_cores()[0])}  # pinned to one core
+    assert "| call-overhead | 1 |" in page.read_text()
+    assert program.main(["--report", str(out), "--markdown", str(page)]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--cases", "nothing"], ["--peers", "nobody"], ["--threads", "9999"]])
+def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--cases", "call-overhead", "--no-ceilings", *arguments]) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Absent(peers.torch.Torch):
+    def missing(self) -> str:
+        return "not for this machine"
+
+
+def test_missing_peer_is_skipped_with_its_reason() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    done = run([CASES["call-overhead"]], [Absent()], [1], Effort(turns=1), with_ceilings=False)
+    assert [(result.status, result.reason) for result in done.results] == [("skipped", "not for this machine")]
+    assert done.conditions[0].bound_seconds is None
+
+
+@dataclass(frozen=True)
+class Stranger(peers.torch.Torch):
+    """A peer whose worker can't even start: no such peer is registered."""
+
+    name: str = "stranger"
+
+    def environment(self, cores: Sequence[int], scratch: Path) -> dict[str, str]:
+        return {"PYTHONHOME": "/nonexistent"}
+
+
+def test_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    with Workers(tmp_path) as workers, pytest.raises(WorkerError, match="its process ended with status 1: "):
+        workers.ask(Stranger(), own_cores()[:1], "unload")
+
+
+def test_worker_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    peer = peers.PEERS["torch"]
+    with Workers(tmp_path, patience_seconds=0.01) as workers, pytest.raises(WorkerError, match="status -9"):
+        workers.ask(peer, own_cores()[:1], "unload")
+
+
+def test_answers_tell_errors_from_refusals(tmp_path: Path) -> None:
+    peer = peers.PEERS["tilewright"]
+    with Workers(tmp_path) as workers:
+        with pytest.raises((WorkerError, SkippedError)):
+            workers.ask(peer, own_cores()[:1], "load", case="no-such-case", directory=str(tmp_path))
+        assert workers.ask(peer, own_cores()[:1], "unload") == {}  # it lives on
+
+
+def test_idle_worker_takes_no_processor_time(tmp_path: Path) -> None:
+    import time
+
+    peer = peers.PEERS["torch"]
+    with Workers(tmp_path) as workers:
+        workers.ask(peer, own_cores()[:1], "unload")
+        before = process_seconds(workers.pid(peer, 1))
+        time.sleep(0.2)
+        assert process_seconds(workers.pid(peer, 1)) - before < 0.01
+
+
+def test_busy_threads_see_who_works_and_where() -> None:
+    def spin() -> None:
+        end = os.times().elapsed + 0.2
+        while os.times().elapsed < end:
+            pass
+
+    mask = os.sched_getaffinity(0)
+    core = min(mask)
+    os.sched_setaffinity(0, {core})
+    try:
+        assert busy_threads(os.getpid(), spin)[os.getpid()] == str(core)
+    finally:
+        os.sched_setaffinity(0, mask)
