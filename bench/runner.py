@@ -33,7 +33,7 @@ from bench.results import Conditions, Result, Run
 from bench.summary import summarise
 from bench.workers import ROOT, WorkerError, Workers
 
-SETTLE_SECONDS = 0.01  # before a turn: threads that still spin for more work go to sleep
+SETTLE_SECONDS = 0.02  # before a turn: OpenMP threads spin for up to 8 ms after a call before they sleep
 SAMPLE_SECONDS = 1e-4  # shortest sample: short calls are timed in groups that take this long
 MOST_SAMPLES = 200  # in a turn
 
