@@ -99,12 +99,12 @@ def emit_host(
         return builder.load(builder.gep(call, [I64(FIELDS.index(name))], source_etype=POINTER), typ=POINTER)
 
     fields = {name: field(name) for name in FIELDS}
-    parallel = fields["parallel"]
-    parallel.function_type = PARALLEL_TYPE  # an opaque pointer does not carry the type of what it points to
+    parallel = _Callee(fields["parallel"], PARALLEL_TYPE)
     launches = [op for op in main.body.block.ops if isinstance(op, tile.LaunchOp)]
     slots = max((len(op.arguments) for op in launches), default=0) + 2
     with builder.goto_entry_block():
         arguments = builder.alloca(ir.ArrayType(POINTER, slots))
+    arguments.type = POINTER
     views: dict[SSAValue, ir.Value] = {}
     found: list[Launch] = []
     for op in main.body.block.ops:
@@ -123,7 +123,7 @@ def emit_host(
             for number, pointer in enumerate([*passed, fields["scratch"], stride]):
                 builder.store(pointer, builder.gep(arguments, [I64(number)], source_etype=POINTER))
             _stamp(builder, target, fields["profile"], 2 * len(found))
-            builder.call(parallel, [fields["pool"], kernel, arguments, I64(func.programs)])
+            builder.call(parallel, [fields["pool"], ir.FormattedConstant(POINTER, kernel.get_reference()), arguments, I64(func.programs)])
             _stamp(builder, target, fields["profile"], 2 * len(found) + 1)
             cost = func.cost.data if func.cost is not None else {}
             numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
@@ -132,6 +132,16 @@ def emit_host(
             raise InvalidProgram(f"operation {op.name} in tile.main")
     builder.ret(I32(0))
     return found
+
+
+class _Callee:
+    """A pointer with the type of the function it points to: what llvmlite asks of the target of a call."""
+
+    def __init__(self, pointer: ir.Value, function_type: ir.FunctionType) -> None:
+        self.type = pointer.type
+        self.function_type = function_type
+        self.calling_convention = ""
+        self.get_reference = pointer.get_reference
 
 
 def _stamp(builder: ir.IRBuilder, target: Target, profile: ir.Value, slot: int) -> None:

@@ -179,6 +179,8 @@ class KernelEmitter:
         self.values[op.result] = TileValue(extents, tuple(rows))
 
     def _reshape(self, op: tile.ReshapeOp) -> None:
+        if op.value not in self.values:  # a load that products read element by element
+            return
         extents, value = tile.shape(op.result), self.values[op.value]
         if row_width(extents) == row_width(value.shape):
             self.values[op.result] = TileValue(extents, value.rows)

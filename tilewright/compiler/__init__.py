@@ -1,0 +1,1 @@
+"""Drives the levels: a model in, a module out."""

@@ -1,0 +1,335 @@
+"""A model in, a module out: import, plan, lower, generate, load; with a cache in front of the slow half."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.expr import dtypes, serialize
+from tilewright.expr.core import static_shape
+from tilewright.expr.graph import Graph
+from tilewright.machine.description import Cpu
+from tilewright.options import Options
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.cache import Cache, cache_key
+from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.memory import Buffer, allocate, plan_arena
+from tilewright.runtime.module import Module
+from tilewright.runtime.pool import default_threads
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from tilewright.codegen.cpu.target import Target
+    from tilewright.compiler.plan import Plan
+    from tilewright.lower.module import Place
+
+VERSION = "1"
+ALIGNMENT = 64
+
+
+def compile(  # noqa: A001 - the public name
+    model_or_path: Any,
+    inputs: Any = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    machine: str | os.PathLike[str] = "host",
+    threads: int | None = None,
+    options: Options | None = None,
+) -> Module:
+    """Compile a model for a machine and load it.
+
+    `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are example
+    inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine` is "host", a
+    name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the affinity mask.
+    Raises CompileError, which says where and what, and the nearest legal change.
+    """
+    return compile_graph(import_any(model_or_path, inputs, shapes), machine=machine, threads=threads, options=options)
+
+
+def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The expression graph of anything that `compile` takes."""
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, str | os.PathLike | bytes) or type(model).__module__.startswith("onnx"):
+        from tilewright.frontend.onnx.importer import import_model
+
+        return import_model(model, shapes)
+    if any(base.__module__.startswith("torch.nn") for base in type(model).__mro__):
+        from tilewright.frontend.torch import import_module
+
+        if inputs is None:
+            raise InvalidArgument("a torch module needs example inputs", help="compile(module, (tensor, …))")
+        return import_module(model, inputs)
+    raise InvalidArgument(
+        f"cannot compile a {type(model).__name__}",
+        help="give a path to an ONNX file, an onnx.ModelProto, a torch.nn.Module or a tilewright.expr.Graph",
+    )
+
+
+def compile_graph(
+    graph: Graph,
+    machine: str | os.PathLike[str] = "host",
+    threads: int | None = None,
+    options: Options | None = None,
+) -> Module:
+    """Compile an expression graph and load it."""
+    options = options or Options()
+    target = _resolve(machine)
+    count = _thread_count(threads)
+    return Module(build(graph, target, count, options), threads=count, options=options)
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None, options: Options | None = None) -> Module:
+    """Load a `.twm`; it is compiled again from its stored program where this machine cannot run its code."""
+    from tilewright.runtime import container
+
+    count = _thread_count(threads)
+    return container.load(path, threads=count, options=options, rebuild=lambda a: rebuilt(a, "host", count, options))
+
+
+def rebuilt(
+    artifact: Artifact, machine: str | os.PathLike[str] = "host", threads: int | None = None, options: Options | None = None
+) -> Artifact:
+    """The artifact compiled again from its stored graph and constants."""
+    names = [spec.name for spec in artifact.manifest.outputs]
+    return build(stored_graph(artifact), _resolve(machine), _thread_count(threads), options or Options(), names)
+
+
+def build(
+    graph: Graph, machine: Cpu, threads: int, options: Options, names_of_outputs: Sequence[str] | None = None
+) -> Artifact:
+    """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time."""
+    names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
+    from tilewright.compiler.plan import make_plan, prepare
+
+    _check_size(graph)
+    prepared = prepare(graph)
+    plan = make_plan(prepared, machine, threads, options.disable)
+    placement = place(plan)
+    cache = Cache.from_options(options)
+    key = _key(plan, machine, threads, options, names)
+    found = cache.get(key)
+    if found is not None:
+        try:
+            cached = Artifact.from_blocks({**found, "constants.bin": b"\0" * placement.constants_bytes})
+        except InvalidFile:
+            found = None
+        else:
+            return replace(cached, constants=placement.packed(plan))
+    artifact = _generate(plan, placement, machine, options, names)
+    cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
+    return artifact
+
+
+def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
+    """The optimised tile program of a plan: the only thing code generation sees."""
+    from tilewright.kernel.passes.table import run_pipeline
+    from tilewright.lower.module import build_module
+
+    placement = place(plan)
+    module, _ = build_module(
+        steps(plan), placement.places, placement.arena_bytes, placement.constants_bytes, target_of(machine).attribute()
+    )
+    run_pipeline(module, "cpu", tuple(name for name in options.disable if name not in GRAPH_PASSES), options.verify_each)
+    return module
+
+
+GRAPH_PASSES = ("inline", "fold-padding")
+
+
+def target_of(machine: Cpu) -> Target:
+    from tilewright.codegen.cpu.target import Target
+
+    return Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
+
+
+def steps(plan: Plan) -> list[Any]:
+    """The launches of a plan as `lower` takes them."""
+    from tilewright.lower.module import Step
+
+    made = []
+    for kernel in plan.kernels:
+        arguments = tuple((plan.stored[name].tensor, plan.stored[name].layout.size) for name in kernel.arguments)
+        moved = sum(plan.stored[name].bytes for name in kernel.arguments)
+        made.append(Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved))
+    return made
+
+
+class Placement:
+    """Where every stored tensor lives, and how large arena and constants are."""
+
+    def __init__(self, plan: Plan) -> None:
+        from tilewright.lower.module import Place
+
+        self.places: dict[str, Place] = {}
+        self.offsets: dict[str, int] = {}
+        self.constants_bytes = 0
+        numbers = {tensor.name: i for i, tensor in enumerate(plan.graph.inputs)}
+        results = {tensor.name: i for i, tensor in enumerate(plan.graph.outputs)}
+        uses: dict[str, list[int]] = {}
+        for step, kernel in enumerate(plan.kernels):
+            for name in kernel.arguments:
+                uses.setdefault(name, []).append(step)
+        buffers = []
+        for name, stored in plan.stored.items():
+            if stored.space == "input":
+                self.places[name] = Place("input", numbers[name])
+            elif stored.space == "output":
+                self.places[name] = Place("output", results[name])
+            elif name not in uses:
+                continue
+            elif stored.space == "constant":
+                self.offsets[name] = self.constants_bytes
+                self.places[name] = Place("constant", self.constants_bytes)
+                self.constants_bytes += -(-stored.bytes // ALIGNMENT) * ALIGNMENT
+            else:
+                buffers.append(Buffer(name, stored.bytes, uses[name][0], uses[name][-1]))
+        offsets, self.arena_bytes = plan_arena(buffers)
+        for name, offset in offsets.items():
+            self.places[name] = Place("arena", offset)
+
+    def packed(self, plan: Plan) -> np.ndarray[Any, Any]:
+        """The constants in their layouts, one block of bytes."""
+        block = allocate(self.constants_bytes)
+        for name, offset in self.offsets.items():
+            stored = plan.stored[name]
+            storage = stored.layout.pack(plan.constants[name]).view(np.uint8).reshape(-1)
+            block[offset : offset + storage.size] = storage
+        return block
+
+
+def place(plan: Plan) -> Placement:
+    """Plan the memory of a module."""
+    return Placement(plan)
+
+
+def _generate(
+    plan: Plan, placement: Placement, machine: Cpu, options: Options, names_of_outputs: Sequence[str]
+) -> Artifact:
+    from tilewright.codegen.cpu.pipeline import generate
+    from tilewright.kernel.text import print_module
+
+    program = tile_program(plan, machine, options)
+    made = generate(program)
+    names = [kernel.name for kernel in plan.kernels]
+    launches = tuple(
+        Launch(name, launch.kernel, launch.programs, launch.flops, launch.bytes)
+        for name, launch in zip(names, made.launches, strict=True)
+    )
+    manifest = Manifest(
+        name=plan.graph.name,
+        inputs=tuple(_spec(tensor) for tensor in plan.graph.inputs),
+        outputs=tuple(
+            replace(_spec(tensor), name=name)
+            for tensor, name in zip(plan.graph.outputs, names_of_outputs, strict=True)
+        ),
+        constants_bytes=made.constants_bytes,
+        arena_bytes=made.arena_bytes,
+        scratch_bytes=made.scratch_bytes,
+        launches=launches,
+        features=tuple(sorted(machine.features)),
+        triple=machine.llvm.triple,
+    )
+    graph = {
+        "graph": serialize.to_json(plan.graph),
+        "constants": {
+            name: {"offset": offset, "layout": plan.stored[name].layout.to_json(), "of": plan.sources.get(name, name)}
+            for name, offset in placement.offsets.items()
+        },
+    }
+    decisions = {"decisions": [decision.to_json() for decision in plan.decisions]}
+    return Artifact(
+        manifest=manifest,
+        code=made.code,
+        constants=placement.packed(plan),
+        program=print_module(program),
+        graph=json.dumps(graph),
+        plan=json.dumps(decisions),
+    )
+
+
+def stored_graph(artifact: Artifact) -> Graph:
+    """The simplified graph inside an artifact, its constants unpacked from the layouts they are stored in."""
+    from tilewright.layouts import Packed
+
+    try:
+        held = json.loads(artifact.graph)
+        structure, placed = held["graph"], held["constants"]
+        constants: dict[str, np.ndarray[Any, Any]] = {}
+        declared = {name: (dtype, shape) for name, dtype, shape in structure["constants"]}
+        for entry in placed.values():
+            layout = Packed.from_json(entry["layout"])
+            dtype, _ = declared[entry["of"]]
+            size = layout.size * dtypes.size_bytes(dtype)
+            raw = artifact.constants[entry["offset"] : entry["offset"] + size]
+            constants[entry["of"]] = layout.unpack(raw.view(dtypes.numpy_dtype(dtype)))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InvalidFile(f"the stored graph is damaged: {error!r}", where=artifact.manifest.name) from error
+    return serialize.from_json(structure, constants)
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
+
+
+def _key(plan: Plan, machine: Cpu, threads: int, options: Options, names: Sequence[str]) -> str:
+    from tilewright.codegen.cpu.pipeline import compiler_version
+
+    structure = json.dumps(serialize.to_json(plan.graph), sort_keys=True)
+    decisions = repr([(k.name, k.work, k.schedule, k.arguments) for k in plan.kernels])
+    layouts = repr([(name, str(stored.layout), stored.space) for name, stored in plan.stored.items()])
+    return cache_key(
+        {
+            "program": structure,
+            "decisions": decisions + layouts,
+            "machine": machine.digest(),
+            "threads": str(threads),
+            "outputs": repr(names),
+            "options": repr((options.disable,)),
+            "compiler": f"{VERSION} {_source_digest()} {compiler_version()}",
+        }
+    )
+
+
+@cache
+def _source_digest() -> str:
+    """A digest of this package's own sources, so that a changed compiler never meets its old code."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
+        if "tests" not in path.parts:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _resolve(machine: str | os.PathLike[str]) -> Cpu:
+    from tilewright.machine.registry import resolve_cpu
+
+    return resolve_cpu(str(machine))
+
+
+def _thread_count(threads: int | None) -> int:
+    if threads is None:
+        return default_threads()
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 1024:
+        raise InvalidArgument(f"threads is {threads!r}", help="a number from 1 to 1024, or None for all cores")
+    return threads
+
+
+def _check_size(graph: Graph) -> None:
+    """Refuse tensors that no memory holds before anything is allocated for them."""
+    for tensor in graph.tensors().values():
+        size = 1
+        for extent in static_shape(tensor.shape):
+            size *= extent
+        if size * dtypes.size_bytes(tensor.dtype) > 1 << 40:
+            raise InvalidArgument(f"{tensor} takes {size * dtypes.size_bytes(tensor.dtype)} bytes", help="at most 1 TiB")

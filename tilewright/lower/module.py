@@ -1,0 +1,100 @@
+"""A list of kernels with their buffers to one tile program: kernels once each, the host sequence, the plan of the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.builder import Builder
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.rewriter import InsertPoint
+
+from tilewright.expr.core import Tensor
+from tilewright.kernel import dialect as tile
+from tilewright.lower.builder import view_type
+from tilewright.lower.contraction import lower_contraction
+from tilewright.lower.nest import lower_nest
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.nest import Nest, NestSchedule
+
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch: what to lower, under which decisions, on which tensors (name to its place in `places`)."""
+
+    name: str
+    work: Nest | Contraction
+    schedule: NestSchedule | ContractionSchedule
+    arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lives: ("input" | "output", its number), ("constant" | "arena", its offset in bytes)."""
+
+    space: str
+    index: int
+
+
+def build_module(
+    steps: Sequence[Step], places: Mapping[str, Place], arena_bytes: int, constants_bytes: int, target: DictionaryAttr
+) -> tuple[ModuleOp, list[str]]:
+    """The tile program and the kernel of every launch. Kernels that came out equal are emitted once."""
+    functions: list[tile.FuncOp] = []
+    known: dict[str, str] = {}
+    launched: list[str] = []
+    main = tile.MainOp(arena_bytes, constants_bytes)
+    builder = Builder(InsertPoint.at_end(main.body.block))
+    buffers: dict[tuple[str, int, str], SSAValue] = {}
+    names: set[str] = set()
+    for step in steps:
+        func = _lowered(step)
+        text = str(func)
+        if text not in known:
+            name = _unique(step.name, names)
+            known[text] = name
+            func.properties["sym_name"] = type(func.sym_name)(name)
+            functions.append(func)
+        launched.append(known[text])
+        views = [_buffer(builder, buffers, places[tensor.name], view_type(tensor.dtype, size)) for tensor, size in step.arguments]
+        builder.insert(tile.LaunchOp(known[text], views))
+    return ModuleOp([*functions, main], {"tile.target": target}), launched
+
+
+def _lowered(step: Step) -> tile.FuncOp:
+    if isinstance(step.work, Nest):
+        assert isinstance(step.schedule, NestSchedule)
+        func = lower_nest("kernel", step.work, step.schedule, step.arguments)
+    else:
+        assert isinstance(step.schedule, ContractionSchedule)
+        func = lower_contraction("kernel", step.work, step.schedule, step.arguments)
+    func.properties["cost"] = DictionaryAttr(
+        {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
+    )
+    return func
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    plain = "".join(c if c.isalnum() or c in "._" else "_" for c in name)
+    plain = plain if plain[:1].isalpha() else f"k{plain}"
+    unique, count = plain, 0
+    while unique in taken:
+        count += 1
+        unique = f"{plain}.{count}"
+    taken.add(unique)
+    return unique
+
+
+def _buffer(
+    builder: Builder, known: dict[tuple[str, int, str], SSAValue], place: Place, type_: Attribute
+) -> SSAValue:
+    key = (place.space, place.index, str(type_))
+    if key not in known:
+        op = tile.BufferOp(place.space, place.index, type_)  # type: ignore[arg-type]
+        builder.insert(op)
+        known[key] = op.result
+    return known[key]

@@ -1,0 +1,300 @@
+"""Tile sizes from the machine description, by rule.
+
+*Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR accumulators, the NR
+vectors of b and two more registers fit the register file. Cycles of one step of k are the largest of: multiply-adds over
+`fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with the fewest
+cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a in half of L2,
+walks the panels of b outside and the rows inside, so that a panel stays near while the rows pass by.
+
+*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are dealt so
+that each has some thousand elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from tilewright.decision import Decision
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Read, walk
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.nest import Nest, NestSchedule, addresses
+
+FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
+PROGRAMS_PER_THREAD = 4
+ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
+
+
+def vector_lanes(machine: Cpu) -> int:
+    """Lanes of 32 bits in one vector."""
+    return machine.vector_bits // 32
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def schedule_contraction(
+    work: Contraction, machine: Cpu, threads: int, a_bytes: int, subject: str
+) -> tuple[ContractionSchedule, Decision]:
+    """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads."""
+    lanes = vector_lanes(machine)
+    per_chunk = 2 if dtypes.bits(work.accumulator.dtype) == 64 else 1  # registers behind `lanes` accumulators
+    ranked = sorted(
+        (_cycles(work, rows, vectors, machine, per_chunk), -vectors * prod(rows), rows, vectors)
+        for rows, vectors in _candidates(work, machine, lanes, per_chunk)
+    )
+    cycles, _, rows, vectors = ranked[0]
+    names = [axis.name for axis in work.m_loops]
+    tile = {name: extent for name, extent in zip(names, rows, strict=True) if extent > 1}
+    n_extent = _extent(work.n_loop)
+    tile[work.n_loop.name] = min(vectors * lanes, -(-n_extent // lanes) * lanes)
+    if n_extent < tile[work.n_loop.name]:
+        tile[work.n_loop.name] = n_extent if n_extent < lanes else tile[work.n_loop.name]
+    blocks = _blocks(work, machine, threads, tile, a_bytes)
+    outer = [axis.name for axis in work.outer]
+    m_order = names
+    schedule = ContractionSchedule(
+        tile=tile,
+        order=(*outer, work.n_loop.name, *m_order),
+        blocks=blocks,
+        grid_order=(*outer, *m_order, work.n_loop.name),
+        k_unroll=k_unroll(work),
+        lanes=lanes,
+    )
+    second = ranked[1] if len(ranked) > 1 else None
+    decision = Decision(
+        f"register tile of {subject}",
+        f"{'x'.join(map(str, rows)) or '1'} rows by {vectors} vectors",
+        f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles that fit {machine.vector_registers} registers",
+        f"{'x'.join(map(str, second[2])) or '1'} rows by {second[3]} vectors" if second else "",
+        f"{second[0]:.0f} cycles" if second else "",
+    )
+    return schedule, decision
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _candidates(
+    work: Contraction, machine: Cpu, lanes: int, per_chunk: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Boxes over the m loops and vectors along n whose registers fit."""
+    room = machine.vector_registers - 2
+    widest = -(-_extent(work.n_loop) // lanes)
+    limits = [min(_extent(axis), room) for axis in work.m_loops]
+    inner = range(1, limits[-1] + 1) if limits else range(1, 2)
+    # Only the two innermost m loops are tiled: a box over more has ever more ragged parts.
+    second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
+    for vectors in range(1, min(widest, 8) + 1):
+        for p, q in product(second, inner):
+            if (p * q * vectors + vectors) * per_chunk + 2 <= machine.vector_registers:
+                rows = (*(1 for _ in limits[:-2]), p, q) if len(limits) > 1 else (q,) if limits else ()
+                yield rows, vectors
+
+
+def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu, per_chunk: int) -> float:
+    """Predicted cycles of the whole product with this register tile, ragged tiles included."""
+    lanes = vector_lanes(machine)
+    k = prod(_extent(axis) for axis in work.k_loops) / work.group
+    outer = prod(_extent(axis) for axis in work.outer)
+    pieces = [_pieces(_extent(axis), size) for axis, size in zip(work.m_loops, rows, strict=True)]
+    columns = _pieces(-(-_extent(work.n_loop) // lanes), vectors)
+    total = 0.0
+    for column_count, width in columns:
+        for combination in product(*pieces):
+            count = prod((c for c, _ in combination), start=column_count)
+            height = prod(size for _, size in combination)
+            if count:
+                total += count * _tile_cycles(height, width * per_chunk, k, machine)
+    return total * outer
+
+
+def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
+    """How many full tiles, and the ragged one: (count, size)."""
+    full, rest = divmod(extent, size)
+    return [(full, size), (1, rest)] if rest else [(full, size)]
+
+
+def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
+    fma = rows * vectors / machine.fma_units
+    loads = (rows + vectors) / machine.loads_per_cycle
+    step = max(fma, loads, FMA_LATENCY_CYCLES)
+    # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
+    return k * (step + 0.02 * loads) + 2 * rows * vectors / machine.stores_per_cycle + 12
+
+
+def k_unroll(work: Contraction) -> int:
+    """Steps of the last k loop in one product: a few, in whole groups of the instruction."""
+    last = _extent(work.k_loops[-1])
+    wanted = 4 * work.group
+    return max(work.group, min(wanted, -(-last // work.group) * work.group))
+
+
+def _blocks(
+    work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int
+) -> dict[str, int]:
+    """Deal outer loops point by point, m loops so that a's part fits half of L2, n loops if threads still lack work."""
+    blocks = {axis.name: _extent(axis) for axis in work.outer}
+    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
+    rows = prod(_extent(axis) for axis in work.m_loops)
+    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)))
+    wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
+    remaining = max(1, -(-rows // wanted_rows))
+    programs = prod(blocks.values())
+    goal = threads * PROGRAMS_PER_THREAD
+    n_tiles = -(-_extent(work.n_loop) // tile[work.n_loop.name])
+    for axis in work.m_loops:
+        tiles = -(-_extent(axis) // tile.get(axis.name, 1))
+        share = min(tiles, remaining)
+        blocks[axis.name] = share
+        remaining = -(-remaining // share)
+        programs *= share
+    if programs < goal and threads > 1:
+        share = min(n_tiles, -(-goal // programs))
+        blocks[work.n_loop.name] = share
+        programs *= share
+        for axis in work.m_loops:
+            tiles = -(-_extent(axis) // tile.get(axis.name, 1))
+            if programs < goal:
+                grown = min(tiles, blocks[axis.name] * -(-goal // programs))
+                programs = programs // blocks[axis.name] * grown
+                blocks[axis.name] = grown
+    return blocks
+
+
+def _k_bytes(work: Contraction) -> int:
+    return prod(_extent(axis) for axis in work.k_loops) * dtypes.size_bytes(work.a.tensor.dtype)
+
+
+# Nests ----------------------------------------------------------------------------------------------------------------
+
+
+def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple[NestSchedule, Decision]:
+    """Vector loop, unrolled loop, blocks."""
+    lanes = vector_lanes(machine)
+    vector = _vector_loop(nest)
+    if vector is None:
+        return (
+            NestSchedule(blocks=_nest_blocks(nest, {}, threads), lanes=lanes),
+            Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output"),
+        )
+    extent = _extent(vector)
+    inside = vector in nest.inner
+    length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
+    unroll, unroll_extent = "", 1
+    crossed = _crossed_loop(nest, vector, lanes)
+    if crossed is not None and not inside:
+        unroll, unroll_extent, length = crossed.name, lanes, lanes if extent >= lanes else extent
+    elif nest.inner and not inside:
+        candidate = _reuse_loop(nest, vector)
+        if candidate is not None:
+            length = min(length, 2 * lanes)
+            unroll, unroll_extent = candidate.name, min(4, _extent(candidate))
+    if inside and extent < lanes:
+        length = extent
+    tiled = {vector.name: length, unroll: unroll_extent}
+    streams = _streams(nest, machine) if length % lanes == 0 else ()
+    schedule = NestSchedule(
+        vector.name, length, unroll, unroll_extent, _nest_blocks(nest, tiled, threads), streams, lanes
+    )
+    place = "an inner loop" if inside else "an outer loop"
+    beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
+    return schedule, Decision(
+        f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
+    )
+
+
+def _vector_loop(nest: Nest) -> Axis | None:
+    """The loop with stride 1 in the last stored node, else in the largest read; loops without work in them are passed over."""
+    stored = [node for node in nest.nodes if node.index is not None]
+    candidates = [index for node in reversed(stored) if node.index is not None for index in [node.index]]
+    reads = [
+        (read.tensor.shape[0], read.indices[0])
+        for node in nest.nodes
+        for read in walk(node.body)
+        if isinstance(read, Read) and read.indices
+    ]
+    largest = [index for _, index in sorted(reads, key=lambda item: -int(item[0]))]  # type: ignore[arg-type]
+    if nest.inner and not any(nest.covers_inner(node) for node in stored):
+        candidates = largest + candidates  # a pure reduction: follow what is read
+    else:
+        candidates = candidates + largest
+    for index in candidates:
+        form = affine(index)
+        if form is None:
+            continue
+        for axis in (*nest.inner[::-1], *nest.outer[::-1]):
+            if form.coefficient(axis) == 1 and _extent(axis) > 1:
+                return axis
+    return None
+
+
+def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
+    """In a map: another loop with stride 1 in a large read that is strided along the vector. Both make a square to transpose."""
+    if nest.inner or _extent(vector) < lanes:
+        return None
+    for node in nest.nodes:
+        for index in addresses(node.body):
+            form = affine(index)
+            if form is None or form.coefficient(vector) in (0, 1):
+                continue
+            for axis in nest.outer:
+                if axis != vector and form.coefficient(axis) == 1 and _extent(axis) >= lanes:
+                    return axis
+    return None
+
+
+def _reuse_loop(nest: Nest, vector: Axis) -> Axis | None:
+    """A neighbour of the vector along which some read repeats (a window, a shared weight): worth keeping in registers."""
+    for axis in reversed(nest.outer):
+        if axis == vector or _extent(axis) < 2:
+            continue
+        for node in nest.nodes:
+            for index in addresses(node.body):
+                form = affine(index)
+                if form is not None and any(form.coefficient(inner) for inner in nest.inner):
+                    return axis
+    return None
+
+
+def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
+    """Outputs so large that they leave the last cache before anyone reads them."""
+    last = machine.caches[-1].bytes
+    names = []
+    for node in nest.nodes:
+        if node.index is not None:
+            points = prod(_extent(axis) for axis in (*nest.outer, *(nest.inner if nest.covers_inner(node) else ())))
+            form = affine(node.index)
+            dense = form is not None and 1 in form.terms.values()
+            if dense and points * dtypes.size_bytes(node.tensor.dtype) > last:
+                names.append(node.tensor.name)
+    return tuple(names)
+
+
+def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:
+    """Deal the outer loops, outermost first, until programs are small or many."""
+    inner = prod(_extent(axis) for axis in nest.inner)
+    work = inner * prod(_extent(axis) for axis in nest.outer) * _cost_per_point(nest)
+    wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), 64 * threads)
+    if threads == 1:
+        wanted = 1
+    blocks: dict[str, int] = {}
+    for axis in nest.outer:
+        tiles = -(-_extent(axis) // tiled.get(axis.name, 1))
+        share = int(min(tiles, wanted))
+        if share > 1:
+            blocks[axis.name] = share
+        wanted = -(-wanted // max(1, share))
+    return blocks
+
+
+def _cost_per_point(nest: Nest) -> int:
+    """Rough weight of one point: reads and functions, so that heavier nests are dealt finer."""
+    operations = sum(1 for node in nest.nodes for e in walk(node.body) if isinstance(e, Apply | Read))
+    return max(1, operations // 4)
