@@ -124,8 +124,8 @@ def fma(builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, c: ir.V
 def _function(name: str, builder: ir.IRBuilder, target: Target, op: Operation, *args: ir.Value) -> ir.Value:
     if scalar_type(args[0]) == F16:
         wide = [convert_half_to_float(builder, target, arg) for arg in args]
-        return convert_float_to_half(builder, target, MATH[name](builder, *wide))
-    return MATH[name](builder, *args)
+        return convert_float_to_half(builder, target, MATH[name](builder, *wide, target))
+    return MATH[name](builder, *args, target)
 
 
 def _compare(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
