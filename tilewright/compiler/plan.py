@@ -231,26 +231,7 @@ class _Planner:
 
     def _flat(self, body: Expr, own: set[str]) -> Expr:
         """Reads of this kernel's own values lose their indices; reads of stored tensors become flat."""
-
-        def rule(node: Expr) -> Expr | None:
-            if isinstance(node, Read) and node.tensor.name in own:
-                return Read(Tensor(node.tensor.name, (), node.dtype), ())
-            return None
-
-        marked = transform(body, rule)
-        layouts = {r.tensor.name: self._layout(r.tensor) for r in walk(marked) if isinstance(r, Read) and r.indices}
-        scalars = {r.tensor.name for r in walk(marked) if isinstance(r, Read) and not r.indices} - own
-        for name in scalars:  # rank-0 tensors in memory are read at address 0
-            tensor = next(r.tensor for r in walk(marked) if isinstance(r, Read) and r.tensor.name == name)
-            layouts[name] = self._layout(tensor)
-
-        def flat_scalar(node: Expr) -> Expr | None:
-            if isinstance(node, Read) and node.tensor.name in scalars:
-                return Read(Tensor(node.tensor.name, (1,), node.dtype), (Const(0, INDEX),))
-            return None
-
-        indexed = {name: layout for name, layout in layouts.items() if name not in scalars}
-        return transform(_flatten_known(marked, indexed), flat_scalar)
+        return flatten(body, self._layout, own)
 
     # Products -------------------------------------------------------------------------------------------------
 
@@ -446,10 +427,6 @@ def _flat_order(order: Sequence[int], node: Compute) -> bool:
 
 def _layout_tag(layout: Packed) -> str:
     return "-".join(f"{dim}.{extent}" for dim, extent in layout.digits)
-
-
-def _flatten_known(body: Expr, layouts: dict[str, Packed]) -> Expr:
-    return flatten(body, layouts) if layouts else body
 
 
 def _by_stride(nest: Nest) -> Nest:

@@ -5,7 +5,7 @@ After this step a body knows nothing of shapes and layouts, so loops can be merg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
@@ -32,14 +32,16 @@ def flat_tensor(tensor: Tensor, layout: Packed) -> Tensor:
     return Tensor(tensor.name, (layout.size,), tensor.dtype)
 
 
-def flatten(expr: Expr, layouts: Mapping[str, Packed]) -> Expr:
-    """Replace every read by a read of the storage of its tensor."""
+def flatten(expr: Expr, layout_of: Callable[[Tensor], Packed], own: Collection[str] = ()) -> Expr:
+    """Replace every read by a read of the storage of its tensor; values in `own` have no memory and lose their indices."""
 
     def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Read):
-            layout = layouts[node.tensor.name]
-            return Read(flat_tensor(node.tensor, layout), (address(layout, node.indices),))
-        return None
+        if not isinstance(node, Read):
+            return None
+        if node.tensor.name in own:
+            return Read(Tensor(node.tensor.name, (), node.dtype), ())
+        layout = layout_of(node.tensor)
+        return Read(flat_tensor(node.tensor, layout), (address(layout, node.indices),))
 
     return simplify(transform(expr, rule))
 
