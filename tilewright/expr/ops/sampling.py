@@ -193,7 +193,8 @@ def grid_sample(
     """x [N, C, D…] at the positions of `grid` [N, O…, d], whose last dimension counts from the innermost of D….
 
     Positions run from -1 to 1 over the input: between the centres of its first and last elements with `align_corners`,
-    else between its edges. `mode` is nearest, linear or cubic; `padding` zeros, border or reflection.
+    else between its edges. `mode` is nearest, linear or cubic; `padding` zeros, border or reflection. With cubic and
+    border, positions are limited before they are interpolated, as ONNX has it; PyTorch limits each element instead.
     """
     sizes, dims = static_shape(x.shape)[2:], x.rank - 2
     if grid.rank != x.rank or grid.shape[-1] != dims or grid.shape[0] != x.shape[0]:
