@@ -1,4 +1,4 @@
-"""Resizing and sampling: tables against direct formulas, index forms, and agreement with PyTorch where it is installed."""
+"""Resizing and sampling: tables against direct formulas, index forms, agreement with PyTorch where it is installed."""
 
 from __future__ import annotations
 
