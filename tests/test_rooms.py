@@ -1,0 +1,210 @@
+"""The rooms of the house: who imports whom, where targets may be named, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "tilewright"
+
+# The table of docs/developers/architecture.md, from top to bottom: a room imports only from rooms before it.
+ORDER = (
+    "expr", "machine", "layouts", "tiles", "graph", "operator", "instruction", "kernel", "lower", "codegen",
+    "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
+)  # fmt: skip
+EVERYBODYS = ("errors", "options", "decision")
+
+# What a room must not know although it stands above: the last column of the table.
+LEVELS = {"tiles", "graph", "operator", "instruction"}
+FORBIDDEN = {
+    "machine": {"expr"},
+    "kernel": {"tiles", "graph", "operator"},
+    "codegen": LEVELS | {"lower"},
+    "emulator": set(ORDER[: ORDER.index("emulator")]),
+    "runtime": {"graph"},
+    "language": LEVELS,
+    "frontend": set(ORDER[1 : ORDER.index("frontend")]),
+}
+
+# Which rooms may import a package from outside; other packages are open to all.
+GUESTS = {
+    "xdsl": {"kernel", "lower", "codegen", "language", "compiler", "cli"},
+    "llvmlite": {"machine", "codegen", "runtime", "compiler", "cli"},
+    "onnx": {"frontend"},
+    "torch": {"frontend", "compiler"},
+    "pydantic": {"machine"},
+    "rich": {"cli", "report", "reproduce"},
+    "typer": {"cli"},
+    "scipy": {"graph", "operator", "instruction"},
+}
+
+# Names of instruction sets, processors and their features: facts of one target.
+TARGET_NAMES = re.compile(
+    r"avx|znver|vnni|vpdp|vdpbf|(?<![a-z])amx|(?<![a-z])neon(?![a-z])|(?<![a-z])sve(?![a-z])|x86|aarch64|amd64|arm64"
+    r"|nvptx|amdgpu|(?<![a-z])sm_\d|(?<![a-z])gfx\d",
+    re.IGNORECASE,
+)
+TARGET_FOLDERS = re.compile(r"^(machine/|instruction/\w+/|codegen/\w+/|runtime/\w+/|emulator/)")
+TARGET_FILES = {
+    "runtime/native.py": "emits the pool's own LLVM IR, with system calls and pauses that differ by architecture",
+    "runtime/counter.py": "reads the time-stamp counter, which each architecture has in its own place",
+    "runtime/loader.py": "checks that an ELF file is for this kind of machine",
+}
+
+
+def modules() -> list[Path]:
+    """Every module of the package but its tests."""
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if "tests" not in path.relative_to(PACKAGE).parts]
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a module imports, wherever the statement stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports hide the room"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def violations(room: str, source: str) -> list[str]:
+    """What the imports of a module in `room` break."""
+    found = []
+    for line, name in imported(ast.parse(source)):
+        package, _, rest = name.partition(".")
+        if package != "tilewright":
+            if room not in GUESTS.get(package, {room}):
+                found.append(f"line {line}: {room} imports {package}, which is for {sorted(GUESTS[package])}")
+            continue
+        other = rest.partition(".")[0]
+        if other in EVERYBODYS or other == room:
+            continue
+        if other not in ORDER:
+            other = "compiler"  # `import tilewright`: the public interface, which compiler implements
+        if room not in ORDER:  # errors, options, decision: what all may use uses nobody
+            found.append(f"line {line}: {room} imports {other}")
+        elif ORDER.index(other) >= ORDER.index(room):
+            found.append(f"line {line}: {room} imports {other}, which is not above it")
+        elif other in FORBIDDEN.get(room, ()):
+            found.append(f"line {line}: {room} imports {other}, which it must not know")
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_keep_to_the_table(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        pytest.skip("the public interface imports what it shows, when it is used")
+    assert violations(room_of(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("frontend", "from tilewright.kernel.text import parse_module"),
+        ("expr", "def f():\n    import tilewright.graph.simplify"),
+        ("kernel", "from tilewright import lower"),
+        ("codegen", "from tilewright.instruction.intrinsic import Intrinsic"),
+        ("runtime", "import tilewright"),
+        ("machine", "from tilewright.expr import core"),
+        ("expr", "import onnx"),
+        ("graph", "from llvmlite import ir"),
+        ("errors", "from tilewright.expr import core"),
+    ],
+)
+def test_a_wrong_import_is_found(room: str, source: str) -> None:
+    assert len(violations(room, source)) == 1
+
+
+def test_every_package_is_in_the_table() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages <= set(ORDER)
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    text = (PACKAGE.parent / "docs" / "developers" / "architecture.md").read_text()
+    named = [
+        name for cell in re.findall(r"^\| (`[^|]+`) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert tuple(named) == ORDER
+
+
+def target_names(source: str) -> list[str]:
+    """Names of targets among the identifiers and texts of a module; comments and docstrings may give examples."""
+    tree = ast.parse(source)
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, owners) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        words: list[str] = []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            words = [node.value]
+        elif isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.FunctionDef | ast.ClassDef | ast.alias):
+            words = [
+                getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None) or node.name
+            ]
+        found += [f"line {node.lineno}: {word[:80]!r}" for word in words if TARGET_NAMES.search(word)]
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_shared_code_names_no_target(path: Path) -> None:
+    name = path.relative_to(PACKAGE).as_posix()
+    if TARGET_FOLDERS.match(name) or name in TARGET_FILES:
+        pytest.skip(TARGET_FILES.get(name, "the place for facts of a target"))
+    assert target_names(path.read_text()) == []
+
+
+@pytest.mark.parametrize("source", ["if 'avx512f' in features: pass", "def emit_neon(): pass", "x = machine.is_sm_80"])
+def test_a_target_name_is_found(source: str) -> None:
+    assert len(target_names(source)) == 1
+
+
+@pytest.mark.parametrize("source", ['"""As on avx512."""', "# znver5", "sum_of = solve(max_neonate)"])
+def test_examples_and_other_words_are_no_target_names(source: str) -> None:
+    assert target_names(source) == []
+
+
+def test_allowed_files_exist_and_need_it() -> None:
+    needless = [name for name in TARGET_FILES if not target_names((PACKAGE / name).read_text())]
+    assert needless == []
+
+
+def _python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = ("torch", "onnx", "xdsl", "pydantic", "llvmlite", "scipy", "rich", "typer")
+    loaded = _python(f"import sys, tilewright; print(*[name for name in {heavy} if name in sys.modules])")
+    assert loaded == ""
+
+
+def test_importing_the_package_takes_less_than_half_a_second() -> None:
+    def seconds(code: str) -> float:
+        start = time.perf_counter()
+        _python(code)
+        return time.perf_counter() - start
+
+    assert min(seconds("import tilewright") - seconds("pass") for _ in range(3)) < 0.5
+
+
+def test_the_public_names_are_there() -> None:
+    assert _python("import tilewright as t; print(t.compile.__name__, t.load.__name__, t.Module, t.Options)")
+    assert _python("import tilewright; print(set(tilewright.__all__) <= set(dir(tilewright)))") == "True"

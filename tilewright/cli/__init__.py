@@ -1,0 +1,1 @@
+"""The command `tilewright`: one file per family of commands, registered in `main`."""

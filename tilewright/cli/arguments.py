@@ -1,0 +1,63 @@
+"""Options that several commands have, and the reading of their values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.errors import InvalidArgument
+from tilewright.options import Options
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model.onnx or model.twm", show_default=False)]
+Machine = Annotated[
+    str, typer.Option("--machine", metavar="NAME|FILE", help="what to compile for; `tilewright machines` lists them")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", help="threads to run on (default: OMP_NUM_THREADS, else the cores)"),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=N,N,…", help="shape of an input that the model leaves open; repeatable"),
+]
+Disable = Annotated[
+    list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
+Rebuild = Annotated[
+    bool, typer.Option("--rebuild", help="of a .twm: compile the program that is stored in it, for this machine")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="same seed, same random inputs")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON value instead of text")]
+
+
+def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Read `--shape` values.
+
+    >>> shapes_of(["x=1,3,224,224", "scale="])
+    {'x': (1, 3, 224, 224), 'scale': ()}
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts or []:
+        name, equals, extents = text.rpartition("=")  # names of tensors may have an = of their own
+        parts = [part.strip() for part in extents.split(",")] if extents.strip() else []
+        if not name or not equals or not all(part.isascii() and part.isdigit() for part in parts):
+            raise InvalidArgument(f"{text!r} is not a shape", where="--shape", help="write --shape x=1,3,224,224")
+        if name in found:
+            raise InvalidArgument(f"two shapes for {name!r}", where="--shape", help="give one")
+        if any(len(part) > 18 for part in parts):
+            raise InvalidArgument(f"{text!r} is larger than any memory", where="--shape")
+        found[name] = tuple(int(part) for part in parts)
+    return found
+
+
+def options_of(disable: list[str] | None = None, no_cache: bool = False) -> Options:
+    """The options that a command line asks for; what it does not mention keeps its default."""
+    return Options(cache=False, disable=tuple(disable or ())) if no_cache else Options(disable=tuple(disable or ()))
+
+
+def is_stored(path: Path) -> bool:
+    """Whether the file is a `.twm`, by its name."""
+    return path.suffix == ".twm"

@@ -1,0 +1,183 @@
+"""`tilewright compile`: from a model to a `.twm`, or to one of the forms on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import (
+    AsJson,
+    Disable,
+    Machine,
+    ModelFile,
+    NoCache,
+    Rebuild,
+    Shapes,
+    Threads,
+    is_stored,
+    options_of,
+    shapes_of,
+)
+from tilewright.cli.console import progress, show_json
+from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
+from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.options import Options
+
+if TYPE_CHECKING:
+    from tilewright.runtime.artifact import Artifact
+
+EPILOG = """\
+\b
+example: tilewright compile model.onnx -o model.twm
+         tilewright compile model.onnx --emit tile | tilewright opt -p dce -
+exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a missing package
+"""
+
+
+class Form(StrEnum):
+    """The forms that a model takes on its way down, and `plan`, the decisions on that way."""
+
+    EXPR = "expr"
+    PLAN = "plan"
+    TILE = "tile"
+    LLVM = "llvm"
+    ASM = "asm"
+    OBJECT = "object"
+
+
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="where to write (default: MODEL as .twm)")
+]
+Emit = Annotated[Form | None, typer.Option("--emit", help="write this form instead of a .twm (default: to stdout)")]
+
+
+def compile_model(
+    model: ModelFile,
+    output: Output = None,
+    emit: Emit = None,
+    machine: Machine = "host",
+    threads: Threads = None,
+    shape: Shapes = None,
+    disable: Disable = None,
+    rebuild: Rebuild = False,
+    no_cache: NoCache = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
+
+    A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form.
+    """
+    shapes, options = shapes_of(shape), options_of(disable, no_cache)
+    if emit is None and model.suffix != ".tile":
+        start = time.perf_counter()
+        artifact = build_artifact(model, shapes, machine, threads, options, rebuild=rebuild)
+        _store(artifact, output or model.with_suffix(".twm"), time.perf_counter() - start, as_json)
+        return
+    if emit is None:
+        raise InvalidArgument("a tile program is compiled to one form", where=str(model), help="add --emit object")
+    if emit is Form.OBJECT and (output is None or as_json):
+        raise InvalidArgument("an object is not text", where="--emit", help="name a file with -o, leave out --json")
+    if model.suffix == ".tile":
+        content = _program_form(_read_program(model), emit, str(model))
+    elif is_stored(model):
+        if rebuild:
+            raise InvalidArgument(
+                "--rebuild makes a .twm", where="--emit", help="rebuild first, then emit from the result"
+            )
+        content = _stored_form(model, emit)
+    else:
+        content = _model_form(model, emit, shapes, machine, threads, options)
+    _write(content, output, emit, as_json)
+
+
+def _store(artifact: Artifact, place: Path, seconds: float, as_json: bool) -> None:
+    artifact.save(place)
+    manifest = artifact.manifest
+    if as_json:
+        size = place.stat().st_size
+        show_json({"output": str(place), "seconds": seconds, "bytes": size, "manifest": manifest.to_json()})
+        return
+    kernels = len({launch.kernel for launch in manifest.launches})
+    print(
+        f"{place}: {kernels} kernels, {len(manifest.launches)} launches, {manifest.constants_bytes:,} bytes of "
+        f"constants, {manifest.arena_bytes:,} of arena; {seconds:.2f} s"
+    )
+
+
+def _model_form(
+    model: Path, emit: Form, shapes: dict[str, tuple[int, ...]], machine: str, threads: int | None, options: Options
+) -> str | bytes:
+    """A form of a model file, for any machine that code is generated for; nothing after that form is made."""
+    from tilewright.compiler.compile import tile_program
+    from tilewright.expr.text import print_graph
+    from tilewright.kernel.text import print_module
+
+    if emit is Form.EXPR:
+        return print_graph(import_graph(model, shapes))
+    plan, target = plan_model(model, shapes, machine, threads, options)
+    if emit is Form.PLAN:
+        return _plan_text([decision.to_json() for decision in plan.decisions])
+    with progress(f"compiling {model}"):
+        return _program_form(print_module(tile_program(plan, target, options)), emit, str(model))
+
+
+def _stored_form(path: Path, emit: Form) -> str | bytes:
+    """A form of a compiled model, as it was saved."""
+    artifact = read_artifact(path)
+    if emit is Form.EXPR:
+        from tilewright.compiler.compile import stored_graph
+        from tilewright.expr.text import print_graph
+
+        return print_graph(stored_graph(artifact))
+    if emit is Form.PLAN:
+        return _plan_text(json.loads(artifact.plan).get("decisions", ()))
+    return artifact.code if emit is Form.OBJECT else _program_form(artifact.program, emit, f"{path}: program.tile")
+
+
+def _plan_text(decisions: object) -> str:
+    return json.dumps({"decisions": decisions}, indent=1) + "\n"
+
+
+def _read_program(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidProgram(f"cannot be read: {reason}", where=str(path)) from error
+
+
+def _program_form(text: str, emit: Form, name: str) -> str | bytes:
+    """A form of a tile program; nothing but its text is looked at."""
+    from tilewright.codegen.cpu import pipeline
+    from tilewright.codegen.cpu.target import target_of
+    from tilewright.kernel.text import parse_module, print_module
+
+    if emit is Form.EXPR or emit is Form.PLAN:
+        raise InvalidArgument(f"a tile program has no {emit}", where=name, help="tile, llvm, asm or object")
+    program = parse_module(text, name)
+    if emit is Form.TILE:
+        return print_module(program)
+    if emit is Form.LLVM:
+        return pipeline.llvm_text(program, target_of(program))[0]
+    return pipeline.assembly(program) if emit is Form.ASM else pipeline.generate(program).code
+
+
+def _write(content: str | bytes, output: Path | None, emit: Form, as_json: bool) -> None:
+    encoded = content.encode() if isinstance(content, str) else content
+    if output is not None:
+        try:
+            output.write_bytes(encoded)
+        except OSError as error:
+            raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(output)) from error
+        if as_json:
+            show_json({"output": str(output), "form": str(emit), "bytes": len(encoded)})
+    elif as_json:
+        show_json({"form": str(emit), "text": content})
+    else:
+        sys.stdout.write(encoded.decode())

@@ -1,0 +1,103 @@
+"""What every command shares: text or JSON on stdout, errors and progress on stderr, the exit statuses."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from tilewright.errors import CompileError, MissingExtra
+
+NEGATIVE = 1  # the command ran, and the answer is no: a wrong result, something that needs attention
+BAD_INPUT = 2  # a command line, file or model that does not fit
+LACKING = 3  # this machine lacks something: a package, a CPU feature
+INTERRUPTED = 130  # as shells report it
+
+_QUIET_SECONDS = 2.0  # work shorter than this shows no progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MachineLacks(CompileError):
+    """This machine cannot run what was asked for; the message says what it lacks."""
+
+    code = "machine-lacks"
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """`command`, with users' errors as messages instead of tracebacks; with `--json` also as JSON on stdout."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except CompileError as error:
+            fail(error, as_json=bool(kwargs.get("as_json")))
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except MemoryError:
+            fail(CompileError("this machine has not enough memory for it"), as_json=bool(kwargs.get("as_json")))
+
+    return run
+
+
+def fail(error: CompileError, *, as_json: bool = False) -> NoReturn:
+    """Report an error and leave with the status of its kind."""
+    if as_json:
+        show_json({"error": {"code": error.code, "where": error.where, "message": error.message, "help": error.help}})
+    print(error, file=sys.stderr)
+    raise typer.Exit(LACKING if isinstance(error, (MissingExtra, MachineLacks)) else BAD_INPUT)
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON; what is neither a number nor a container becomes text, and NaN becomes null."""
+    print(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0.0 else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Show on a terminal that `what` is still going on, once it takes longer than two seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(f"{what} …")
+    timer = threading.Timer(_QUIET_SECONDS, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def table(columns: Mapping[str, str], rows: list[list[str]]) -> None:
+    """Print rows in columns; `columns` maps headings to "left" or "right"."""
+    lines = [list(columns), *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if side == "right" else cell.ljust(width)
+            for cell, width, side in zip(line, widths, columns.values(), strict=True)
+        ]
+        print("   ".join(cells).rstrip())

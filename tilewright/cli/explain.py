@@ -1,0 +1,62 @@
+"""`tilewright explain`: every choice of a compilation in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tilewright.cli.arguments import (
+    AsJson,
+    Disable,
+    Machine,
+    ModelFile,
+    Shapes,
+    Threads,
+    is_stored,
+    options_of,
+    shapes_of,
+)
+from tilewright.cli.console import show_json
+from tilewright.cli.models import plan_model, read_artifact
+from tilewright.decision import Decision
+from tilewright.errors import InvalidArgument, InvalidFile
+
+EPILOG = """\
+\b
+example: tilewright explain model.twm
+         tilewright explain model.onnx --machine other.yaml --json
+exit status: 0 explained, 2 bad usage or input, 3 a missing package
+"""
+
+
+def explain(
+    model: ModelFile,
+    machine: Machine = "host",
+    threads: Threads = None,
+    shape: Shapes = None,
+    disable: Disable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what was chosen, why, what came second, and what was refused by which rule.
+
+    Of a .twm: the decisions stored in it; its code is not loaded. Of an .onnx: those of a compilation now.
+    """
+    if is_stored(model):
+        if shape or machine != "host" or disable:
+            raise InvalidArgument("its decisions are made", where=str(model), help="give the model file with these")
+        decisions = _stored(model)
+    else:
+        decisions = plan_model(model, shapes_of(shape), machine, threads, options_of(disable))[0].decisions
+    if as_json:
+        show_json([decision.to_json() for decision in decisions])
+    else:
+        for decision in decisions:
+            print(decision.explain())
+
+
+def _stored(path: Path) -> list[Decision]:
+    plan = read_artifact(path).plan
+    try:
+        return [Decision.from_json(decision) for decision in json.loads(plan).get("decisions", ())]
+    except (AttributeError, TypeError, KeyError) as error:
+        raise InvalidFile(f"its plan is malformed: {error}", where=str(path), help="compile the model again") from error

@@ -1,0 +1,67 @@
+"""The command line: the table of commands, and the entry point of the console script."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli import bench, cache, compile, demo, doctor, explain, machines, opt, run
+from tilewright.cli.console import guarded
+
+HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
+
+# In the order in which a newcomer meets them.
+COMMANDS: tuple[tuple[str, Any, str], ...] = (
+    ("demo", demo.demo, demo.EPILOG),
+    ("compile", compile.compile_model, compile.EPILOG),
+    ("run", run.run, run.EPILOG),
+    ("bench", bench.bench, bench.EPILOG),
+    ("explain", explain.explain, explain.EPILOG),
+    ("machines", machines.machines, machines.EPILOG),
+    ("doctor", doctor.doctor, doctor.EPILOG),
+    ("opt", opt.opt, opt.EPILOG),
+    ("cache", cache.cache, cache.EPILOG),
+)
+
+EXIT = "exit status: 0 ok, 1 the result is negative, 2 bad usage or input, 3 this machine lacks something"
+
+app = typer.Typer(
+    name="tilewright",
+    help=HELP,
+    epilog=EXIT,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from tilewright.cli.doctor import version_of
+
+        print(f"tilewright {version_of('tilewright') or '(source tree)'}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
+    pass
+
+
+for _name, _function, _epilog in COMMANDS:
+    app.command(_name, epilog=_epilog)(guarded(_function))
+
+
+def main() -> None:
+    """Entry point of the console script `tilewright`."""
+    app(prog_name="tilewright")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""From files on the command line to modules, graphs and arrays, and back to files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.cli.arguments import is_stored
+from tilewright.cli.console import MachineLacks, progress
+from tilewright.errors import InvalidArgument
+from tilewright.options import Options
+
+if TYPE_CHECKING:
+    from tilewright.compiler.plan import Plan
+    from tilewright.expr.graph import Graph
+    from tilewright.machine import Cpu
+    from tilewright.runtime.artifact import Artifact
+    from tilewright.runtime.manifest import Manifest, TensorSpec
+    from tilewright.runtime.module import Module
+
+Array = np.ndarray[Any, Any]
+
+_NPZ_HELP = "np.savez with the inputs' names as keys"
+
+
+def open_module(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    machine: str,
+    threads: int | None,
+    options: Options,
+    *,
+    rebuild: bool = False,
+) -> Module:
+    """A module that runs here, from a `.twm` (loaded) or from a model file (compiled).
+
+    A `.twm` is compiled again with `rebuild`, or where its code needs what this machine lacks.
+    """
+    import tilewright
+    from tilewright.runtime.module import Module
+
+    if rebuild or not is_stored(path):
+        artifact = build_artifact(path, shapes, machine, threads, options, rebuild=rebuild)
+        _check_runs_here(artifact.manifest, machine)
+        return Module(artifact, threads=threads, options=options)
+    if shapes or machine != "host":
+        raise InvalidArgument(
+            "shapes and machine of a .twm are fixed", where=str(path), help="leave out --shape and --machine"
+        )
+    with progress(f"loading {path}"):
+        return tilewright.load(path, threads=threads, options=options)
+
+
+def build_artifact(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    machine: str,
+    threads: int | None,
+    options: Options,
+    *,
+    rebuild: bool = False,
+) -> Artifact:
+    """Compile a model file, or with `rebuild` the program in a `.twm`, for any machine; nothing is loaded."""
+    from tilewright.compiler.compile import build, rebuilt
+    from tilewright.machine import resolve_cpu
+    from tilewright.runtime.pool import default_threads
+
+    if rebuild != is_stored(path):
+        message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
+        raise InvalidArgument(message, where=str(path), help="leave out --rebuild" if rebuild else "add --rebuild")
+    if rebuild and shapes:
+        raise InvalidArgument("the shapes in a .twm are fixed", where=str(path), help="leave out --shape")
+    count = default_threads() if threads is None else threads
+    if rebuild:
+        stored = read_artifact(path)
+        with progress(f"compiling {path} again"):
+            return rebuilt(stored, machine, count, options)
+    target = resolve_cpu(machine)
+    graph = import_graph(path, shapes)
+    with progress(f"compiling {path}"):
+        return build(graph, target, count, options)
+
+
+def plan_model(
+    path: Path, shapes: Mapping[str, Sequence[int]], machine: str, threads: int | None, options: Options
+) -> tuple[Plan, Cpu]:
+    """Every decision about a model file for a machine, and that machine; no code is made."""
+    from tilewright.compiler.plan import make_plan
+    from tilewright.machine import resolve_cpu
+    from tilewright.runtime.pool import default_threads
+
+    target = resolve_cpu(machine)
+    graph = import_graph(path, shapes)
+    with progress(f"planning {path}"):
+        return make_plan(graph, target, threads or default_threads(), options.disable), target
+
+
+def _check_runs_here(manifest: Manifest, machine: str) -> None:
+    from tilewright.runtime.loader import missing_features, same_platform
+
+    lacking = missing_features(manifest.features)
+    if not same_platform(manifest.triple) or lacking:
+        what = f"lacks {', '.join(lacking)}" if lacking else f"is no {manifest.triple}"
+        raise MachineLacks(
+            f"code for {machine} does not run here: this machine {what}",
+            where="--machine",
+            help="compile it to a file with `tilewright compile`, or leave out --machine",
+        )
+
+
+def read_artifact(path: Path) -> Artifact:
+    from tilewright.runtime.artifact import Artifact
+
+    return Artifact.read(path)
+
+
+def import_graph(path: Path, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph of a model file, as it was imported."""
+    from tilewright.compiler.compile import import_any
+
+    with progress(f"reading {path}"):
+        return import_any(str(path), None, shapes or None)
+
+
+def read_arrays(path: Path, specs: Sequence[TensorSpec]) -> list[Array]:
+    """The inputs in an `.npz`, in the order of `specs`. Raises InvalidArgument if names are missing or too many."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise InvalidArgument("holds one array", where=str(path), help=_NPZ_HELP)
+            found = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, KeyError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InvalidArgument(f"cannot be read as an .npz: {reason}", where=str(path), help=_NPZ_HELP) from error
+    names = [spec.name for spec in specs]
+    if set(found) != set(names):
+        raise InvalidArgument(
+            f"has {', '.join(sorted(found)) or 'nothing'}", where=str(path), help=f"the inputs are {', '.join(names)}"
+        )
+    return [_as_stored(found[spec.name], spec) for spec in specs]
+
+
+def _as_stored(array: Array, spec: TensorSpec) -> Array:
+    """NumPy files keep bfloat16 as two bytes without a type."""
+    if spec.dtype == "bf16" and array.dtype == np.dtype("V2"):
+        from tilewright.expr.dtypes import numpy_dtype
+
+        return array.view(numpy_dtype("bf16"))
+    return array
+
+
+def random_arrays(specs: Sequence[TensorSpec], seed: int) -> list[Array]:
+    """Random inputs: normal floats, bytes of any value, and wider integers of 0 or 1, which fit as indices.
+
+    >>> from tilewright.runtime.manifest import TensorSpec
+    >>> [array.shape for array in random_arrays([TensorSpec("x", "f32", (2, 3))], seed=0)]
+    [(2, 3)]
+    """
+    from tilewright.expr.dtypes import is_float, numpy_dtype
+
+    generator = np.random.default_rng(seed)
+    found = []
+    for spec in specs:
+        dtype = numpy_dtype(spec.dtype)
+        if is_float(spec.dtype):
+            array: Array = generator.standard_normal(spec.shape, np.float32)
+        elif dtype.itemsize == 1 and spec.dtype != "bool":
+            limits = np.iinfo(dtype)
+            array = generator.integers(limits.min, limits.max, spec.shape, dtype, endpoint=True)
+        else:
+            array = generator.integers(0, 2, spec.shape)
+        found.append(np.asarray(array).astype(dtype, copy=False))
+    return found
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an `.npz`, under names of any kind. Raises InvalidArgument if the file cannot be written."""
+    try:
+        with zipfile.ZipFile(path, "w") as stored:  # np.savez cannot write an array of the name "file"
+            for name, array in arrays.items():
+                with stored.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(path)) from error
+
+
+def as_tuple(results: Any) -> tuple[Array, ...]:
+    """The outputs of a module call, which is one array or a tuple."""
+    return results if isinstance(results, tuple) else (results,)

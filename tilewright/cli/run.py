@@ -1,0 +1,209 @@
+"""`tilewright run`: a model on inputs from a file or random ones, checked against the reference, or profiled."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from tilewright.cli.arguments import (
+    AsJson,
+    Disable,
+    Machine,
+    ModelFile,
+    NoCache,
+    Rebuild,
+    Seed,
+    Shapes,
+    Threads,
+    is_stored,
+    options_of,
+    shapes_of,
+)
+from tilewright.cli.console import NEGATIVE, progress, show_json, table
+from tilewright.cli.models import (
+    Array,
+    as_tuple,
+    import_graph,
+    open_module,
+    random_arrays,
+    read_arrays,
+    read_artifact,
+    write_arrays,
+)
+from tilewright.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tilewright.runtime.module import KernelTime, Module
+
+EPILOG = """\
+\b
+example: tilewright run model.twm --inputs in.npz -o out.npz
+         tilewright run model.onnx --shape x=1,3,224,224 --check
+exit status: 0 ran, 1 --check found a difference that is too large, 2 bad usage or input,
+             3 this machine cannot run the file, or a package is missing
+"""
+
+# Largest error allowed, relative to the largest magnitude of an output: what sums of some thousand rounded terms stay
+# below. Half-precision models round every intermediate tensor, to 2^-11 or 2^-8 of its size.
+TOLERANCE = {"f64": 1e-10, "f32": 1e-4, "f16": 2.0**-7, "bf16": 2.0**-4}
+
+Inputs = Annotated[
+    Path | None, typer.Option("--inputs", metavar="FILE", help="an .npz with the inputs by name (default: random)")
+]
+Outputs = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the outputs by name to an .npz")
+]
+Check = Annotated[bool, typer.Option("--check", help="compare with the NumPy reference, computed in float64")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option("--tolerance", metavar="X", min=0, help="error that --check allows, of the largest output value"),
+]
+Profile = Annotated[bool, typer.Option("--profile", help="print the time of each kernel, median of 10 runs")]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output is from its reference; `relative_error` is to the largest magnitude of the reference."""
+
+    output: str
+    absolute_error: float
+    relative_error: float
+    allowed: float
+
+    @property
+    def ok(self) -> bool:
+        return self.relative_error <= self.allowed
+
+
+def run(
+    model: ModelFile,
+    inputs: Inputs = None,
+    output: Outputs = None,
+    check: Check = False,
+    tolerance: Tolerance = None,
+    profile: Profile = False,
+    seed: Seed = 0,
+    machine: Machine = "host",
+    threads: Threads = None,
+    shape: Shapes = None,
+    disable: Disable = None,
+    rebuild: Rebuild = False,
+    no_cache: NoCache = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model once: a .twm as it was compiled, an .onnx compiled now.
+
+    Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
+    only run files that you trust.
+    """
+    shapes, options = shapes_of(shape), options_of(disable, no_cache)
+    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild)
+    specs = module.manifest.inputs
+    arrays = read_arrays(inputs, specs) if inputs else random_arrays(specs, seed)
+    results = as_tuple(module(*arrays))
+    names = [spec.name for spec in module.manifest.outputs]
+    if output:
+        write_arrays(output, dict(zip(names, results, strict=True)))
+    differences = _differences(model, shapes, module, arrays, results, tolerance) if check else []
+    times = module.profile(*arrays) if profile else []
+    if as_json:
+        show_json(_record(module, results, differences, times))
+    else:
+        _show(module, results, differences, times)
+    if not all(difference.ok for difference in differences):
+        raise typer.Exit(NEGATIVE)
+
+
+def _differences(
+    model: Path,
+    shapes: dict[str, tuple[int, ...]],
+    module: Module,
+    arrays: list[Array],
+    results: tuple[Array, ...],
+    tolerance: float | None,
+) -> list[Difference]:
+    from tilewright.compiler.compile import stored_graph
+    from tilewright.expr.evaluate import evaluate
+
+    graph = stored_graph(read_artifact(model)) if is_stored(model) else import_graph(model, shapes)
+    with progress("computing the reference"):
+        expected = evaluate(graph, arrays, precise=True, wide=True)
+    return [
+        difference(spec.name, result, exact, TOLERANCE.get(spec.dtype, 0.0) if tolerance is None else tolerance)
+        for spec, result, exact in zip(module.manifest.outputs, results, expected, strict=True)
+    ]
+
+
+def difference(output: str, result: Array, exact: Array, allowed: float) -> Difference:
+    """The largest difference between two arrays; where only one of them has a NaN or an infinity, it is infinite.
+
+    >>> difference("y", np.array([1.0, 2.5]), np.array([1.0, 2.0]), allowed=0.1)
+    Difference(output='y', absolute_error=0.5, relative_error=0.25, allowed=0.1)
+    """
+    if result.shape != exact.shape:
+        raise InvalidArgument(f"{output} has shape {result.shape}, the reference {exact.shape}")
+    wide, truth = result.astype(np.float64), exact.astype(np.float64)
+    same = (wide == truth) | (np.isnan(wide) & np.isnan(truth))
+    with np.errstate(invalid="ignore"):
+        errors = np.where(same, 0.0, np.abs(wide - truth))
+    largest = float(np.nan_to_num(errors, nan=np.inf).max(initial=0.0))
+    scale = float(np.abs(truth[np.isfinite(truth)]).max(initial=0.0))
+    relative = 0.0 if largest == 0.0 else largest / scale if scale else float("inf")
+    return Difference(output, largest, relative, allowed)
+
+
+def _record(
+    module: Module, results: tuple[Array, ...], differences: list[Difference], times: list[KernelTime]
+) -> dict[str, Any]:
+    outputs = [
+        {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, **_range(result)}
+        for spec, result in zip(module.manifest.outputs, results, strict=True)
+    ]
+    found: dict[str, Any] = {"model": module.manifest.name, "threads": module.threads, "outputs": outputs}
+    if differences:
+        found["check"] = [{**asdict(each), "ok": each.ok} for each in differences]
+    if times:
+        found["profile"] = [asdict(time) for time in times]
+    return found
+
+
+def _show(module: Module, results: tuple[Array, ...], differences: list[Difference], times: list[KernelTime]) -> None:
+    for spec, result in zip(module.manifest.outputs, results, strict=True):
+        values = _range(result)
+        span = f"from {values['smallest']:.6g} to {values['largest']:.6g}" if values else "no elements"
+        print(f"{spec.name}: {spec}, {span}")
+    for each in differences:
+        verdict = "ok" if each.ok else "too large"
+        print(
+            f"{each.output}: largest error {each.absolute_error:.3g} absolute, {each.relative_error:.3g} relative "
+            f"({verdict}: {each.allowed:.3g} allowed)"
+        )
+    if times:
+        show_profile(times)
+
+
+def show_profile(times: list[KernelTime]) -> None:
+    """Print the launches of a call with their share of its time."""
+    total = sum(time.seconds for time in times)
+    columns = {"launch": "left", "kernel": "left", "µs": "right", "%": "right", "GFLOP/s": "right", "GB/s": "right"}
+    rows = [
+        [
+            time.name,
+            time.kernel,
+            f"{time.seconds * 1e6:.1f}",
+            f"{100 * time.seconds / total if total else 0:.1f}",
+            f"{time.gflops_per_second:.1f}",
+            f"{time.gbytes_per_second:.1f}",
+        ]
+        for time in times
+    ]
+    table(columns, [*rows, ["all", "", f"{total * 1e6:.1f}", "", "", ""]])
+
+
+def _range(array: Array) -> dict[str, float]:
+    wide = array.astype(np.float64)
+    return {"smallest": float(wide.min()), "largest": float(wide.max())} if wide.size else {}
