@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
 
 OLDEST_OPSET = 13
+_LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 
 def read_model(source: Any) -> tuple[Any, str]:
@@ -45,8 +46,8 @@ def read_model(source: Any) -> tuple[Any, str]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise InvalidModel(f"cannot be read: {reason}", where=str(path), help="the path of an .onnx file") from error
 
 
@@ -104,18 +105,32 @@ def _check(model: Any, where: str) -> None:
     """Refuse what the ONNX checker refuses, except inputs and outputs without a shape, which it insists on."""
     import onnx
 
-    values = [*model.graph.input, *model.graph.output]
-    tensors = [value.type.tensor_type for value in values if value.type.WhichOneof("value") == "tensor_type"]
-    shapeless = [tensor for tensor in tensors if not tensor.HasField("shape")]
-    for tensor in shapeless:
-        tensor.shape.SetInParent()
+    light = _without_weights(model)
+    for value in (*light.graph.input, *light.graph.output):
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.shape.SetInParent()
     try:
-        if model.ByteSize() <= onnx.checker.MAXIMUM_PROTOBUF:
-            onnx.checker.check_model(model)
+        onnx.checker.check_model(light)
     except Exception as error:  # the checker raises its own type, and others from its parsers
         raise InvalidModel(f"the ONNX checker refuses it: {_line(error)}", where=where) from error
-    for tensor in shapeless:
-        tensor.ClearField("shape")
+
+
+def _without_weights(model: Any) -> Any:
+    """A copy with empty tensors for large weights: the checker copies its model, and has a limit of 2 GB."""
+    import onnx
+
+    light = onnx.ModelProto(ir_version=model.ir_version)
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    for part in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(light.graph, part).extend(getattr(model.graph, part))
+    light.graph.name = model.graph.name
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) < _LARGE_BYTES:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+    return light
 
 
 def _converted(model: Any, where: str) -> Any:

@@ -309,6 +309,11 @@ def test_missing_file(tmp_path: Path) -> None:
         import_model(tmp_path / "none.onnx")
 
 
+def test_impossible_path() -> None:
+    with pytest.raises(InvalidModel, match="null"):
+        import_model("a\0b.onnx")
+
+
 def test_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="directory"):
         import_model(tmp_path)
@@ -333,12 +338,14 @@ def test_truncated() -> None:
             import_model(content[:end])
 
 
-def test_weights_with_too_few_bytes() -> None:
-    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", [4])], [value("y", [4])], [
-        constant("w", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [4, 1 << 20])
+def test_weights_with_too_few_bytes(size: int) -> None:
+    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", [size])], [value("y", [size])], [
+        constant("w", np.zeros(size))
     ])  # fmt: skip
-    proto.graph.initializer[0].raw_data = b"123"
-    with pytest.raises(InvalidModel):
+    tensor = proto.graph.initializer[0]
+    tensor.raw_data = tensor.raw_data[:-1]
+    with pytest.raises(InvalidModel, match="w"):
         import_model(proto)
 
 
