@@ -9,10 +9,11 @@ from typing import Any
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, math, scf
 from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.parser import AttrParser, Parser
+from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue
+from xdsl.parser import AttrParser, Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import Tile
@@ -37,6 +38,9 @@ def parse_module(text: str, name: str = "<string>") -> ModuleOp:
         module = parser.parse_module()
     except ParseError as error:
         place = str(error.span.get_location())
+        if parser is not None and parser.at_end and parser.forward_ssa_references:
+            undefined, place = parser.undefined()
+            raise InvalidProgram(f"value %{undefined} is used but not defined", where=place, help=HELP) from None
         raise InvalidProgram(error.msg, where=place, help=HELP) from None
     except (VerifyException, ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError) as error:
         # xDSL reports some malformed attributes and operand lists with these, at the token that it had reached.
@@ -60,10 +64,30 @@ class _Parser(Parser):
 
     def __init__(self, ctx: Context, text: str, name: str) -> None:
         self.starts: dict[Operation, int] = {}
+        self.first_uses: dict[str, int] = {}
+        self.start = 0
         super().__init__(ctx, text, name)
 
+    @property
+    def at_end(self) -> bool:
+        return self._current_token.kind == MLIRTokenKind.EOF
+
+    def undefined(self) -> tuple[str, str]:
+        """Name and place of the first value that is used and never defined."""
+        name = min(self.forward_ssa_references, key=lambda name: self.first_uses[name])
+        return name, self._place(self.first_uses[name])
+
+    def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
+        self.first_uses.setdefault(operand.operand_name, operand.span.start)
+        return super().resolve_operand(operand, type)
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        if self.ctx.get_optional_op(name) is None:
+            self.raise_error(f"{name} is not an operation of tile programs", self.start, self.start + 1)
+        return super()._get_op_by_name(name)
+
     def parse_operation(self) -> Operation:
-        start = self._current_token.span.start
+        start = self.start = self._current_token.span.start
         op = super().parse_operation()
         self.starts[op] = start
         return op
