@@ -23,30 +23,35 @@ def inline_maps(graph: Graph, is_product: Callable[[Compute], bool]) -> Graph:
     """
     outputs = {tensor.name for tensor in graph.outputs}
     nodes = {node.name: node for node in graph.nodes}
-    changed = True
-    while changed:
-        changed = False
-        for producer in list(nodes.values()):
-            if producer.name not in nodes or producer.accum is not None:
+    users: dict[str, set[str]] = {name: set() for name in nodes}
+    for node in graph.nodes:
+        for tensor in node.inputs():
+            if tensor.name in users:
+                users[tensor.name].add(node.name)
+    waiting = [node.name for node in graph.nodes]
+    while waiting:
+        producer = nodes.get(waiting.pop(0))
+        if producer is None or producer.accum is not None or not users[producer.name]:
+            continue
+        for name in sorted(users[producer.name]):
+            consumer = nodes[name]
+            if not _may_inline(producer, consumer, len(users[producer.name]), producer.name in outputs):
                 continue
-            producer = nodes[producer.name]
-            consumers = [node for node in nodes.values() if producer.output in node.inputs()]
-            if not consumers:
+            merged = inline(consumer, producer)
+            if sum(1 for _ in walk(merged.body)) > BODY_NODES or (is_product(consumer) and not is_product(merged)):
                 continue
-            for consumer in consumers:
-                if not _may_inline(producer, consumer, len(consumers), producer.name in outputs):
-                    continue
-                merged = inline(consumer, producer)
-                if sum(1 for _ in walk(merged.body)) > BODY_NODES:
-                    continue
-                if is_product(consumer) and not is_product(merged):
-                    continue
-                nodes[consumer.name] = merged
-                changed = True
-            still_read = any(producer.output in node.inputs() for node in nodes.values())
-            if not still_read and producer.name not in outputs:
-                del nodes[producer.name]
-                changed = True
+            nodes[name] = merged
+            users[producer.name].discard(name)
+            for tensor in producer.inputs():
+                if tensor.name in users:
+                    users[tensor.name].add(name)
+                    waiting.append(tensor.name)  # it has a new consumer, or one fewer
+        if not users[producer.name] and producer.name not in outputs:
+            del nodes[producer.name]
+            for tensor in producer.inputs():
+                if tensor.name in users:
+                    users[tensor.name].discard(producer.name)
+                    waiting.append(tensor.name)
     return replace(graph, nodes=tuple(nodes.values()))
 
 

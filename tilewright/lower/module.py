@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.builder import Builder
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
@@ -52,26 +52,41 @@ def build_module(
     buffers: dict[tuple[str, int, str], SSAValue] = {}
     names: set[str] = set()
     for step in steps:
-        func = _lowered(step)
-        text = str(func)
-        if text not in known:
-            name = _unique(step.name, names)
-            known[text] = name
-            func.properties["sym_name"] = type(func.sym_name)(name)
-            functions.append(func)
-        launched.append(known[text])
-        views = [_buffer(builder, buffers, places[tensor.name], view_type(tensor.dtype, size)) for tensor, size in step.arguments]
-        builder.insert(tile.LaunchOp(known[text], views))
+        anonymous = _without_names(step)
+        key = repr((anonymous.work, anonymous.schedule, anonymous.arguments, step.flops, step.bytes))
+        if key not in known:
+            known[key] = _unique(step.name, names)
+            functions.append(_lowered(anonymous, known[key]))
+        launched.append(known[key])
+        views = [
+            _buffer(builder, buffers, places[tensor.name], view_type(tensor.dtype, size))
+            for tensor, size in step.arguments
+        ]
+        builder.insert(tile.LaunchOp(known[key], views))
     return ModuleOp([*functions, main], {"tile.target": target}), launched
 
 
-def _lowered(step: Step) -> tile.FuncOp:
+def _without_names(step: Step) -> Step:
+    """The step with its tensors called by their position, so that equal layers become one kernel."""
+    names = {tensor.name: f"t{number}" for number, (tensor, _) in enumerate(step.arguments)}
+    if isinstance(step.work, Nest):
+        names.update((node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None)
+    else:
+        names.setdefault(step.work.accumulator.name, "accumulator")
+    schedule = step.schedule
+    if isinstance(schedule, NestSchedule):
+        schedule = replace(schedule, nontemporal=tuple(names[name] for name in schedule.nontemporal))
+    arguments = tuple((replace(tensor, name=names[tensor.name]), size) for tensor, size in step.arguments)
+    return replace(step, work=step.work.renamed(names), schedule=schedule, arguments=arguments)
+
+
+def _lowered(step: Step, name: str) -> tile.FuncOp:
     if isinstance(step.work, Nest):
         assert isinstance(step.schedule, NestSchedule)
-        func = lower_nest("kernel", step.work, step.schedule, step.arguments)
+        func = lower_nest(name, step.work, step.schedule, step.arguments)
     else:
         assert isinstance(step.schedule, ContractionSchedule)
-        func = lower_contraction("kernel", step.work, step.schedule, step.arguments)
+        func = lower_contraction(name, step.work, step.schedule, step.arguments)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )

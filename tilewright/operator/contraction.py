@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
-from tilewright.operator.nest import addresses, outside_reads, walked_as_one
+from tilewright.operator.nest import addresses, outside_reads, renamed, walked_as_one
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,21 @@ class Contraction:
     intrinsic: str
     group: int = 1
     whole_panels: bool = False
+
+    def renamed(self, names: Mapping[str, str]) -> Contraction:
+        """The same contraction over tensors with other names."""
+
+        def called(tensor: Tensor) -> Tensor:
+            return replace(tensor, name=names[tensor.name])
+
+        return replace(
+            self,
+            a=replace(self.a, tensor=called(self.a.tensor)),
+            b=replace(self.b, tensor=called(self.b.tensor)),
+            accumulator=called(self.accumulator),
+            epilogue=renamed(self.epilogue, names),
+            output=called(self.output),
+        )
 
 
 @dataclass(frozen=True)

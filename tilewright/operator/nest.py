@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, transform
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,14 @@ class Nest:
     outer: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     nodes: tuple[NestNode, ...]
+
+    def renamed(self, names: Mapping[str, str]) -> Nest:
+        """The same nest over tensors with other names."""
+        nodes = tuple(
+            replace(node, tensor=replace(node.tensor, name=names[node.tensor.name]), body=renamed(node.body, names))
+            for node in self.nodes
+        )
+        return replace(self, nodes=nodes)
 
     def covers_inner(self, node: NestNode) -> bool:
         """Whether a node has a value per inner point, directly or through the values it reads."""
@@ -106,6 +114,17 @@ def outside_reads(body: Expr, axes: Sequence[Axis]) -> bool:
     if isinstance(body, Read):
         return False
     return body in axes or any(outside_reads(child, axes) for child in body.children())
+
+
+def renamed(body: Expr, names: Mapping[str, str]) -> Expr:
+    """A body that reads tensors by other names."""
+
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Read):
+            return None
+        return Read(replace(node.tensor, name=names.get(node.tensor.name, node.tensor.name)), node.indices)
+
+    return transform(body, rule)
 
 
 def addresses(body: Expr) -> list[Expr]:
