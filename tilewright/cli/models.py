@@ -102,9 +102,9 @@ def plan_model(
 def _check_runs_here(manifest: Manifest, machine: str) -> None:
     from tilewright.runtime.loader import missing_features, same_platform
 
-    lacking = missing_features(manifest.features)
+    lacking = ", ".join(missing_features(manifest.features))
     if not same_platform(manifest.triple) or lacking:
-        what = f"lacks {', '.join(lacking)}" if lacking else f"is no {manifest.triple}"
+        what = f"lacks {lacking}" if same_platform(manifest.triple) else f"is no {manifest.triple}"
         raise MachineLacks(
             f"code for {machine} does not run here: this machine {what}",
             where="--machine",

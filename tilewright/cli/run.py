@@ -150,7 +150,7 @@ def difference(output: str, result: Array, exact: Array, allowed: float) -> Diff
     same = (wide == truth) | (np.isnan(wide) & np.isnan(truth))
     with np.errstate(invalid="ignore"):
         errors = np.where(same, 0.0, np.abs(wide - truth))
-    largest = float(np.nan_to_num(errors, nan=np.inf).max(initial=0.0))
+    largest = float(np.where(np.isnan(errors), np.inf, errors).max(initial=0.0))
     scale = float(np.abs(truth[np.isfinite(truth)]).max(initial=0.0))
     relative = 0.0 if largest == 0.0 else largest / scale if scale else float("inf")
     return Difference(output, largest, relative, allowed)

@@ -1,0 +1,328 @@
+"""The commands, as a user types them: output, JSON, exit statuses, and messages for every kind of mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.arguments import shapes_of
+from tilewright.cli.main import COMMANDS, app
+from tilewright.cli.run import difference
+from tilewright.cli.sample import perceptron, perceptron_in_numpy
+from tilewright.compiler.compile import build
+from tilewright.expr.evaluate import evaluate
+from tilewright.machine import host, resolve_cpu
+from tilewright.options import Options
+
+ROWS, WIDTHS = 4, (6, 5, 3)
+Invoke = Callable[..., Any]
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Run a command in an empty folder with a cache of its own; `status` is the expected exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(*arguments: str, status: int = 0, input: str | None = None) -> Any:
+        result = CliRunner().invoke(app, list(arguments), input=input, prog_name="tilewright")
+        unexpected = result.exception if not isinstance(result.exception, SystemExit) else None
+        if unexpected is not None:
+            raise unexpected
+        assert result.exit_code == status, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """A compiled perceptron."""
+    build(perceptron(ROWS, WIDTHS), host(), 1, Options(cache=False)).save(tmp_path / "model.twm")
+    return "model.twm"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """`y = relu(x @ w)` with an open number of rows."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    w = np.random.default_rng(0).standard_normal((6, 5), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Relu", ["z"], ["y"])],
+        "layer",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 6])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["rows", 5])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, tmp_path / "model.onnx")
+    return "model.onnx"
+
+
+def test_every_command_shows_an_example_and_its_exit_statuses(invoke: Invoke) -> None:
+    for name, _, _ in COMMANDS:
+        text = invoke(name, "--help").stdout
+        assert f"example: tilewright {name}" in text or f"| tilewright {name}" in text
+        assert "exit status: 0" in text
+        assert "--json" in text
+
+
+def test_demo_is_right(invoke: Invoke) -> None:
+    record = json.loads(invoke("demo", "--threads", "1", "--json").stdout)
+    assert record["ok"] is True
+    assert 0 < record["median_seconds"] < 1
+    assert "largest error" in invoke("demo").stdout
+
+
+def test_compile_run_check(invoke: Invoke, model: str) -> None:
+    assert "1 kernels" in invoke("compile", model, "--shape", "x=4,6").stdout
+    checked = invoke("run", "model.twm", "--check", "--profile")
+    assert re.search(r"largest error \S+ absolute, \S+ relative \(ok", checked.stdout)
+    assert "GFLOP/s" in checked.stdout
+    assert "largest error" in invoke("run", model, "--shape", "x=2,6", "--check").stdout
+
+
+def test_run_with_files(invoke: Invoke, stored: str) -> None:
+    x = np.random.default_rng(1).standard_normal((ROWS, WIDTHS[0]), np.float32)
+    np.savez("in.npz", x=x)
+    invoke("run", stored, "--inputs", "in.npz", "-o", "out.npz")
+    with np.load("out.npz") as outputs:
+        expected = perceptron_in_numpy(perceptron(ROWS, WIDTHS), x)
+        assert np.abs(outputs["probabilities"] - expected).max() < 1e-6
+
+
+def test_same_seed_same_result(invoke: Invoke, stored: str) -> None:
+    first, again, other = (invoke("run", stored, "--seed", seed, "--json").stdout for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
+def test_check_with_no_tolerance_is_negative(invoke: Invoke, stored: str) -> None:
+    record = json.loads(invoke("run", stored, "--check", "--tolerance", "0", "--json", status=1).stdout)
+    assert record["check"][0]["ok"] is False
+    assert record["check"][0]["relative_error"] > 0
+
+
+def test_bench(invoke: Invoke, stored: str) -> None:
+    record = json.loads(invoke("bench", stored, "--seconds", "0.05", "--json").stdout)
+    assert record["fastest_seconds"] <= record["median_seconds"] <= record["slowest_seconds"]
+    assert "ms a call" in invoke("bench", stored, "--seconds", "0.01").stdout
+
+
+def test_explain_of_both_kinds_of_file_agrees(invoke: Invoke, model: str) -> None:
+    invoke("compile", model, "--shape", "x=4,6")
+    text = invoke("explain", "model.twm").stdout
+    assert "because" in text
+    assert invoke("explain", model, "--shape", "x=4,6").stdout == text
+    assert len(json.loads(invoke("explain", "model.twm", "--json").stdout)) == text.count("because")
+
+
+def test_every_form_can_be_emitted(invoke: Invoke, model: str) -> None:
+    marks = {"expr": "+=", "plan": "decisions", "tile": "tile.func", "llvm": "define", "asm": "tw_main"}
+    for form, mark in marks.items():
+        of_model = invoke("compile", model, "--shape", "x=4,6", "--emit", form).stdout
+        assert mark in of_model, form
+        assert json.loads(invoke("compile", model, "--shape", "x=4,6", "--emit", form, "--json").stdout)["text"]
+    invoke("compile", model, "--shape", "x=4,6")
+    for form, mark in marks.items():
+        assert mark in invoke("compile", "model.twm", "--emit", form).stdout, form
+
+
+def test_emitted_tile_program_compiles_to_the_same_bytes(invoke: Invoke, model: str) -> None:
+    invoke("compile", model, "--shape", "x=4,6")
+    invoke("compile", model, "--shape", "x=4,6", "--emit", "tile", "-o", "first.tile")
+    invoke("compile", "first.tile", "--emit", "tile", "-o", "second.tile")
+    invoke("compile", "second.tile", "--emit", "object", "-o", "again.o")
+    invoke("compile", "model.twm", "--emit", "object", "-o", "stored.o")
+    assert Path("again.o").read_bytes() == Path("stored.o").read_bytes()
+    assert Path("first.tile").read_text() == Path("second.tile").read_text()
+
+
+def test_compile_for_another_machine(invoke: Invoke, model: str) -> None:
+    other = "aarch64" if host().architecture == "x86_64" else "x86-64-v3"
+    invoke("compile", model, "--shape", "x=4,6", "--machine", other)
+    assert f"is no {resolve_cpu(other).llvm.triple}" in (
+        invoke("run", model, "--shape", "x=4,6", "--machine", other, status=3).stderr
+    )
+    invoke("compile", "--rebuild", "model.twm", "-o", "here.twm")
+    assert "ok" in invoke("run", "here.twm", "--check").stdout
+
+
+def test_disabled_passes_change_the_program_and_not_the_result(invoke: Invoke, stored: str, model: str) -> None:
+    shape = ("--shape", "x=4,6")
+    plain = invoke("compile", model, *shape, "--emit", "tile").stdout
+    assert invoke("compile", model, *shape, "--emit", "tile", "--disable", "canonicalise").stdout != plain
+    assert "ok" in invoke("run", model, *shape, "--disable", "canonicalise", "--disable", "cse", "--check").stdout
+    assert "canonicalise" in invoke("run", model, *shape, "--disable", "nonsense", status=2).stderr
+
+
+def test_machines(invoke: Invoke) -> None:
+    assert "x86-64-v3" in invoke("machines").stdout
+    assert json.loads(invoke("machines", "--json").stdout)[0]["name"] == "host"
+    facts = json.loads(invoke("machines", "x86-64-v3", "--json").stdout)
+    Path("mine.yaml").write_text(invoke("machines", "x86-64-v3").stdout)
+    assert json.loads(invoke("machines", "mine.yaml", "--json").stdout) == facts
+    assert "did you mean x86-64-v3" in invoke("machines", "x86-64-v33", status=2).stderr
+
+
+def test_doctor(invoke: Invoke) -> None:
+    text = invoke("doctor").stdout
+    assert "largest error" in text
+    assert not re.search(r"^!", text, re.MULTILINE)
+    assert json.loads(invoke("doctor", "--json").stdout)["ok"] is True
+
+
+def test_doctor_reports_what_is_wrong(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert re.search(r"^! cache .* cannot be written", invoke("doctor", status=1).stdout, re.MULTILINE)
+
+
+def test_opt_runs_passes_on_a_file_and_on_standard_input(invoke: Invoke, model: str) -> None:
+    program = invoke("compile", model, "--shape", "x=4,6", "--emit", "tile").stdout
+    Path("program.tile").write_text(program)
+    assert invoke("opt", "program.tile").stdout == program
+    assert invoke("opt", "-p", "cse", "-p", "dce", "-", input=program).stdout == program  # they ran already
+    assert "dce" in invoke("opt", "--list").stdout
+    assert json.loads(invoke("opt", "--list", "--json").stdout)["cpu"]
+
+
+def test_cache(invoke: Invoke, model: str) -> None:
+    invoke("compile", model, "--shape", "x=4,6", "--no-cache")
+    assert json.loads(invoke("cache", "--json").stdout)["entries"] == 0
+    invoke("compile", model, "--shape", "x=4,6")
+    assert json.loads(invoke("cache", "--json").stdout)["entries"] == 1
+    assert "0 entries" in invoke("cache", "--clear").stdout
+
+
+WRONG = {
+    "no such file": (["run", "nothing.twm"], r"nothing.twm: error\[invalid-file\]"),
+    "no such model": (["compile", "nothing.onnx"], r"nothing.onnx: error\[invalid-model\]"),
+    "not a model": (["compile", "text.onnx"], r"text.onnx: error\[invalid-model\]"),
+    "not a module": (["run", "text.twm"], r"text.twm: error\[invalid-file\]"),
+    "open shape": (["run", "model.onnx"], r"--shape x=1,6"),
+    "malformed shape": (["run", "model.onnx", "--shape", "x:4"], r"--shape: error\[invalid-argument\]: 'x:4'"),
+    "wrong rank": (["run", "model.onnx", "--shape", "x=4"], r"error\[invalid-argument\]: shape \[4\] for x"),
+    "unknown input": (["run", "model.onnx", "--shape", "q=4"], r"a shape for q, which is no input"),
+    "absurd size": (["run", "model.onnx", "--shape", "x=99999999999999,6"], r"error\["),
+    "absurd number": (["run", "model.onnx", "--shape", "x=" + "9" * 40], r"larger than any memory"),
+    "shape of a module": (["run", "model.twm", "--shape", "x=4,6"], r"model.twm: error.* fixed"),
+    "unknown machine": (["run", "model.onnx", "--machine", "z80"], r"there is no machine 'z80'"),
+    "no processor": (["compile", "model.onnx", "--machine", "edge"], r"a CPU is needed"),
+    "no threads": (["run", "model.twm", "--threads", "0"], r"error\[invalid-argument\]"),
+    "too many threads": (["run", "model.twm", "--threads", "999999999"], r"error\[invalid-argument\]"),
+    "no npz": (["run", "model.twm", "--inputs", "text.npz"], r"text.npz: error\[invalid-argument\]: cannot be read"),
+    "missing npz": (["run", "model.twm", "--inputs", "q.npz"], r"q.npz: error.*No such file"),
+    "wrong names": (["run", "model.twm", "--inputs", "names.npz"], r"has y\n.*the inputs are x"),
+    "wrong shape": (["run", "model.twm", "--inputs", "shape.npz"], r"input 'x': error\[invalid-argument\]"),
+    "wrong dtype": (["run", "model.twm", "--inputs", "dtype.npz"], r"input 'x': error\[invalid-argument\]"),
+    "pickle": (["run", "model.twm", "--inputs", "pickle.npz"], r"pickle.npz: error\[invalid-argument\]"),
+    "no folder": (["run", "model.twm", "-o", "no/out.npz"], r"no/out.npz: error\[invalid-argument\]: cannot write"),
+    "no folder for a module": (["compile", "model.onnx", "--shape", "x=4,6", "-o", "no/m.twm"], r"cannot write"),
+    "no folder for a form": (["compile", "model.twm", "--emit", "asm", "-o", "no/m.s"], r"cannot write"),
+    "compiled already": (["compile", "model.twm"], r"add --rebuild"),
+    "nothing to rebuild": (["compile", "--rebuild", "model.onnx"], r"leave out --rebuild"),
+    "object to a terminal": (["compile", "model.twm", "--emit", "object"], r"name a file with -o"),
+    "no such pass": (["opt", "-p", "nonsense", "program.tile"], r"no pass 'nonsense'"),
+    "no program": (["opt"], r"FILE: error\[invalid-argument\]"),
+    "malformed program": (["opt", "program.tile"], r"program.tile:1:1: error\[invalid-program\]"),
+    "missing program": (["opt", "q.tile"], r"q.tile: error\[invalid-program\]: cannot be read"),
+    "no expressions in a program": (["compile", "program.tile", "--emit", "expr"], r"a tile program has no expr"),
+    "decisions of a module": (["explain", "model.twm", "--machine", "edge"], r"its decisions are made"),
+    "unknown option": (["run", "model.twm", "--fast"], r"No such option.*--fast"),
+    "unknown command": (["fly"], r"No such command.*fly"),
+    "unknown form": (["compile", "model.onnx", "--emit", "verilog"], r"verilog"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_answered_with_status_2_and_a_message(
+    case: str, invoke: Invoke, model: str, stored: str, tmp_path: Path
+) -> None:
+    for suffix in ("onnx", "twm", "npz"):
+        (tmp_path / f"text.{suffix}").write_text("This is no such file.")
+    (tmp_path / "program.tile").write_text("nonsense" if case == "malformed program" else "builtin.module {}")
+    x = np.zeros((ROWS, WIDTHS[0]), np.float32)
+    np.savez("names.npz", y=x)
+    np.savez("shape.npz", x=x[:-1])
+    np.savez("dtype.npz", x=x.astype(np.float64))
+    np.savez("pickle.npz", x=np.array([{}], dtype=object))
+    arguments, message = WRONG[case]
+    result = invoke(*arguments, status=2)
+    assert re.search(message, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_errors_as_json(invoke: Invoke) -> None:
+    record = json.loads(invoke("run", "nothing.twm", "--json", status=2).stdout)
+    assert record["error"]["code"] == "invalid-file"
+    assert record["error"]["where"] == "nothing.twm"
+
+
+def test_a_missing_package_is_status_3(invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    result = invoke("run", model, status=3)
+    assert "pip install 'tilewright[onnx]'" in result.stderr
+
+
+def test_a_tensor_may_have_any_name(invoke: Invoke) -> None:
+    from tilewright.expr.graph import GraphBuilder
+    from tilewright.expr.ops.elementwise import relu
+
+    b = GraphBuilder("strange")
+    b_input = b.input("file", (3,), "f32")
+    build(b.finish([relu(b, b_input, name="args")]), host(), 1, Options(cache=False)).save("strange.twm")
+    invoke("run", "strange.twm", "-o", "out.npz")
+    with np.load("out.npz") as outputs:
+        assert outputs.files == ["args"]
+
+
+def test_shapes_are_read_from_the_last_equals_sign() -> None:
+    assert shapes_of(["a=b=1,2", " c = 3 "]) == {"a=b": (1, 2), " c ": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("result", "exact", "absolute"),
+    [
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([1.0, np.inf], [1.0, np.inf], 0.0),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([1.0, np.inf], [1.0, -np.inf], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_differences_of_special_values(result: list[float], exact: list[float], absolute: float) -> None:
+    found = difference("y", np.array(result), np.array(exact), allowed=1e-6)
+    assert found.absolute_error == absolute
+    assert found.ok == (absolute == 0.0)
+
+
+def test_the_sample_network_is_what_it_says() -> None:
+    graph = perceptron(3, (7, 4, 2))
+    x = np.random.default_rng(0).standard_normal((3, 7), np.float32)
+    assert np.abs(evaluate(graph, [x])[0] - perceptron_in_numpy(graph, x)).max() < 1e-6
+
+
+def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, stored: str) -> None:
+    command = [sys.executable, "-m", "tilewright.cli", "bench", str(tmp_path / stored), "--seconds", "600"]
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
