@@ -194,7 +194,7 @@ def update_cache(
     b: GraphBuilder, cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2,
     circular: bool = False, name: str = "update_cache",
 ) -> Tensor:  # fmt: skip
-    """`cache` with `update` written along `axis` from ``starts[batch]`` (0 without `starts`), around the end if `circular`."""
+    """`cache` with `update` written along `axis` from ``starts[batch]``, or from 0; around the end if `circular`."""
     d = normal_axis(axis, cache.rank, where=name)
     shape, count = static_shape(cache.shape), static_shape(update.shape)
     if shape[:d] + shape[d + 1 :] != count[:d] + count[d + 1 :] or count[d] > shape[d]:

@@ -108,14 +108,18 @@ def average_pool(
     window = _window(x, kernel, strides, dilations, pads, ceil_mode, where=name)
     wide = accumulator(x.dtype)
     total = _pool(b, x, window, "sum", lambda v: v.cast(wide), name=f"{name}.sum", source=name)
-    counts = _counts(window, count_include_pad)
     lead = x.rank - len(kernel)
-    table = None
-    if counts.min() != counts.max():
-        table = b.constant(counts.astype(numpy_dtype(wide)), f"{name}.count")
+    fixed, tables = 1, {}
+    for d, counts in enumerate(_counts(window, count_include_pad)):
+        if counts.size and counts.min() != counts.max():
+            tables[lead + d] = b.constant(counts.astype(numpy_dtype(wide)), f"{name}.count")
+        elif counts.size:
+            fixed *= int(counts[0])
 
     def mean(axes: tuple[Axis, ...]) -> Expr:
-        divisor = const(float(counts.flat[0]), wide) if table is None else table[axes[lead:]]
+        divisor: Expr = const(float(fixed), wide)
+        for d, table in tables.items():
+            divisor = table[axes[d]] if divisor == const(1.0, wide) else divisor * table[axes[d]]
         return (total[axes] / divisor).cast(x.dtype)
 
     return pointwise(b, total.shape, mean, name=name)
@@ -216,17 +220,19 @@ def _pool(
     return emit(b, (*outer, *spatial), before(value), reduce=kernel, accum=accum, name=name, source=source)
 
 
-def _counts(window: Window, include_pad: bool) -> np.ndarray[Any, Any]:
-    """How many elements each window divides by, over the output extents."""
-    counts = np.ones(())
+def _counts(window: Window, include_pad: bool) -> list[np.ndarray[Any, Any]]:
+    """How many elements each window divides by: one factor per spatial dimension, over its output extent."""
+    found: list[np.ndarray[Any, Any]] = []
     for n, k, s, d, begin, end, o in zip(
         window.sizes, window.kernel, window.strides, window.dilations, window.begins, window.ends, window.outputs,
         strict=True,
     ):  # fmt: skip
-        places = np.arange(o)[:, None] * s + np.arange(k) * d - begin
         low, high = (-begin, n + end) if include_pad else (0, n)
-        counts = np.multiply.outer(counts, np.maximum(((low <= places) & (places < high)).sum(1), 1))
-    return counts
+        first = np.arange(o, dtype=np.int64) * s - begin  # position of the window's first place
+        skipped = np.clip(-((first - low) // d), 0, k)  # places before low
+        reached = np.clip(-((first - high) // d), 0, k)  # places before high
+        found.append(np.maximum(reached - skipped, 1))
+    return found
 
 
 def _power(p: int, wide: DType, *, where: str) -> Callable[[Expr], Expr]:

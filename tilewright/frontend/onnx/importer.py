@@ -8,7 +8,7 @@ defined as functions of other operators are imported through their definition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -16,10 +16,12 @@ import numpy as np
 
 from tilewright.errors import CompileError, InvalidArgument, InvalidModel, Unsupported
 from tilewright.expr import dtypes
-from tilewright.expr.core import Compute, Tensor, static_shape
+from tilewright.expr.affine import simplify
+from tilewright.expr.core import Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.elementwise import identity
+from tilewright.expr.rewrite import transform
 from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.element_types import Array, array_of, dtype_of
 from tilewright.frontend.onnx.inputs import input_shapes
@@ -274,7 +276,7 @@ class _Import(Importer):
         raise_problems(self.problems, self.where)
         outputs = [self._output(value, proto.name) for value, proto in zip(results, graph.output, strict=True)]
         raise_problems(self.problems, self.where)
-        return _reachable(self.b.finish(outputs))
+        return _reachable(_scalars_inlined(self.b.finish(outputs)))
 
     def _add_inputs(self, graph: Any, scope: Scope) -> None:
         initialized = {tensor.name for tensor in graph.initializer}
@@ -334,6 +336,21 @@ def _flat(values: Sequence[Any]) -> list[Tensor]:
 
 def _extents(node: Compute) -> tuple[int, ...]:
     return static_shape(tuple(axis.extent for axis in node.loops))
+
+
+def _scalars_inlined(graph: Graph) -> Graph:
+    """Literals in place of reads of constants that have one element."""
+
+    def rule(expr: Expr) -> Expr | None:
+        if isinstance(expr, Read) and expr.tensor.size == 1 and expr.tensor.name in graph.constants:
+            return Const(graph.constants[expr.tensor.name].reshape(()).item(), expr.dtype)
+        return None
+
+    def inlined(node: Compute) -> Compute:
+        body = transform(node.body, rule)
+        return node if body is node.body else replace(node, body=simplify(body))
+
+    return replace(graph, nodes=tuple(inlined(node) for node in graph.nodes))
 
 
 def _reachable(graph: Graph) -> Graph:

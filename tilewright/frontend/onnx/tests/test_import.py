@@ -118,6 +118,14 @@ def test_what_no_output_needs_is_dropped() -> None:
     assert not graph.constants
 
 
+def test_scalar_constants_become_literals() -> None:
+    nodes = [helper.make_node("Clip", ["x", "low", "high"], ["a"]), helper.make_node("Mul", ["a", "f"], ["y"])]
+    weights = [constant("low", 0.0), constant("high", 6.0), constant("f", [0.5])]
+    graph = import_model(model(nodes, [value("x", [4])], [value("y", [4])], weights))
+    assert not graph.constants
+    np.testing.assert_array_equal(run(graph, np.float32([-1, 1, 5, 9]))[0], [0, 0.5, 2.5, 3])
+
+
 # Shapes
 
 
