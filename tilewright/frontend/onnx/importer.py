@@ -18,7 +18,7 @@ from tilewright.errors import CompileError, InvalidArgument, InvalidModel, Unsup
 from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Compute, Const, Expr, Read, Tensor, static_shape
-from tilewright.expr.evaluate import evaluate
+from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.elementwise import identity
 from tilewright.expr.rewrite import transform
@@ -30,9 +30,9 @@ from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
 from tilewright.frontend.onnx.registry import Value, load_all, outputs_of
 
-_FOLDED_POINTS = 1 << 20  # loop points: constant nodes below this are evaluated while importing, within about 0.1 s
+_FOLDED_POINTS = 1 << 20  # loop points: computes on constants up to this are evaluated while importing, in about 0.1 s
+_GENERATED_POINTS = 1 << 12  # the same for computes that read nothing: larger ones are cheaper to form than to store
 _LARGEST_TENSOR_BYTES = 1 << 40  # what no machine of today holds is a mistake in the model
-_CONTROL_FLOW = ("If", "Loop", "Scan")
 
 #: What malformed attributes lead to in importers that pass the ONNX checker: reported as errors of the model.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDivisionError, MemoryError)
@@ -130,8 +130,7 @@ class Importer:
             if results is not None:
                 self._check_sizes(start)
                 self._record_sources(inputs, results)
-                if proto.op_type not in _CONTROL_FLOW and self._all_constant(inputs):
-                    self._fold(start, results)
+                self._fold(start)
         except DependsOnFailed:
             results = None
         except CompileError as error:
@@ -141,12 +140,10 @@ class Importer:
             self._report(label, proto.op_type, f"malformed: {error or type(error).__name__}", scope, invalid=True)
             results = None
         for position, name in enumerate(proto.output):
-            if name:
-                missing = results is None or position >= len(results)
-                scope.values[name] = _FAILED if results is None or missing else results[position]
-        if results is not None and any(proto.output[len(results) :]):
-            extra = [name for name in proto.output[len(results) :] if name]
-            self._report(label, proto.op_type, f"its outputs {', '.join(extra)}", scope)
+            known = results is not None and position < len(results)
+            scope.values[name] = results[position] if results is not None and known else _FAILED
+            if name and results is not None and not known:
+                self._report(label, proto.op_type, f"its output {name!r}", scope)
 
     def _import(self, proto: Any, scope: Scope, inputs: Sequence[Any], label: str) -> list[Value]:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -156,9 +153,7 @@ class Importer:
         names = [scope.renamed.get(name) or scope.prefix + (name or "unused") for name in proto.output]
         node = Node(proto, version, self.b, inputs, names, attributes, self, scope)
         if importer is not None:
-            found = importer(node)
-            if found is not NotImplemented:
-                return list(outputs_of(found))
+            return list(outputs_of(importer(node)))
         body = functions.definition(proto, domain, scope.opsets, inputs, attributes)
         if body is None:
             raise Unsupported("this operator has no importer")
@@ -210,20 +205,17 @@ class Importer:
                 del self.b.nodes[start:]
                 raise InvalidModel(f"{compute.output} has {size} bytes", help=f"at most {_LARGEST_TENSOR_BYTES}")
 
-    def _all_constant(self, values: Sequence[Any]) -> bool:
-        tensors = _flat(values)
-        return all(tensor.name in self.b.constants for tensor in tensors)
-
-    def _fold(self, start: int, results: Sequence[Value]) -> None:
-        """Replace the nodes appended since `start`, which depend on constants only, by their values."""
+    def _fold(self, start: int) -> None:
+        """Replace the computes appended since `start` that depend on constants only by their values."""
         nodes = self.b.nodes[start:]
-        outputs = [tensor for tensor in _flat(results) if tensor.name not in self.b.constants]
-        if not nodes or sum(prod(_extents(node)) for node in nodes) > _FOLDED_POINTS:
-            return
-        arrays = evaluate(Graph((), tuple(outputs), tuple(nodes), self.b.constants), {})
         del self.b.nodes[start:]
-        for tensor, array in zip(outputs, arrays, strict=True):
-            self.b.constants[tensor.name] = np.ascontiguousarray(array).reshape(array.shape)
+        for node in nodes:
+            inputs, points = node.inputs(), prod(_extents(node))
+            limit = _FOLDED_POINTS if inputs else _GENERATED_POINTS
+            if points <= limit and all(tensor.name in self.b.constants for tensor in inputs):
+                self.b.constants[node.name] = evaluate_compute(node, self.b.constants)
+            else:
+                self.b.nodes.append(node)
 
     def _record_sources(self, inputs: Sequence[Any], results: Sequence[Value]) -> None:
         found = frozenset().union(*(self.sources.get(t.name, frozenset()) for t in _flat(inputs)))
