@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,11 @@ from tilewright.frontend.onnx.inputs import input_shapes
 from tilewright.frontend.onnx.model_file import read_model
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
-from tilewright.frontend.onnx.registry import Value, load_all, outputs_of
+from tilewright.frontend.onnx.registry import Definition, Value, load_all, outputs_of
 
 _FOLDED_POINTS = 1 << 20  # loop points: computes on constants up to this are evaluated while importing, in about 0.1 s
 _GENERATED_POINTS = 1 << 12  # the same for computes that read nothing: larger ones are cheaper to form than to store
-_LARGEST_TENSOR_BYTES = 1 << 40  # what no machine of today holds is a mistake in the model
+_LARGEST_TENSOR_BYTES = 1 << 36  # 64 GiB: a larger tensor is a mistake in the model or in a shape
 
 #: What malformed attributes lead to in importers that pass the ONNX checker: reported as errors of the model.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDivisionError, MemoryError)
@@ -50,11 +51,13 @@ def import_model(
     constants; they are then no inputs of the graph. Raises InvalidModel for a malformed model, InvalidArgument for
     shapes that do not fit, and UnsupportedModel, with every node that cannot be compiled.
     """
-    model, where = read_model(source)
+    where = str(source) if isinstance(source, str | Path) else "model"
     try:
-        return _Import(model, where, shapes or {}, values or {}).run()
+        return _Import(read_model(source, where), where, shapes or {}, values or {}).run()
     except RecursionError as error:
-        raise InvalidModel("expressions are nested too deeply", where=where) from error
+        raise InvalidModel("graphs or expressions are nested too deeply", where=where) from error
+    except UnicodeDecodeError as error:
+        raise InvalidModel(f"a name in it is not UTF-8: {error.object!r}", where=where) from error
 
 
 class _Failed:
@@ -153,7 +156,11 @@ class Importer:
         names = [scope.renamed.get(name) or scope.prefix + (name or "unused") for name in proto.output]
         node = Node(proto, version, self.b, inputs, names, attributes, self, scope)
         if importer is not None:
-            return list(outputs_of(importer(node)))
+            start = len(self.b.nodes)
+            found = importer(node)
+            if not isinstance(found, Definition):
+                return list(outputs_of(found))
+            del self.b.nodes[start:]
         body = functions.definition(proto, domain, scope.opsets, inputs, attributes)
         if body is None:
             raise Unsupported("this operator has no importer")

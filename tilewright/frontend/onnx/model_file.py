@@ -11,8 +11,8 @@ OLDEST_OPSET = 13
 _LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 
-def read_model(source: Any) -> tuple[Any, str]:
-    """The checked model and the words that name it in errors. `source` is a path, the file's bytes, or a ModelProto.
+def read_model(source: Any, where: str) -> Any:
+    """The checked model. `source` is a path, the file's bytes, or a ModelProto; `where` names it in errors.
 
     Raises InvalidModel for what is not a valid model, Unsupported for versions that the onnx package does not know.
     """
@@ -21,17 +21,16 @@ def read_model(source: Any) -> tuple[Any, str]:
     except ModuleNotFoundError as error:
         raise MissingExtra("onnx", "onnx") from error
     if isinstance(source, onnx.ModelProto):
-        model, where, folder = onnx.ModelProto(), "model", None
+        model = onnx.ModelProto()
         model.CopyFrom(source)
     elif isinstance(source, bytes | bytearray | memoryview):
-        model, where, folder = _parse(bytes(source), "model"), "model", None
+        model = _parse(bytes(source), where)
     elif isinstance(source, str | Path):
-        path = Path(source)
-        model, where, folder = _parse(_read(path), str(path)), str(path), path.parent
+        model = _parse(_read(Path(source)), where)
     else:
         raise InvalidModel(f"a model of type {type(source).__name__}", help="a path, bytes or an onnx.ModelProto")
     _check_versions(model, where)
-    _load_external_data(model, folder, where)
+    _load_external_data(model, Path(source).parent if isinstance(source, str | Path) else None, where)
     _check(model, where)
     if len(model.functions):
         from onnx import inliner
@@ -40,7 +39,7 @@ def read_model(source: Any) -> tuple[Any, str]:
             model = inliner.inline_local_functions(model)
         except Exception as error:
             raise InvalidModel(f"its functions cannot be inlined: {_line(error)}", where=where) from error
-    return _converted(model, where), where
+    return _converted(model, where)
 
 
 def _read(path: Path) -> bytes:

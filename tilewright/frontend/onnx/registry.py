@@ -12,13 +12,23 @@ if TYPE_CHECKING:
 
 #: What a name stands for: a tensor, a sequence of tensors, or an absent optional.
 Value = Tensor | list[Tensor] | None
-Importer = Callable[["Node"], Value | tuple[Value, ...]]
+
+
+class Definition:
+    """What an importer returns to have the operator's ONNX definition imported instead."""
+
+
+DEFINITION = Definition()
+
+#: What an importer returns: the output, or one value per output, or `DEFINITION`.
+Result = Value | tuple[Value, ...] | Definition
+Importer = Callable[["Node"], Result]
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 
 def op(*names: str, domain: str = "") -> Callable[[Importer], Importer]:
-    """Register an importer for operators of `domain`. It returns the output, or a tuple of outputs."""
+    """Register an importer for operators of `domain`."""
 
     def register(function: Importer) -> Importer:
         for name in names:

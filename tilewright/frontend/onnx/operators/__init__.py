@@ -1,6 +1,7 @@
 """Operator importers by family; importing this package registers them all."""
 
 from tilewright.frontend.onnx.operators import (
+    attention,
     constants,
     control,
     elementwise,
@@ -17,6 +18,7 @@ from tilewright.frontend.onnx.operators import (
 )
 
 __all__ = [
+    "attention",
     "constants",
     "control",
     "elementwise",

@@ -339,6 +339,12 @@ def test_not_a_model(kind: Any) -> None:
         import_model(kind)
 
 
+def test_names_that_are_not_text() -> None:
+    content = relu().SerializeToString().replace(b"first", b"fi\xffst").replace(b"test", b"t\xffst")
+    with pytest.raises(InvalidModel, match="not UTF-8"):
+        import_model(content)
+
+
 def test_truncated() -> None:
     content = relu().SerializeToString()
     for end in range(len(content)):
