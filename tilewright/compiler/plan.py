@@ -29,7 +29,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, drop_unit_loops, merge_loops
-from tilewright.operator.rules import k_unroll, schedule_contraction, schedule_nest
+from tilewright.operator.rules import k_block, k_unroll, schedule_contraction, schedule_nest
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,7 @@ class _Planner:
         self.plan.decisions.append(decision)
         work, b_stored = self._repack(work, schedule, mapping, k_loops, b_stored, group, target, whole)
         schedule = replace(schedule, k_unroll=k_unroll(work))
+        schedule = replace(schedule, k_block=k_block(work, schedule, self.machine))
         flops = 2 * _points(node)
         reads = [Read(work.a.tensor, (work.a.index,)), Read(work.b.tensor, (work.b.index,)), work.epilogue]
         self._add(group.name, work, schedule, reads, (target.name,), flops)

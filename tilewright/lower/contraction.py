@@ -13,12 +13,13 @@ from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
+from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, SpatialLoop, for_each_tile, grid_of
+from tilewright.lower.loops import Point, SpatialLoop, Tiler, grid_of
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 
 
@@ -40,9 +41,72 @@ def lower_contraction(
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    for_each_tile(builder, loops, lambda point: _Tile(builder, work, schedule, memory, point).run(), grid)
+    tiler = Tiler(builder, grid)
+    if schedule.k_block:
+        _Blocked(builder, work, schedule, memory, tiler, loops).run()
+    else:
+        tiler.visit(loops, lambda point: _Tile(builder, work, schedule, memory, point).run())
     builder.insert(tile.ReturnOp())
     return func
+
+
+class _Blocked:
+    """The first k loop in blocks around the m loops, so that a block of a and b stays in cache; sums wait in scratch."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        work: Contraction,
+        schedule: ContractionSchedule,
+        memory: Mapping[str, SSAValue],
+        tiler: Tiler,
+        loops: Sequence[SpatialLoop],
+    ) -> None:
+        self.builder, self.work, self.schedule, self.memory, self.tiler = builder, work, schedule, memory, tiler
+        cut = [loop.axis for loop in loops].index(work.n_loop) + 1
+        self.outside, self.inside = loops[:cut], loops[cut:]
+        assert {loop.axis for loop in self.inside} == set(work.m_loops), "rows are walked inside the blocks of k"
+        rows = prod(loop.extent for loop in self.inside)
+        self.width = schedule.tile.get(work.n_loop.name, 1)
+        dtype = computed_in(work.accumulator.dtype)
+        self.partial = builder.insert(tile.AllocOp(view_type(dtype, rows * self.width)))
+
+    def run(self) -> None:
+        self.tiler.visit(self.outside, self._columns)
+
+    def _columns(self, point: Point) -> None:
+        """All blocks of k for one panel of columns: the first ones leave their sums in scratch, the last one finishes."""
+        first, block = self.work.k_loops[0], self.schedule.k_block
+        blocks = -(-int(first.extent) // block)  # type: ignore[arg-type]
+        if len(self.work.k_loops) == 1:  # the only k loop counts products of `k_unroll` steps
+            assert block % self.schedule.k_unroll == 0
+            block //= self.schedule.k_unroll
+        builder = self.builder
+        self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
+
+        def middle(number: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            low = builder.mul(number, builder.index(block))
+            high = builder.add(low, builder.index(block))
+            self.tiler.visit(
+                self.inside, lambda p: self._tile(p).accumulate(self._partial(p), (low, high)), point
+            )
+            return []
+
+        builder.loop(builder.index(0), builder.index(blocks - 1), middle)
+        low = builder.index((blocks - 1) * block)
+        self.tiler.visit(self.inside, lambda p: self._tile(p).complete(self._partial(p), low), point)
+
+    def _tile(self, point: Point) -> _Tile:
+        return _Tile(self.builder, self.work, self.schedule, self.memory, point)
+
+    def _partial(self, point: Point) -> tuple[SSAValue, Expr]:
+        """The scratch view and the linear index of a point: rows as in the m loops, columns as in the panel."""
+        total: Expr = Const(0, INDEX)
+        for loop in self.inside:
+            total = total * loop.extent + loop.axis
+        total = substitute(total * self.width, point.replaced)
+        column = next((axis for axis in point.dims if axis.name == f"{self.work.n_loop.name}.i"), None)
+        return self.partial, total if column is None else total + column
 
 
 class _Tile:
@@ -82,41 +146,81 @@ class _Tile:
         return prod(self.point.extents) // self.n_extent
 
     def run(self) -> None:
-        dtype = computed_in(self.work.accumulator.dtype)
-        zero = self.builder.number(0, dtype)
-        total = self.builder.insert(tile.BroadcastOp(zero, (self.rows, self.n_extent)))
-        total = self._products(list(self.work.k_loops), {}, {}, total)
-        self._finish(Value(total, dtype))
+        self._finish(self._products(list(self.work.k_loops), {}, {}, self._zero(), None))
+
+    def clear(self, partial: tuple[SSAValue, Expr]) -> None:
+        self._emitter().store(self._shaped(self._zero()), *partial, self.dtype)
+
+    def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue]) -> None:
+        """Add the products of one whole block of the first k loop to the sums in scratch."""
+        total = self._products(list(self.work.k_loops), {}, {}, self._read(partial), span)
+        self._emitter().store(self._shaped(total), *partial, self.dtype)
+
+    def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
+        """Add the products from `low` on to the sums in scratch and finish."""
+        self._finish(self._products(list(self.work.k_loops), {}, {}, self._read(partial), (low, None)))
+
+    @property
+    def dtype(self) -> str:
+        return computed_in(self.work.accumulator.dtype)
+
+    def _zero(self) -> SSAValue:
+        return self.builder.insert(
+            tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent))
+        )
+
+    def _shaped(self, total: SSAValue) -> Value:
+        """The accumulator in the shape of the tile."""
+        return Value(self.builder.insert(tile.ReshapeOp(total, self.point.extents)), self.dtype)
+
+    def _read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
+        view, index = partial
+        flat = Tensor("partial", (1,), self.dtype)
+        emitter = self._emitter({flat.name: view})
+        value = emitter.full(emitter.emit(Read(flat, (index,))))
+        return self.builder.insert(tile.ReshapeOp(value, (self.rows, self.n_extent)))
+
+    def _emitter(self, views: Mapping[str, SSAValue] | None = None) -> BodyEmitter:
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        memory = self.memory if views is None else views
+        return BodyEmitter(self.builder, memory, self.point.counters, dims, self.point.extents, self.point.bounds)
 
     def _products(
-        self, axes: list[Axis], where: dict[Axis, Expr], counters: dict[Axis, SSAValue], total: SSAValue
+        self,
+        axes: list[Axis],
+        where: dict[Axis, Expr],
+        counters: dict[Axis, SSAValue],
+        total: SSAValue,
+        span: tuple[SSAValue, SSAValue | None] | None,
     ) -> SSAValue:
+        """Products over the k loops `axes`; `span` bounds the first of them (None: all of it; no end: to its end)."""
         axis, *rest = axes
-        extent = int(axis.extent)  # type: ignore[arg-type]
+        builder, extent = self.builder, int(axis.extent)  # type: ignore[arg-type]
+        low, high = span if span is not None else (builder.index(0), None)
         if rest:
             counter = Axis(f"{axis.name}.t", extent)
 
             def inside(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-                return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0])]
+                return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0], None)]
 
-            (total,) = self.builder.loop(self.builder.index(0), self.builder.index(extent), inside, [total])
-            return total
+            end = builder.index(extent) if high is None else high
+            return builder.loop(low, end, inside, [total])[0]
         step = self.schedule.k_unroll
         full, ragged = divmod(extent, step)
         counter = Axis(f"{axis.name}.t", max(full, 1))
+        part = Axis(f"{axis.name}.i", step)
 
         def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-            part = Axis(f"{axis.name}.i", step)
             return [self._dot(part, {**where, axis: counter * step + part}, {**counters, counter: index}, carried[0], step)]
 
+        end = builder.index(full) if high is None else high
         if full:
-            (total,) = self.builder.loop(self.builder.index(0), self.builder.index(full), steps, [total])
-        if ragged:
-            group = self.work.group
-            rounded = -(-ragged // group) * group
-            part = Axis(f"{axis.name}.i", rounded)
+            (total,) = builder.loop(low, end, steps, [total])
+        if ragged and high is None:
+            rounded = -(-ragged // self.work.group) * self.work.group
+            last = Axis(f"{axis.name}.i", rounded)
             start = full * step
-            total = self._dot(part, {**where, axis: part + start if start else part}, counters, total, ragged)
+            total = self._dot(last, {**where, axis: last + start if start else last}, counters, total, ragged)
         return total
 
     def _dot(
@@ -171,20 +275,11 @@ class _Tile:
         assert form is not None, f"operand address {index} is not affine in the tile"
         return form
 
-    def _finish(self, total: Value) -> None:
+    def _finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""
-        extents = self.point.extents
-        shaped = Value(self.builder.insert(tile.ReshapeOp(total.ssa, extents)), total.dtype)
-        dims = {axis: position for position, axis in enumerate(self.point.dims)}
-        emitter = BodyEmitter(
-            self.builder,
-            self.memory,
-            self.point.counters,
-            dims,
-            extents,
-            self.point.bounds,
-            {self.work.accumulator.name: lambda read: shaped},
-        )
+        shaped = self._shaped(total)
+        emitter = self._emitter()
+        emitter.provided = {self.work.accumulator.name: lambda read: shaped}
         value = emitter.emit(substitute(self.work.epilogue, self.point.replaced))
         view = self.memory[self.work.output.name]
         index = substitute(self.work.index, self.point.replaced)

@@ -73,61 +73,56 @@ def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:
 
 
 def for_each_tile(
-    builder: KernelBuilder,
-    loops: Sequence[SpatialLoop],
-    body: Callable[[Point], None],
-    grid_order: Sequence[SpatialLoop] | None = None,
+    builder: KernelBuilder, loops: Sequence[SpatialLoop], body: Callable[[Point], None]
 ) -> None:
-    """Emit `loops`, outermost first, around `body`; the order of tile dimensions is the order of the loops.
-
-    `grid_order` is the order that `grid_of` was given, by default that of `loops`.
-    """
-    axes: dict[Axis, int] = {}
-    for loop in loops if grid_order is None else grid_order:
-        if loop.programs > 1:
-            axes[loop.axis] = len(axes)
-    ids = {axis: builder.insert(tile.ProgramIdOp(number)) for axis, number in axes.items()}
-    _visit(builder, list(loops), ids, Point(), body)
+    """Emit `loops`, outermost first, around `body`; the order of tile dimensions is the order of the loops."""
+    Tiler(builder, loops).visit(loops, body)
 
 
-def _visit(
-    builder: KernelBuilder,
-    loops: list[SpatialLoop],
-    ids: dict[Axis, SSAValue],
-    point: Point,
-    body: Callable[[Point], None],
-) -> None:
-    if not loops:
-        body(point)
-        return
-    loop, *inner = loops
-    program = ids.get(loop.axis)
-    counter = Axis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
+class Tiler:
+    """Emits tiled loops for the programs of one grid; nests of loops can be emitted inside each other's bodies."""
 
-    def full(index: SSAValue) -> None:
-        _visit(builder, inner, ids, _placed(point, loop, counter, loop.quantum, index), body)
+    def __init__(self, builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> None:
+        """`grid` lists the loops in the order that `grid_of` was given."""
+        self.builder = builder
+        dealt = [loop for loop in grid if loop.programs > 1]
+        self.programs = {loop.axis: builder.insert(tile.ProgramIdOp(n)) for n, loop in enumerate(dealt)}
 
-    def ragged() -> None:
-        _visit(builder, inner, ids, _ragged(builder, point, loop), body)
+    def visit(self, loops: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point | None = None) -> None:
+        """Emit the loops, outermost first, with `body` at every tile, from a point that outer loops have reached."""
+        point = Point() if point is None else point
+        if not loops:
+            body(point)
+            return
+        builder = self.builder
+        loop, *inner = loops
+        program = self.programs.get(loop.axis)
+        counter = Axis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
 
-    if program is None:
-        if loop.full_tiles == 1:
-            full(builder.index(0))
-        elif loop.full_tiles:
-            builder.loop(builder.index(0), builder.index(loop.full_tiles), lambda i, _: full(i) or ())
+        def full(index: SSAValue) -> None:
+            self.visit(inner, body, _placed(point, loop, counter, loop.quantum, index))
+
+        def ragged() -> None:
+            self.visit(inner, body, _ragged(builder, point, loop))
+
+        if program is None:
+            if loop.full_tiles == 1:
+                full(builder.index(0))
+            elif loop.full_tiles:
+                builder.loop(builder.index(0), builder.index(loop.full_tiles), lambda i, _: full(i) or ())
+            if loop.rest:
+                ragged()
+            return
+        low = builder.mul(program, builder.index(loop.tiles_per_block))
+        if loop.tiles_per_block == 1 and not loop.rest:
+            full(low)
+            return
+        end = builder.add(low, builder.index(loop.tiles_per_block))
+        high = builder.insert(arith.MinSIOp(end, builder.index(loop.full_tiles)))
+        builder.loop(low, high, lambda i, _: full(i) or ())
         if loop.rest:
-            ragged()
-        return
-    low = builder.mul(program, builder.index(loop.tiles_per_block))
-    if loop.tiles_per_block == 1 and not loop.rest:
-        full(low)
-        return
-    end = builder.add(low, builder.index(loop.tiles_per_block))
-    high = builder.insert(arith.MinSIOp(end, builder.index(loop.full_tiles)))
-    builder.loop(low, high, lambda i, _: full(i) or ())
-    if loop.rest:
-        last = builder.insert(tile.CompareOp("eq", program, builder.index(loop.programs - 1)))
-        builder.branch(last, ragged)
+            last = builder.insert(tile.CompareOp("eq", program, builder.index(loop.programs - 1)))
+            builder.branch(last, ragged)
 
 
 def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index: SSAValue) -> Point:

@@ -65,7 +65,8 @@ class ContractionSchedule:
 
     `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose
     slowest axis is the first of `grid_order`. `k_unroll` is how many steps of
-    the last k loop one product takes.
+    the last k loop one product takes. `k_block` > 0 cuts the first k loop into blocks of so many points that run outside
+    the m loops.
     """
 
     tile: Mapping[str, int]
@@ -74,6 +75,7 @@ class ContractionSchedule:
     grid_order: tuple[str, ...]
     k_unroll: int
     lanes: int
+    k_block: int = 0
 
 
 def merge_product_loops(work: Contraction) -> Contraction:

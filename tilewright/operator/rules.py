@@ -136,6 +136,32 @@ def k_unroll(work: Contraction) -> int:
     return max(work.group, min(wanted, -(-last // work.group) * work.group))
 
 
+def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
+    """Points of the first k loop per block, or 0 for no blocks.
+
+    Blocks are made where the panel of b outgrows a third of L2 or the rows of a tile outgrow half of L1, there is more than
+    one tile of rows to reuse them, and the sums of one panel fit in L2.
+    """
+    l1_bytes = machine.caches[0].bytes
+    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
+    rows = prod(_extent(axis) for axis in work.m_loops)
+    height = prod(schedule.tile.get(axis.name, 1) for axis in work.m_loops)
+    width = schedule.tile.get(work.n_loop.name, 1)
+    depth = prod(_extent(axis) for axis in work.k_loops)
+    panel_bytes = width * depth * dtypes.size_bytes(work.b.tensor.dtype)
+    strip_bytes = height * depth * dtypes.size_bytes(work.a.tensor.dtype)
+    if rows <= height or rows * width * dtypes.size_bytes(work.accumulator.dtype) > l2_bytes:
+        return 0
+    if panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes:
+        return 0
+    blocks = max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2)))
+    first = _extent(work.k_loops[0])
+    size = -(-first // int(blocks))
+    if len(work.k_loops) == 1:
+        size = -(-size // schedule.k_unroll) * schedule.k_unroll
+    return size if size < first else 0
+
+
 def _blocks(
     work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int
 ) -> dict[str, int]:
