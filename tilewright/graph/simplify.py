@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
@@ -72,7 +73,7 @@ def _fold_parts(node: Compute, constants: dict[str, np.ndarray[Any, Any]]) -> Co
 
     def rule(expr: Expr) -> Expr:
         nonlocal count
-        if isinstance(expr, Apply | Cast) and _is_constant_part(expr, constants):
+        if isinstance(expr, Apply | Cast) and not _is_widening(expr) and _is_constant_part(expr, constants):
             axes = tuple(dict.fromkeys(a for a in walk(expr) if isinstance(a, Axis)))
             size = prod(int(axis.extent) for axis in axes)  # type: ignore[arg-type]
             largest = max(constants[r.tensor.name].size for r in walk(expr) if isinstance(r, Read))
@@ -89,6 +90,13 @@ def _fold_parts(node: Compute, constants: dict[str, np.ndarray[Any, Any]]) -> Co
 
     body = rule(node.body)
     return node if count == 0 else replace(node, body=body)
+
+
+def _is_widening(expr: Expr) -> bool:
+    """A conversion of a stored value to more bits: an instruction may do it, and the constant stays small."""
+    return (
+        isinstance(expr, Cast) and isinstance(expr.arg, Read) and dtypes.bits(expr.dtype) > dtypes.bits(expr.arg.dtype)
+    )
 
 
 def _is_constant_part(expr: Expr, constants: Mapping[str, np.ndarray[Any, Any]]) -> bool:

@@ -12,6 +12,7 @@ from tilewright.codegen.cpu.elementwise import convert_bfloat_to_float, convert_
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.cpu.values import (
     F16,
+    F32,
     TileValue,
     intrinsic,
     lanes_of,
@@ -67,6 +68,8 @@ def _widen_float(
     """f16 or bf16 operands, exact products in f32."""
 
     def wide(value: ir.Value) -> ir.Value:
+        if scalar_type(value) == F32:
+            return value
         if scalar_type(value) == F16:
             return convert_half_to_float(builder, target, value)
         return convert_bfloat_to_float(builder, value)
