@@ -420,7 +420,7 @@ def _refuse_overlap(kernel: FuncOp, views: Sequence[_View]) -> None:
         for other, candidate in enumerate(views):
             if other != number and np.may_share_memory(view.array, candidate.array):
                 raise InvalidProgram(
-                    f"arguments {number} and {other} share memory and {number} is written",
+                    "arguments {} and {} share memory, which is written".format(*sorted((number, other))),
                     where=f"@{kernel.sym_name.data}",
                 )
 

@@ -53,6 +53,9 @@ class _Checker:
         except VerifyException as error:
             place = self.where(op)
             raise InvalidProgram(f"{op.name}: {error}", where=place, help=_HELP) from None
+        except ValueError:  # from xDSL's traits, which look inside
+            message = f"{op.name}: a value inside is used where it is not defined"
+            raise InvalidProgram(message, where=self.where(op), help=_HELP) from None
         inner = set() if op.has_trait(IsolatedFromAbove) else visible
         for region in op.regions:
             for block in region.blocks:
