@@ -112,9 +112,9 @@ def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
     if isinstance(array, (np.ndarray, np.generic)):
         return np.asarray(array)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        if array.__dlpack_device__()[0] not in _DLPACK_CPU:
-            raise InvalidArgument(f"got a {_type(array)} on another device", where=where, help="move it to the CPU")
         try:
+            if array.__dlpack_device__()[0] not in _DLPACK_CPU:
+                raise InvalidArgument(f"got a {_type(array)} on another device", where=where, help="move it to the CPU")
             return np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             message = f"NumPy cannot view this {_type(array)}: {error}"

@@ -1,0 +1,57 @@
+"""A little of `tests.fuzz` on every run, and that it finds what it looks for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests import fuzz
+from tilewright.errors import InvalidModel
+
+
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_a_few_cases_of_each_kind(kind: str) -> None:
+    if kind in ("model", "command"):
+        pytest.importorskip("onnx")
+    counts, findings = fuzz.try_batch(kind, range(8))
+    assert findings == []
+    assert sum(counts.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(InvalidModel("x"), "refused"), (MemoryError(), "memory"), (KeyError("x"), "finding"), (None, "ok")],
+)
+def test_outcomes(error: Exception | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def case(rng: Any) -> None:
+        if error:
+            raise error
+
+    monkeypatch.setitem(fuzz.KINDS, "call", case)
+    assert fuzz.outcome("call", 0)[0] == expected
+
+
+def test_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = [sys.executable, "-c", "print('{\"begin\": 5}', flush=True); import os; os.abort()"]
+    monkeypatch.setattr(fuzz, "command_of", lambda kind, seeds: crash)
+    counts, findings = fuzz.try_batch("call", [4, 5])
+    assert counts["finding"] == 1
+    assert findings[0][0] == 5
+
+
+def test_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module:
+        manifest = fuzz.compile_graph(fuzz.sample_graph(0), options=fuzz.OPTIONS).manifest
+
+        def __call__(self, *arrays: Any) -> Any:
+            return np.ones((5, 3), np.float32)
+
+    monkeypatch.setattr(fuzz, "compile_graph", lambda *_, **__: Module())
+    with pytest.raises(fuzz.WrongResult):
+        fuzz.run_and_compare(fuzz.sample_graph(0), fuzz.Random(0))
