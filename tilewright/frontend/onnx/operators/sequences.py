@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.errors import InvalidModel
+from tilewright.errors import InvalidModel, Unsupported
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import shape as ops
 from tilewright.expr.ops.nodes import normal_axis
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.registry import Value, op
+
+_MOST_PARTS = 1024
 
 
 @op("SequenceConstruct")
@@ -59,6 +61,8 @@ def split(node: Node) -> Value:
     x = node.input()
     axis = normal_axis(node.get_int("axis", 0), x.rank, where=node.name)
     extent = node.shape()[axis]
+    if extent > _MOST_PARTS:
+        raise Unsupported(f"a sequence of parts of {extent} elements", help=f"up to {_MOST_PARTS}")
     sizes, keep = [1] * extent, bool(node.get_int("keepdims", 1))
     if node.has(1):
         known = node.array(1, "the sizes of the parts")

@@ -2,7 +2,8 @@
 
 ``run(executor)`` imports every test model, makes it executable with ``executor(graph) -> (arrays -> arrays)`` and
 compares the outputs with the expected ones. Inputs that an operator needs when it is compiled (a target shape, axes)
-are fixed to their test values. Run as a script, this file runs all with the evaluator and prints a table.
+are fixed to their test values. Run as a script, this file runs all with the evaluator, or with ``--compiled`` through
+generated code, and prints a table.
 """
 
 from __future__ import annotations
@@ -152,7 +153,27 @@ def _difference(result: np.ndarray[Any, Any], wanted: Any, rtol: float, atol: fl
     return "" if np.array_equal(result, wanted) else f"{int(np.sum(result != wanted))} elements differ"
 
 
-if __name__ == "__main__":
+def compiled(graph: Graph) -> Callable[[Arrays], Arrays]:
+    """The executor that compiles the graph for this machine."""
+    import tilewright
+
+    module = tilewright.compile(graph)
+
+    def call(arrays: Arrays) -> Arrays:
+        results = module(*arrays)
+        return results if isinstance(results, list | tuple) else [results]
+
+    return call
+
+
+def main(arguments: list[str]) -> None:
+    """``conformance.py [--compiled] [PART OF A NAME]``."""
+    executor = compiled if "--compiled" in arguments else evaluator
+    names = [argument for argument in arguments if not argument.startswith("--")]
     began = time.monotonic()
-    summary = run(contains=sys.argv[1] if len(sys.argv) > 1 else "")
+    summary = run(executor, contains=names[0] if names else "")
     sys.stdout.write(f"{summary.table()}\n{time.monotonic() - began:.1f} s\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
