@@ -494,6 +494,24 @@ class GatherOp(IRDLOperation):
             raise VerifyException(f"mask {self.mask.type} for {self.result.type}")
 
 
+@irdl_op_definition
+class PrefetchOp(IRDLOperation):
+    """A hint that `bytes` bytes from ``view[offset]`` on will be read soon; the place may lie outside the view."""
+
+    name = "tile.prefetch"
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    bytes = prop_def(IntegerAttr)
+    assembly_format = "$view `[` $offset `]` $bytes attr-dict `:` type($view)"
+
+    def __init__(self, view: SSAValue, offset: SSAValue, bytes: int) -> None:
+        super().__init__(operands=[view, offset], properties={"bytes": IntegerAttr(bytes, 64)})
+
+    def verify_(self) -> None:
+        if self.bytes.value.data <= 0:
+            raise VerifyException(f"prefetches {self.bytes.value.data} bytes")
+
+
 # Tiles ----------------------------------------------------------------------------------------------------------------
 
 
@@ -721,7 +739,8 @@ class DotOp(IRDLOperation):
 Tile = Dialect(
     "tile",
     [
-        FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp, IotaOp,
+        FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
+        PrefetchOp, IotaOp,
         BroadcastOp, ReshapeOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
     ],
 )  # fmt: skip

@@ -24,6 +24,7 @@ from tilewright.kernel.dialect import (
     DotOp,
     FuncOp,
     GatherOp,
+    PrefetchOp,
     IotaOp,
     LaunchOp,
     LoadOp,
@@ -344,6 +345,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     LoadOp: _run_load,
     StoreOp: _run_store,
     GatherOp: _run_gather,
+    PrefetchOp: lambda program, op: None,  # a hint
     IotaOp: _run_iota,
     BroadcastOp: _run_broadcast,
     ReshapeOp: _run_reshape,

@@ -75,7 +75,11 @@ def _without_names(step: Step) -> Step:
         names.setdefault(step.work.accumulator.name, "accumulator")
     schedule = step.schedule
     if isinstance(schedule, NestSchedule):
-        schedule = replace(schedule, nontemporal=tuple(names[name] for name in schedule.nontemporal))
+        schedule = replace(
+            schedule,
+            nontemporal=tuple(names[name] for name in schedule.nontemporal),
+            prefetch={names[name]: distance for name, distance in schedule.prefetch.items()},
+        )
     arguments = tuple((replace(tensor, name=names[tensor.name]), size) for tensor, size in step.arguments)
     return replace(step, work=step.work.renamed(names), schedule=schedule, arguments=arguments)
 

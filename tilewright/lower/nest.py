@@ -15,6 +15,7 @@ from xdsl.dialects import arith, math
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
@@ -108,6 +109,7 @@ class _Passes:
         self.nodes = {node.tensor.name: node for node in nest.nodes}
         self.kept: dict[str, Value] = {}  # values per outer point
         self.stored: set[str] = set()  # names whose row buffer is filled
+        self.passes = 0  # begun so far
         self.pending: set[str] = set()  # names whose row buffer the current pass fills
         self.vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
         self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
@@ -268,6 +270,7 @@ class _Passes:
         `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
         """
         self.pending = set()
+        self.passes += 1
         carried = self._sweep_axis(list(self.nest.inner), {}, {}, body, initial)
         if certain:
             self.stored |= self.pending
@@ -323,7 +326,24 @@ class _Passes:
         emitter.provided = {
             name: (lambda read, name=name: self._provide(name, emitter, where)) for name in (*self.nodes, *self.kept)
         }
+        if self.passes == self.schedule.prefetch_pass + 1:
+            self._prefetch(emitter, where)
         return body(emitter, where, carried)
+
+    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> None:
+        """Ask for what the streamed tensors hold some elements ahead of this step."""
+        for name, distance in self.schedule.prefetch.items():
+            index = next(
+                r.indices[0] for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name
+            )
+            form = affine(substitute(self._here(index), where))
+            assert form is not None
+            ahead = Affine(form.constant + distance, form.terms)
+            size = emitter.extents[-1] * dtypes.size_bytes(self._tensor(name).dtype)
+            self.builder.insert(tile.PrefetchOp(self.memory[name], self.builder.affine(ahead, emitter.loops), size))
+
+    def _tensor(self, name: str) -> Tensor:
+        return next(r.tensor for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name)
 
     def _provide(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Value:
         """A value of this nest inside a pass: kept, read back from its row buffer, or computed here."""

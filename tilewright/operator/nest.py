@@ -64,7 +64,8 @@ class NestSchedule:
     """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the grid.
 
     `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop is
-    dealt in. `nontemporal` names the outputs that bypass the caches.
+    dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each streamed
+    tensor is asked for, in the pass number `prefetch_pass`.
     """
 
     vector: str = ""
@@ -73,6 +74,8 @@ class NestSchedule:
     unroll_extent: int = 1
     blocks: Mapping[str, int] = field(default_factory=dict)
     nontemporal: tuple[str, ...] = ()
+    prefetch: Mapping[str, int] = field(default_factory=dict)
+    prefetch_pass: int = 0
     lanes: int = 16
 
 

@@ -26,6 +26,7 @@ from tilewright.operator.nest import Nest, NestSchedule, addresses
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 PROGRAMS_PER_THREAD = 4
+PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -227,7 +228,7 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
     schedule = NestSchedule(
-        vector.name, length, unroll, unroll_extent, _nest_blocks(nest, tiled, threads), streams, lanes
+        vector.name, length, unroll, unroll_extent, _nest_blocks(nest, tiled, threads), streams, *_prefetches(nest, vector, machine), lanes
     )
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
@@ -301,6 +302,33 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
             if dense and points * dtypes.size_bytes(node.tensor.dtype) > last:
                 names.append(node.tensor.name)
     return tuple(names)
+
+
+def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int], int]:
+    """Which tensors to ask for ahead, how many elements, and in which pass.
+
+    Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead. Several passes
+    over a row ask for the next row in the second one, so that it arrives while this row is computed on.
+    """
+    last = machine.caches[-1].bytes
+    found: dict[str, int] = {}
+    rows = vector in nest.inner
+    passes = sum(1 for node in nest.nodes if node.accum is not None or node.index is not None)
+    for node in nest.nodes:
+        for read in walk(node.body):
+            if not isinstance(read, Read) or not read.indices or read.tensor.name in found:
+                continue
+            form = affine(read.indices[0])
+            size = int(read.tensor.shape[0]) * dtypes.size_bytes(read.tensor.dtype)  # type: ignore[arg-type]
+            if form is None or form.coefficient(vector) != 1 or size <= last:
+                continue
+            if rows and passes > 1 and nest.outer and len(nest.inner) == 1:
+                row = form.coefficient(nest.outer[-1])
+                if row:
+                    found[read.tensor.name] = row
+            else:
+                found[read.tensor.name] = PREFETCH_BYTES // dtypes.size_bytes(read.tensor.dtype)
+    return found, 1 if rows and passes > 1 else 0
 
 
 def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:

@@ -280,6 +280,15 @@ class KernelEmitter:
         aligned = self.nontemporal if op.nontemporal is not None else 0
         memory.store(self._access(op, tile.shape(op.value)), self.values[op.value], aligned)
 
+    def _prefetch(self, op: tile.PrefetchOp) -> None:
+        memory.prefetch(
+            self.builder,
+            self.pointers[op.view],
+            memory.element_llvm(op.view),
+            self.scalar(op.offset),
+            op.bytes.value.data,
+        )
+
     def _gather(self, op: tile.GatherOp) -> None:
         mask = self.values[op.mask] if op.mask is not None else None
         self.values[op.result] = memory.gather(
@@ -492,6 +501,7 @@ HANDLERS: dict[type[Operation], Callable[[KernelEmitter, Operation], None]] = {
     tile.LoadOp: KernelEmitter._load,
     tile.StoreOp: KernelEmitter._store,
     tile.GatherOp: KernelEmitter._gather,
+    tile.PrefetchOp: KernelEmitter._prefetch,
     tile.DotOp: KernelEmitter._dot,
     scf.ForOp: KernelEmitter._for,
     scf.IfOp: KernelEmitter._if,

@@ -14,6 +14,7 @@ from xdsl.ir import SSAValue
 from tilewright.codegen.cpu.elementwise import constant
 from tilewright.codegen.cpu.values import (
     I1,
+    I8,
     I32,
     I64,
     POINTER,
@@ -31,6 +32,7 @@ from tilewright.codegen.cpu.values import (
 )
 from tilewright.kernel import dialect as tile
 
+LINE_BYTES = 64
 #: Bytes of alignment that a non-temporal store may assume; 0: store through the caches.
 NONTEMPORAL_ALIGNMENTS = (64, 16, 0)
 
@@ -176,6 +178,14 @@ def gather(
             registers.append(_read_places(builder, places, element_type, length, predicate))
         rows.append(tuple(registers))
     return TileValue(offsets.shape, tuple(rows))
+
+
+def prefetch(builder: ir.IRBuilder, pointer: ir.Value, element_type: ir.Type, offset: ir.Value, size: int) -> None:
+    """Ask for `size` bytes from an element on to be brought close: one hint per cache line, to read, into all levels."""
+    base = builder.gep(pointer, [offset], source_etype=element_type)
+    for start in range(0, size, LINE_BYTES):
+        place = builder.gep(base, [I64(start)], source_etype=I8) if start else base
+        intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), [place, I32(0), I32(3), I32(1)])
 
 
 def load_scalars(access: Access) -> list[list[ir.Value]]:
