@@ -115,6 +115,8 @@ class _Passes:
         self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
 
     def run(self) -> None:
+        if not self.nest.inner:
+            self._prefetch(self._outer_emitter(), {})
         for node in self.nest.nodes:
             if node.accum is not None:
                 self.kept[node.tensor.name] = self._reduce(node)
@@ -126,7 +128,8 @@ class _Passes:
             if node.index is not None and node.tensor.name not in self.covering:
                 emitter = self._outer_emitter()
                 view = self.memory[node.tensor.name]
-                emitter.store(self.kept[node.tensor.name], view, self._here(node.index), node.tensor.dtype, False)
+                nontemporal = node.tensor.name in self.schedule.nontemporal
+                emitter.store(self.kept[node.tensor.name], view, self._here(node.index), node.tensor.dtype, nontemporal)
 
     # Outer values -----------------------------------------------------------------------------------------------
 
