@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.machine import host, resolve_cpu
 from tilewright.options import Options
 
+ROOT = Path(__file__).parents[3]
 ROWS, WIDTHS = 4, (6, 5, 3)
 Invoke = Callable[..., Any]
 
@@ -316,11 +316,24 @@ def test_the_sample_network_is_what_it_says() -> None:
     assert np.abs(evaluate(graph, [x])[0] - perceptron_in_numpy(graph, x)).max() < 1e-6
 
 
+def test_the_console_script_is_installed_with_the_package() -> None:
+    script = Path(sys.executable).parent / "tilewright"
+    if not script.exists():
+        pytest.skip("tilewright is not installed in this environment")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert re.fullmatch(r"tilewright \d+\.\d+\.\d+\S*\n", done.stdout)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m tilewright.cli machines host | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stderr == ""
+
+
 def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, stored: str) -> None:
     command = [sys.executable, "-m", "tilewright.cli", "bench", str(tmp_path / stored), "--seconds", "600"]
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     time.sleep(4)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
