@@ -110,11 +110,10 @@ def build(
 ) -> Artifact:
     """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time."""
     names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
-    from tilewright.compiler.plan import make_plan, prepare
+    from tilewright.compiler.plan import make_plan
 
     _check_size(graph)
-    prepared = prepare(graph)
-    plan = make_plan(prepared, machine, threads, options.disable)
+    plan = make_plan(graph, machine, threads, options.disable)
     placement = place(plan)
     cache = Cache.from_options(options)
     key = _key(plan, machine, threads, options, names)
@@ -133,6 +132,7 @@ def build(
 
 def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
     """The optimised tile program of a plan: the only thing code generation sees."""
+    from tilewright.graph.passes import table
     from tilewright.kernel.passes.table import run_pipeline
     from tilewright.lower.module import build_module
 
@@ -140,11 +140,8 @@ def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
     module, _ = build_module(
         steps(plan), placement.places, placement.arena_bytes, placement.constants_bytes, target_of(machine).attribute()
     )
-    run_pipeline(module, "cpu", tuple(name for name in options.disable if name not in GRAPH_PASSES), options.verify_each)
+    run_pipeline(module, "cpu", tuple(name for name in options.disable if name not in table.NAMES), options.verify_each)
     return module
-
-
-GRAPH_PASSES = ("inline", "fold-padding")
 
 
 def target_of(machine: Cpu) -> Target:

@@ -1,6 +1,6 @@
 """The plan: every decision about a graph, in the order in which they depend on each other.
 
-clean-up → inlining → padding into storage → groups → mappings → layouts → schedules. The result lists kernels to lower, with the
+graph passes → groups → mappings → layouts → schedules. The result lists kernels to lower, with the
 tensors they touch; `lower` needs nothing else.
 """
 
@@ -18,11 +18,11 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group, form_groups
-from tilewright.graph.inline import inline_maps
-from tilewright.graph.padding import Halo, fold_padding
-from tilewright.graph.simplify import remove_dead, simplify_graph
+from tilewright.graph.passes.rewritten import Rewritten
+from tilewright.graph.passes.separate_outputs import copy_of
+from tilewright.graph.passes.table import run_passes, simplifying, storing
 from tilewright.instruction.mapping import Mapping, find_mapping, product_factors
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.machine.description import Cpu
@@ -74,55 +74,27 @@ class Plan:
 
 
 def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = ()) -> Plan:
-    """Decide everything. `disable` names optimisations to leave out: "inline", "fold-padding"."""
-    return _Planner(prepare(graph), machine, threads, disable).run()
+    """Decide everything. `disable` names graph passes to leave out."""
+    return _Planner(prepare(graph, disable), machine, threads, disable).run()
 
 
-def prepare(graph: Graph) -> Graph:
+def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
     """The clean graph that is stored with a module: what no machine has a say in."""
-    return _outputs_apart(simplify_graph(graph))
-
-
-def _outputs_apart(graph: Graph) -> Graph:
-    """Give every output a node of its own: inputs, constants and repeated outputs are copied."""
-    produced = {node.name for node in graph.nodes}
-    seen: set[str] = set()
-    nodes, outputs = list(graph.nodes), []
-    for tensor in graph.outputs:
-        if tensor.name in produced and tensor.name not in seen:
-            outputs.append(tensor)
-        else:
-            copied = Tensor(f"{tensor.name}.output{len(outputs)}", tensor.shape, tensor.dtype)
-            nodes.append(copy_of(tensor, copied))
-            outputs.append(copied)
-        seen.add(tensor.name)
-    return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
-
-
-def copy_of(source: Tensor, target: Tensor) -> Compute:
-    """The identity: what a relayout computes."""
-    axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
-    return Compute(target, axes, source[axes])
+    return run_passes(graph, simplifying(_is_product), disable)
 
 
 class _Planner:
-    def __init__(self, graph: Graph, machine: Cpu, threads: int, disable: Sequence[str]) -> None:
+    def __init__(self, prepared: Rewritten, machine: Cpu, threads: int, disable: Sequence[str]) -> None:
         self.machine = machine
         self.threads = threads
-        self.disable = disable
         self.features = machine.features
-        self.plan = Plan(graph)
+        rewritten = run_passes(prepared, storing(), disable)
+        self.graph = rewritten.graph
+        self.borders = rewritten.borders
+        self.plan = Plan(prepared.graph, decisions=list(rewritten.decisions))
 
     def run(self) -> Plan:
-        graph = self.plan.graph
-        if "inline" not in self.disable:
-            graph = inline_maps(graph, _is_product)
-        halos: dict[str, Halo] = {}
-        if "fold-padding" not in self.disable:
-            graph, halos = fold_padding(graph, self._will_map)
-            graph = remove_dead(graph)
-        self.halos = halos
-        self.graph = graph
+        graph = self.graph
         self.constants = dict(graph.constants)
         self.outputs = {tensor.name for tensor in graph.outputs}
         for tensor in graph.inputs:
@@ -142,7 +114,7 @@ class _Planner:
     def _will_map(self, node: Compute) -> bool:
         if not _is_product(node):
             return False
-        mapping, _ = find_mapping(node, self.features, self.constants if hasattr(self, "constants") else self.plan.graph.constants)
+        mapping, _ = find_mapping(node, self.features, self.constants)
         return mapping is not None and bool(mapping.k_loops) and self._can_read_vectors(mapping)
 
     def _can_read_vectors(self, mapping: Mapping) -> bool:
@@ -172,8 +144,8 @@ class _Planner:
         shape = static_shape(tensor.shape)
         if tensor.name in self.outputs:
             return self._place(tensor, row_major(shape), "output")
-        halo = self.halos.get(tensor.name)
-        return self._place(tensor, permuted(shape, order, halo), "arena")
+        border = self.borders.get(tensor.name)
+        return self._place(tensor, permuted(shape, order, border.widths if border else None), "arena")
 
     # Row groups and maps --------------------------------------------------------------------------------------
 
@@ -393,14 +365,14 @@ class _Planner:
     # Kernels --------------------------------------------------------------------------------------------------
 
     def _clear_halos(self, group: Group) -> None:
-        """A kernel that zeroes the border of every stored result that has one, before it is written."""
+        """Kernels that fill the border of every stored result that has one, before it is written."""
         for name in group.stored:
             stored = self.plan.stored.get(name)
             if stored is None or not any(before or after for before, after in stored.layout.halo):
                 continue
             for number, (loops, index) in enumerate(_border_loops(stored)):
-                zero = NestNode(stored.tensor, Const(0, stored.tensor.dtype), None, index)
-                nest = merge_loops(drop_unit_loops(Nest(loops, (), (zero,))))
+                fill = NestNode(stored.tensor, self.borders[name].value, None, index)
+                nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
                 schedule, _ = schedule_nest(nest, self.machine, 1, name)
                 self._add(f"{name}.border{number}", nest, schedule, [], (name,), 0)
 
@@ -441,20 +413,22 @@ def _by_stride(nest: Nest) -> Nest:
 
 
 def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
-    """Boxes that together are the border: for each dimension with a halo, what lies before and after."""
+    """Boxes that together are the border: for each dimension what lies before and after, one box where widths agree."""
     layout = stored.layout
     boxes = []
     for dim, (before, after) in enumerate(layout.halo):
-        for start, count in ((0, before), (before + layout.shape[dim], after)):
+        distance = before + layout.shape[dim]
+        sides = [(0, before, 2)] if before == after else [(0, before, 1), (distance, after, 1)]
+        for start, count, repeats in sides:
             if not count:
                 continue
+            side = Axis("side", repeats)
             total: Expr = Const(0, INDEX)
-            loops = []
+            loops = [side]
             for (d, extent), stride in zip(layout.digits, layout.strides, strict=True):
-                size = count if d == dim else extent
-                axis = Axis(f"z{d}", size)
+                axis = Axis(f"z{d}", count if d == dim else extent)
                 loops.append(axis)
-                total = total + (axis + start if d == dim and start else axis) * stride
+                total = total + (axis + side * distance + start if d == dim else axis) * stride
             boxes.append((tuple(loops), substitute(total, {})))
     return boxes
 

@@ -1,8 +1,8 @@
 """Which computes become one kernel.
 
-Three kinds of group: a *product* with the map that follows it (its epilogue); a *row group* of reductions over the same loops
-with the maps between and after them (softmax, norms); a single map. Rules only, no cost yet: a product takes the one map that
-consumes it point by point; a row group grows while every member is computed from the same rows.
+Three kinds of group: a *product* with the map that follows it (its epilogue); a *row group* of reductions over the same
+loops with the maps between and after them (softmax, norms); a single map. Rules only, no cost yet: a product takes the
+one map that consumes it point by point; a row group grows while every member is computed from the same rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.decision import Decision, Refusal
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
+from tilewright.expr.core import Axis, Compute, Const, Expr, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import substitute
 
@@ -20,8 +20,8 @@ from tilewright.expr.rewrite import substitute
 class Group:
     """Computes that become one kernel, in order. `kind` is "product" or "rows".
 
-    In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored` names
-    the members that other groups or the graph's outputs read.
+    In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored`
+    names the members that other groups or the graph's outputs read.
     """
 
     kind: str
@@ -124,9 +124,11 @@ def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
 
 
 def _grow(graph: Graph, first: Compute, taken: dict[str, Group], position: dict[str, int]) -> list[Compute]:
-    """Add later nodes that are computed from the rows of `first`: each rewritten over the loops of `first`."""
-    if first.reduce and len(_windows(first)) > 0:
-        return [first]
+    """Add later nodes that are computed from the rows of `first`: each rewritten over the loops of `first`.
+
+    Windows overlap, so that only what follows point by point shares a kernel with a reduction over windows.
+    """
+    windows = bool(_windows(first))
     members = [first]
     written: dict[str, tuple[Axis, ...]] = {first.name: first.axes}  # loops over which each member is written
     forbidden: set[str] = set()  # depends on the group through a node outside it
@@ -138,6 +140,8 @@ def _grow(graph: Graph, first: Compute, taken: dict[str, Group], position: dict[
         if not inputs & set(written):
             continue
         rewritten = None if node.name in taken else _over_shared_loops(node, first, written)
+        if rewritten is not None and windows and set(rewritten.loops) & set(first.reduce):
+            rewritten = None
         late = any(position.get(name, -1) > position[first.name] and name not in written for name in inputs)
         if rewritten is None or late:
             forbidden.add(node.name)

@@ -1,0 +1,1 @@
+"""Rewrites of the graph, one pass per file, in the order of `table`."""

@@ -1,0 +1,145 @@
+"""Element-wise work moves into its consumers: transposes and slices become indices, chains of maps one body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from tilewright.expr.core import Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.graph import Graph
+from tilewright.expr.rewrite import inline
+from tilewright.graph.passes.rewritten import Rewritten
+
+#: Functions that cost more than reading their result back from memory.
+COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
+
+
+@dataclass(frozen=True)
+class InlineMaps:
+    """Inline every map that is free to recompute, or has one consumer that reads each element about once.
+
+    Before:  t[i, j] = x[j, i]    a[i, j] = t[i, j] * 2.0    y[i, j] = max(a[i, j], 0.0)
+    After:   y[i, j] = max(x[j, i] * 2.0, 0.0)
+    Always legal for nodes that do not reduce. Movement goes first, so that a product reads through it and the
+    arithmetic before it stays where it can be the product's epilogue. Refused: what would take from a product its form
+    (`is_product`: level 3 maps those to intrinsics) or its epilogue, and bodies of over `body_nodes` nodes. Needs
+    constant parts folded, which else count as costly. Afterwards a node that only moves elements occurs where its
+    reader could not take it.
+    """
+
+    is_product: Callable[[Compute], bool]
+    body_nodes: int = 400
+    name: ClassVar[str] = "inline-maps"
+
+    def apply(self, state: Rewritten) -> Rewritten:
+        graph = _Inlining(state.graph, self, _moves).run()
+        return replace(state, graph=_Inlining(graph, self, _may_inline).run())
+
+
+Rule = Callable[[Compute, Compute, bool], bool]
+"""Whether a producer is worth inlining into a consumer; the last argument: it is the only one, and no output."""
+
+
+class _Inlining:
+    """The nodes of a graph while maps move into their consumers."""
+
+    def __init__(self, graph: Graph, options: InlineMaps, wanted: Rule) -> None:
+        self.graph = graph
+        self.options = options
+        self.wanted = wanted
+        self.outputs = {tensor.name for tensor in graph.outputs}
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.users: dict[str, set[str]] = {name: set() for name in self.nodes}
+        for node in graph.nodes:
+            self._count(node, node.inputs())
+
+    def run(self) -> Graph:
+        waiting = [node.name for node in self.graph.nodes]
+        while waiting:
+            producer = self.nodes.get(waiting.pop(0))
+            if producer is None or producer.accum is not None or not self.users[producer.name]:
+                continue
+            alone = len(self.users[producer.name]) == 1 and producer.name not in self.outputs
+            for name in sorted(self.users[producer.name]):
+                merged = self._merged(producer, self.nodes[name], alone)
+                if merged is not None:
+                    self.nodes[name] = merged
+                    self.users[producer.name].discard(name)
+                    waiting.extend(self._count(merged, producer.inputs()))  # each has a new consumer
+            if not self.users[producer.name] and producer.name not in self.outputs:
+                del self.nodes[producer.name]
+                for tensor in producer.inputs():
+                    if tensor.name in self.users:
+                        self.users[tensor.name].discard(producer.name)
+                        waiting.append(tensor.name)  # it has one consumer fewer
+        return replace(self.graph, nodes=tuple(self.nodes.values()))
+
+    def _count(self, user: Compute, tensors: tuple[Tensor, ...]) -> list[str]:
+        """Note `user` as a consumer; gives the names of those tensors that nodes write."""
+        written = [tensor.name for tensor in tensors if tensor.name in self.users]
+        for name in written:
+            self.users[name].add(user.name)
+        return written
+
+    def _merged(self, producer: Compute, consumer: Compute, alone: bool) -> Compute | None:
+        """The consumer with the producer in it, or None where that is refused."""
+        if not self.wanted(producer, consumer, alone):
+            return None
+        merged = inline(consumer, producer)
+        if sum(1 for _ in walk(merged.body)) > self.options.body_nodes:
+            return None
+        if self.options.is_product(consumer) and not self.options.is_product(merged):
+            return None
+        if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
+            return None
+        return merged
+
+    def _is_epilogue(self, node: Compute) -> bool:
+        """Whether a map reads some product point by point, and could be computed where the product is."""
+        if node.accum is not None:
+            return False
+        for read in node.reads():
+            source = self.nodes.get(read.tensor.name)
+            if source is None or source.name in self.outputs or not self.options.is_product(source):
+                continue
+            if len(self.users[source.name]) == 1 and reads_own_points(node, source.output):
+                return True
+        return False
+
+
+def reads_own_points(node: Compute, tensor: Tensor) -> bool:
+    """Whether a map reads `tensor` only at the points it writes, dimensions of extent 1 aside."""
+    mine = [axis for axis in node.axes if axis.extent != 1]
+    for read in node.reads():
+        if read.tensor == tensor:
+            indices = [i for i, extent in zip(read.indices, tensor.shape, strict=True) if extent != 1]
+            if indices != mine:
+                return False
+    return True
+
+
+# What is worth inlining -----------------------------------------------------------------------------------------------
+
+
+def _moves(producer: Compute, consumer: Compute, alone: bool) -> bool:
+    return _only_moves(producer.body)
+
+
+def _only_moves(body: Expr) -> bool:
+    """Whether a body is one element of a tensor, or a constant, perhaps cast."""
+    return isinstance(body, Read | Const) or (isinstance(body, Cast) and _only_moves(body.arg))
+
+
+def _may_inline(producer: Compute, consumer: Compute, alone: bool) -> bool:
+    if _only_moves(producer.body):
+        return True
+    if not alone:
+        return False
+    points = prod(static_shape(tuple(axis.extent for axis in consumer.loops)))
+    elements = prod(static_shape(producer.output.shape))
+    costly = any(isinstance(node, Apply) and node.function in COSTLY for node in walk(producer.body))
+    if points > elements and costly:
+        return False
+    return points <= 2 * elements or consumer.accum is None

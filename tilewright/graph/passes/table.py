@@ -1,0 +1,67 @@
+"""The passes over the graph, in order, and how to run them.
+
+`simplifying` ends in a graph that can be evaluated, printed and stored with a module; `storing` moves work into the
+storage of tensors, which a graph alone cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.errors import InvalidArgument
+from tilewright.expr.core import Compute
+from tilewright.expr.graph import Graph
+from tilewright.graph.passes.fold_constant_parts import FoldConstantParts
+from tilewright.graph.passes.fold_constants import FoldConstants
+from tilewright.graph.passes.fold_padding import FoldPadding
+from tilewright.graph.passes.fold_scale import FoldScale
+from tilewright.graph.passes.inline_maps import InlineMaps
+from tilewright.graph.passes.merge_equal import MergeEqual
+from tilewright.graph.passes.remove_dead import RemoveDead
+from tilewright.graph.passes.rewritten import GraphPass, Rewritten
+from tilewright.graph.passes.separate_outputs import SeparateOutputs
+
+
+def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
+    """What every target wants done. `is_product` tells which computes level 3 may map to an intrinsic."""
+    return (
+        RemoveDead(),
+        FoldConstants(),
+        FoldConstantParts(),
+        MergeEqual(),
+        SeparateOutputs(),
+        InlineMaps(is_product),
+        FoldScale(is_product),
+        RemoveDead(),  # constants that folding has replaced
+    )
+
+
+def storing() -> tuple[GraphPass, ...]:
+    """What needs a say in how tensors are stored."""
+    return (FoldPadding(),)
+
+
+REQUIRED = frozenset({SeparateOutputs.name})
+"""Passes that cannot be switched off."""
+
+NAMES = tuple(
+    dict.fromkeys(each.name for each in (*simplifying(lambda _: False), *storing()) if each.name not in REQUIRED)
+)
+"""Passes that can be switched off by name; the others need none of them."""
+
+
+def run_passes(graph: Graph | Rewritten, passes: Sequence[GraphPass], disable: Sequence[str] = ()) -> Rewritten:
+    """Run passes in order, without those named in `disable` (names of other tables are not looked at)."""
+    state = graph if isinstance(graph, Rewritten) else Rewritten(graph)
+    for each in passes:
+        if each.name not in disable or each.name in REQUIRED:
+            state = each.apply(state)
+    return state
+
+
+def run_pass(graph: Graph, name: str, is_product: Callable[[Compute], bool]) -> Rewritten:
+    """Run one pass alone."""
+    for each in (*simplifying(is_product), *storing()):
+        if each.name == name:
+            return each.apply(Rewritten(graph))
+    raise InvalidArgument(f"no graph pass {name!r}", help=f"one of {', '.join((*NAMES, *sorted(REQUIRED)))}")
