@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Expr, Tensor, apply
+from tilewright.expr.core import Expr, Tensor, apply, const
 from tilewright.expr.core import select as choose
-from tilewright.expr.ops.elementwise import fill
+from tilewright.expr.ops.elementwise import fill, map_elements
 from tilewright.frontend.torch.call import Call, Number
 from tilewright.frontend.torch.registry import aten
 
@@ -78,5 +78,12 @@ def masked_fill(call: Call, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 
 def _chosen(call: Call, condition: Tensor, yes: Operand, no: Operand) -> Tensor:
-    """The condition is cast with the values and back, which keeps zero and non-zero apart in every dtype."""
-    return call.pointwise([condition, yes, no], lambda c, v, w: choose(c.cast("bool"), v, w))
+    """``condition ? yes : no`` in the dtype of the result; nothing is computed, so nothing is widened."""
+    operands = [condition, *(x for x in (yes, no) if isinstance(x, Tensor))]
+
+    def body(c: Expr, *elements: Expr) -> Expr:
+        given = iter(elements)
+        values = [next(given).cast(call.dtype) if isinstance(x, Tensor) else const(x, call.dtype) for x in (yes, no)]
+        return choose(c.cast("bool"), *values)
+
+    return map_elements(call.b, operands, body, name=call.name)

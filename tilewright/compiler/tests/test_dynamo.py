@@ -1,0 +1,172 @@
+"""The `torch.compile` backend: results, weights as constants, fallback to eager mode."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tilewright.compiler import dynamo
+from tilewright.errors import InvalidArgument
+
+torch = pytest.importorskip("torch")
+logging.getLogger("torch.__trace").setLevel(logging.WARNING)
+
+TOLERANCE = 1e-5  # a few sums of up to 40 products of order one in f32, each side in its own order
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Counting:
+    """The backend, with the subgraphs it was asked for and the functions it gave for them."""
+
+    def __init__(self) -> None:
+        self.runs: list[Any] = []
+
+    def __call__(self, gm: Any, inputs: Any, **kwargs: Any) -> Any:
+        self.runs.append(dynamo.backend(gm, inputs, **kwargs))
+        return self.runs[-1]
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU(inplace=True), torch.nn.Linear(40, 4)]
+    return torch.nn.Sequential(*layers).eval()
+
+
+def assert_same(module: Any, compiled: Any, *inputs: Any) -> None:
+    expected, found = module(*inputs), compiled(*inputs)
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_entry_point_gives_the_backend() -> None:
+    found = importlib.metadata.entry_points(group="torch_dynamo_backends", name="tilewright")
+    for entry in found:  # one where the package is installed
+        assert entry.load() is dynamo.backend
+    if not found:
+        torch._dynamo.register_backend(dynamo.backend, name="tilewright")
+    assert "tilewright" in torch._dynamo.list_backends(exclude_tags=())
+    module = network()
+    with torch.inference_mode():
+        assert_same(module, torch.compile(module, backend="tilewright"), torch.randn(3, 8))
+
+
+def test_weights_are_constants_and_their_changes_are_seen(caplog: pytest.LogCaptureFixture) -> None:
+    module, count, x = network(), Counting(), torch.randn(3, 8)
+    compiled = torch.compile(module, backend=count)
+    with torch.no_grad():
+        assert_same(module, compiled, x)
+        (run,) = count.runs
+        assert len(run.static) == 8
+        assert run.compiled == 1
+        assert_same(module, compiled, x + 1)
+        assert run.compiled == 1
+        module[0].weight.add_(1.0)
+        assert_same(module, compiled, x)
+        module[3].weight.data = torch.randn(4, 40)
+        assert_same(module, compiled, x)
+        module.load_state_dict(network().state_dict())
+        assert_same(module, compiled, x)
+        assert run.compiled == 4
+        assert len(run.variants) == 1  # the others can never fit again
+    assert not caplog.records
+
+
+def test_layers_that_share_code_keep_their_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [network() for _ in range(3)]
+    for layer in layers[1:]:
+        layer[0].weight = torch.nn.Parameter(torch.randn(40, 8))
+    count, x = Counting(), torch.randn(2, 8)
+    call = torch.compile(lambda layer, x: layer(x), backend=count)
+    monkeypatch.setattr(dynamo, "_MOST_VARIANTS", 2)
+    with torch.no_grad():
+        for layer in (*layers[:2], *layers[:2]):
+            torch.testing.assert_close(call(layer, x), layer(x), rtol=TOLERANCE, atol=TOLERANCE)
+        (run,) = count.runs
+        assert [len(run.variants), run.compiled, run.general] == [2, 2, None]
+        for layer in (*layers, layers[0]):
+            torch.testing.assert_close(call(layer, x), layer(x), rtol=TOLERANCE, atol=TOLERANCE)
+        assert run.general is not None  # weights are inputs now
+    assert len(count.runs) == 1
+
+
+def test_results_may_be_views_literals_and_strided() -> None:
+    def several(x: Any, y: Any) -> Any:
+        a, b = (x @ y).chunk(2, 1)
+        return x.view(-1), (x @ y).t(), 3, a, b, y[1:], None
+
+    x, y = torch.randn(3, 4), torch.randn(4, 6)
+    count = Counting()
+    compiled = torch.compile(several, backend=count)
+    with torch.no_grad():
+        found, expected = compiled(x, y), several(x, y)
+    assert isinstance(count.runs[0], dynamo._Subgraph)
+    for got, want in zip(found, expected, strict=True):
+        if isinstance(want, torch.Tensor):
+            assert torch.allclose(got, want, atol=TOLERANCE)
+            assert got.stride() == want.stride()
+        else:
+            assert got == want
+    assert found[0].data_ptr() == x.data_ptr()
+    assert found[5].data_ptr() == y[1:].data_ptr()
+
+
+def test_numbers_of_other_types() -> None:
+    def mixed(x: Any, i: Any) -> Any:
+        return (x.bfloat16() @ x.bfloat16().T).float().sum(1) + i, i.argmax(), x > 0
+
+    x, i = torch.randn(3, 8), torch.arange(3)
+    with torch.no_grad():
+        found, expected = torch.compile(mixed, backend=dynamo.backend)(x, i), mixed(x, i)
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+    assert torch.allclose(found[0], expected[0], rtol=2**-7, atol=0.1)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize(
+    ("reason", "make", "grad", "dynamic"),
+    [
+        (r"gradients are wanted\n.*no_grad\(\)", network, True, False),
+        ("has a symbolic shape", network, False, True),
+        ("changes a tensor in place that outlives the call", lambda: network().train(), False, False),
+        (r"(?s)2 nodes:.*_fft_r2c.*view_as_real", lambda: lambda x: torch.fft.fft(x).real, False, False),
+        (r"aten\.randn_like.*no importer|aten\.rand", lambda: lambda x: x + 0 * torch.rand_like(x), False, False),
+        ("element type complex64", lambda: lambda x: x.to(torch.complex64).real * 2, False, False),
+        ("views", lambda: lambda x: x.view(-1)[2:], False, False),
+        ("share memory", lambda: lambda x: (lambda y: (y, y[1:]))(x * 2), False, False),
+    ],
+)
+def test_fallback_runs_in_eager_mode_and_says_why(
+    reason: str, make: Any, grad: bool, dynamic: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    function, x = make(), torch.randn(3, 8)
+    count = Counting()
+    compiled = torch.compile(function, backend=count, dynamic=dynamic)
+    reference = copy.deepcopy(function)
+    with torch.set_grad_enabled(grad), caplog.at_level(logging.WARNING, logger="tilewright.dynamo"):
+        expected = reference(x)
+        found = compiled(x)
+        compiled(x)
+    torch.testing.assert_close(found, expected)
+    assert len(caplog.records) == len(count.runs) == 1
+    assert "runs in eager mode" in caplog.text
+    assert re.search(reason, caplog.text), caplog.text
+
+
+def test_unknown_setting_is_an_error() -> None:
+    gm = torch.fx.symbolic_trace(torch.nn.ReLU())
+    with pytest.raises(InvalidArgument, match="no setting is called blocks"):
+        dynamo.backend(gm, [torch.randn(3)], options={"blocks": 3})
+    run = dynamo.backend(gm, [torch.randn(3)], options={"threads": 1})
+    assert run.settings == {"threads": 1}
