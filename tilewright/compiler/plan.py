@@ -97,6 +97,7 @@ class _Planner:
         graph = self.graph
         self.constants = dict(graph.constants)
         self.outputs = {tensor.name for tensor in graph.outputs}
+        self.users = graph.consumers()
         for tensor in graph.inputs:
             self._place(tensor, row_major(static_shape(tensor.shape)), "input")
         for group in form_groups(graph, self._will_map):
@@ -152,7 +153,8 @@ class _Planner:
     def _rows(self, group: Group) -> None:
         for node in group.nodes:
             if node.name in group.stored:
-                self._place_result(node.output, self._follow(node, group))
+                wanted = self._wanted_order(node.output)
+                self._place_result(node.output, self._follow(node, group) if wanted is None else wanted)
         self._clear_halos(group)
         own = {node.name for node in group.nodes}
         nodes = []
@@ -181,6 +183,25 @@ class _Planner:
         self.plan.decisions.append(decision)
         flops = sum(_operations(node.body) * _points(node) for node in group.nodes)
         self._add(group.name, nest, schedule, [n.body for n in nodes], group.stored, flops)
+
+    def _wanted_order(self, tensor: Tensor) -> list[int] | None:
+        """Storage order that a product wants of its broadcast operand: the dimension of its longest reduction loop innermost."""
+        best: tuple[int, int] | None = None
+        for user in self.users.get(tensor.name, []):
+            if not self._will_map(user):
+                continue
+            mapping, _ = find_mapping(user, self.features, self.constants)
+            if mapping is None or mapping.a.tensor != tensor:
+                continue
+            for dim, index in enumerate(mapping.a.indices):
+                form = affine(index)
+                if form is not None and len(form.terms) == 1:
+                    ((axis, coefficient),) = form.terms.items()
+                    if axis in mapping.k_loops and coefficient == 1 and (best is None or tensor.shape[dim] > best[0]):
+                        best = (int(tensor.shape[dim]), dim)  # type: ignore[arg-type]
+        if best is None:
+            return None
+        return [d for d in range(len(tensor.shape)) if d != best[1]] + [best[1]]
 
     def _follow(self, node: Compute, group: Group) -> list[int]:
         """Storage order of a result: that of the largest tensor read with the same loops."""
