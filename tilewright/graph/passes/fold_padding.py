@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, static_shape
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.rewrite import inline
 from tilewright.graph.passes.rewritten import Border, Rewritten
 
@@ -18,7 +18,7 @@ class FoldPadding:
 
     Before:  P[c, p] = p - 1 >= 0 and p - 1 < 8 ? X[c, p - 1] : 0.0    Y[c, p] += P[c, p + r] * W[r]
     After:   Y[c, p] += X[c, p + r - 1] * W[r]    X stored with one 0.0 before and after its second dimension
-    Legal when a node writes X, neither X nor P is an output, and X has no border of another value: the readers of P
+    An input X is copied first, since it has no room. Legal when a node writes X, neither X nor P is an output, and X has no border of another value: the readers of P
     then find in the border what the guard gave them. Needs maps inlined, so that only readers of windows are left.
     Afterwards the graph reads outside of shapes, which only storage with these borders allows; no pass that assumes
     otherwise may follow.
@@ -33,12 +33,17 @@ class FoldPadding:
         nodes = list(state.graph.nodes)
         decisions = []
         folded = set()
+        inputs = {tensor.name for tensor in state.graph.inputs}
+        copies: dict[str, Compute] = {}
         for number in range(len(nodes)):
             pad = nodes[number]
             found = padding_of(pad)
             if found is None:
                 continue
             read, border = found
+            if read.tensor.name in inputs and pad.name not in outputs:
+                read = _copied(read, copies)
+                produced.add(read.tensor.name)
             refusal = _refusal(pad, read, border, produced, outputs, borders)
             if refusal is not None:
                 rule, values = refusal
@@ -51,8 +56,19 @@ class FoldPadding:
             folded.add(pad.name)
             chosen = f"a border of {read.tensor.name}, {_words(border)}"
             decisions.append(Decision(f"padding {pad.name}", chosen, "all its readers find the border in memory"))
-        kept = tuple(node for node in nodes if node.name not in folded)
+        kept = [node for node in nodes if node.name not in folded]
+        kept[:0] = copies.values()
         return Rewritten(replace(state.graph, nodes=kept), borders, (*state.decisions, *decisions))
+
+
+def _copied(read: Read, copies: dict[str, Compute]) -> Read:
+    """The same read of a copy of an input: an input has no room for a border, its copy (which also relays it out) has."""
+    source = read.tensor
+    if source.name not in copies:
+        axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
+        target = Tensor(f"{source.name}.copy", source.shape, source.dtype)
+        copies[source.name] = Compute(target, axes, source[axes], source=source.name)
+    return Read(copies[source.name].output, read.indices)
 
 
 def _refusal(
