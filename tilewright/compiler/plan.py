@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,13 @@ from tilewright.graph.groups import Group, form_groups
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.graph.passes.table import run_passes, simplifying, storing
-from tilewright.instruction.mapping import Mapping, find_mapping, product_factors
+from tilewright.instruction.mapping import Mapping, find_mapping, loops_of, product_factors
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, drop_unit_loops, merge_loops
-from tilewright.operator.rules import k_block, k_unroll, schedule_contraction, schedule_nest
+from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction, schedule_nest
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class _Planner:
         rewritten = run_passes(prepared, storing(), disable)
         self.graph = rewritten.graph
         self.borders = rewritten.borders
+        self.gathers: dict[str, Compute] = {}  # operands that exist only as the panels they are packed into
         self.plan = Plan(prepared.graph, decisions=list(rewritten.decisions))
 
     def run(self) -> Plan:
@@ -119,13 +121,11 @@ class _Planner:
         return mapping is not None and bool(mapping.k_loops) and self._can_read_vectors(mapping)
 
     def _can_read_vectors(self, mapping: Mapping) -> bool:
-        """Whether b can be packed into panels (every index a single loop or a constant)."""
-        for index in mapping.b.indices:
-            form = affine(index)
-            if form is None or len(form.terms) > 1 or (form.terms and (form.constant or set(form.terms.values()) != {1})):
-                return False
-        loops = [loop for index in mapping.b.indices for loop in affine(index).terms]  # type: ignore[union-attr]
-        return len(set(loops)) == len(loops)
+        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger."""
+        if _is_plain(mapping.b):
+            return True
+        gathered = prod(static_shape(tuple(axis.extent for axis in _loops_in_order(mapping))))
+        return mapping.b.tensor.name not in self.constants and gathered <= mapping.b.tensor.size
 
     # Storage --------------------------------------------------------------------------------------------------
 
@@ -232,6 +232,7 @@ class _Planner:
         node = group.main
         mapping, refused = find_mapping(node, self.features, self.constants)
         assert mapping is not None
+        mapping = self._with_plain_vector_operand(mapping)
         self.plan.decisions.append(
             Decision(f"instruction of {node.name}", str(mapping), "the first record whose types and features fit", refused=tuple(refused))
         )
@@ -251,6 +252,8 @@ class _Planner:
         a_bytes = self.plan.stored[mapping.a.tensor.name].bytes
         schedule, decision = schedule_contraction(work, self.machine, self.threads, a_bytes, group.name)
         self.plan.decisions.append(decision)
+        if whole:
+            mapping, k_loops = self._split_depth(mapping, k_loops, work, schedule)
         work, b_stored = self._repack(work, schedule, mapping, k_loops, b_stored, group, target, whole)
         schedule = replace(schedule, k_unroll=k_unroll(work))
         schedule = replace(schedule, k_block=k_block(work, schedule, self.machine))
@@ -261,17 +264,50 @@ class _Planner:
             copy = copy_of(target, result.output)
             self._rows(Group("rows", (copy,), copy.axes, (), (result.name,)))
 
+    def _split_depth(
+        self, mapping: Mapping, k_loops: tuple[Axis, ...], work: Contraction, schedule: ContractionSchedule
+    ) -> tuple[Mapping, tuple[Axis, ...]]:
+        """Cut the innermost of several k loops in two, the outer part outermost, where a panel of b would outgrow L2.
+
+        Windows stay whole inside, so that each block of k reads one slice of the image.
+        """
+        last, group = k_loops[-1] if k_loops else None, mapping.intrinsic.group
+        size = depth_block(replace(work, k_loops=k_loops), schedule, self.machine)
+        if last is None or len(k_loops) < 2 or not size:
+            return mapping, k_loops
+        extent = int(last.extent)  # type: ignore[arg-type]
+        block = max((d for d in range(group, size + 1, group) if extent % d == 0), default=0)
+        if block < 16 or block == extent:
+            return mapping, k_loops
+        outside, inside = Axis(f"{last.name}.0", extent // block), Axis(f"{last.name}.1", block)
+        parts: dict[Axis, Expr] = {last: outside * block + inside}
+        a, b = (
+            Read(read.tensor, tuple(substitute(index, parts) for index in read.indices)) for read in (mapping.a, mapping.b)
+        )
+        loops = (outside, *k_loops[:-1], inside)
+        return replace(mapping, a=a, b=b, k_loops=loops), loops
+
     def _k_order(self, mapping: Mapping) -> tuple[Axis, ...]:
         """Reduction loops with the one that walks neighbours of a innermost."""
         form = affine(address(self._layout(mapping.a.tensor), mapping.a.indices))
         assert form is not None
         return tuple(sorted(mapping.k_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
 
+    def _with_plain_vector_operand(self, mapping: Mapping) -> Mapping:
+        """The mapping with b indexed by single loops: where it is not, of the tensor that packing it will gather."""
+        if _is_plain(mapping.b):
+            return mapping
+        loops = _loops_in_order(mapping)
+        name = f"{mapping.b.tensor.name}.for.{mapping.compute.name}"
+        gathered = Tensor(name, tuple(axis.extent for axis in loops), mapping.b.dtype)
+        self.gathers[name] = Compute(gathered, loops, mapping.b)
+        return replace(mapping, b=gathered[loops])
+
     def _vector_operand(self, mapping: Mapping, k_loops: tuple[Axis, ...]) -> tuple[Tensor, bool]:
         """Which tensor the product reads as b, and whether it will be packed in panels (the panel width comes later)."""
-        layout = self._layout_or_constant(mapping.b.tensor)
-        if mapping.b.tensor.name in self.constants:
+        if mapping.b.tensor.name in self.constants or mapping.b.tensor.name in self.gathers:
             return mapping.b.tensor, True
+        layout = self._layout(mapping.b.tensor)
         form = affine(address(layout, mapping.b.indices))
         rows = 1
         for axis in mapping.m_loops:
@@ -282,7 +318,7 @@ class _Planner:
         return mapping.b.tensor, True
 
     def _layout_or_constant(self, tensor: Tensor) -> Packed:
-        if tensor.name in self.constants and tensor.name not in self.plan.stored:
+        if tensor.name in self.gathers or (tensor.name in self.constants and tensor.name not in self.plan.stored):
             return row_major(static_shape(tensor.shape))
         return self._layout(tensor)
 
@@ -341,7 +377,8 @@ class _Planner:
                 self._place(packed_tensor, layout, "constant")
             else:
                 self._place(packed_tensor, layout, "arena")
-                copy = copy_of(source, packed_tensor)
+                gather = self.gathers.get(source.name)
+                copy = copy_of(source, packed_tensor) if gather is None else replace(gather, output=packed_tensor)
                 self._pack_rows(copy, layout)
             reason = "folded into the constant" if source.name in self.constants else "one copy, read many times"
             self.plan.decisions.append(Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}"))
@@ -375,7 +412,7 @@ class _Planner:
         for position, axis in enumerate(k_loops):
             if axis not in dims:
                 continue
-            extent = shape[dims[axis]]
+            extent = int(axis.extent)  # type: ignore[arg-type]
             last = position == len(k_loops) - 1
             digits.append((dims[axis], -(-extent // group) if last else extent))
         digits.append((n_dim, width))
@@ -411,6 +448,21 @@ class _Planner:
 
 def _is_product(node: Compute) -> bool:
     return product_factors(node) is not None
+
+
+def _is_plain(read: Read) -> bool:
+    """Whether every index is a constant or a single loop, each loop used once."""
+    forms = [affine(index) for index in read.indices]
+    if any(form is None or (form.terms and (form.constant or list(form.terms.values()) != [1])) for form in forms):
+        return False
+    loops = [loop for form in forms if form is not None for loop in form.terms]
+    return len(set(loops)) == len(loops)
+
+
+def _loops_in_order(mapping: Mapping) -> tuple[Axis, ...]:
+    """The loops that index b, as its panels want them."""
+    loops = (*mapping.outer, *mapping.k_loops, mapping.n_loop)
+    return tuple(axis for axis in loops if axis in loops_of(mapping.b))
 
 
 def _flat_order(order: Sequence[int], node: Compute) -> bool:

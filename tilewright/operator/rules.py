@@ -137,6 +137,16 @@ def k_unroll(work: Contraction) -> int:
     return max(work.group, min(wanted, -(-last // work.group) * work.group))
 
 
+def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
+    """Points of the last k loop for which a panel of b, all other k loops whole, fits a third of L2; 0 where all do."""
+    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
+    others = prod(_extent(axis) for axis in work.k_loops) // max(1, _extent(work.k_loops[-1]))
+    point_bytes = schedule.tile.get(work.n_loop.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
+    if point_bytes * _extent(work.k_loops[-1]) <= 0.4 * l2_bytes:
+        return 0
+    return int(0.3 * l2_bytes / point_bytes)
+
+
 def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
     """Points of the first k loop per block, or 0 for no blocks.
 
