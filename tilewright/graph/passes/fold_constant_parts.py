@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.expr import dtypes
 from tilewright.expr.affine import bounds
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.evaluate import evaluate_compute
@@ -24,8 +25,8 @@ class FoldConstantParts:
     Before:  y[i, k] = x[i, k] * (w[k] / sqrt(m[k] + 1e-5))
     After:   const y.folded0[k]    y[i, k] = x[i, k] * y.folded0[k]
     Legal where every read of the part stays in range for all values of its loops, guards or not. The new constant is no
-    larger than the largest it is made from. Needs nothing before it. Afterwards no arithmetic on constants alone is
-    left, save where a guard or that size forbids folding it.
+    larger than the largest it is made from. Conversions to more bits stay: an instruction may do them. Needs nothing
+    before it. Afterwards no arithmetic on constants alone is left, save where a guard or that size forbids folding it.
     """
 
     name: ClassVar[str] = "fold-constant-parts"
@@ -42,7 +43,7 @@ def _folded(node: Compute, constants: dict[str, np.ndarray[Any, Any]]) -> Comput
 
     def rule(expr: Expr) -> Expr:
         nonlocal count
-        if isinstance(expr, Apply | Cast) and _may_fold(expr, constants):
+        if isinstance(expr, Apply | Cast) and not _is_widening(expr) and _may_fold(expr, constants):
             axes = _axes(expr)
             tensor = Tensor(f"{node.name}.folded{count}", tuple(axis.extent for axis in axes), expr.dtype)
             count += 1
@@ -56,6 +57,13 @@ def _folded(node: Compute, constants: dict[str, np.ndarray[Any, Any]]) -> Comput
 
     body = rule(node.body)
     return node if count == 0 else replace(node, body=body)
+
+
+def _is_widening(expr: Expr) -> bool:
+    """A conversion of a stored value to more bits: an instruction may do it, and the constant stays small."""
+    return (
+        isinstance(expr, Cast) and isinstance(expr.arg, Read) and dtypes.bits(expr.dtype) > dtypes.bits(expr.arg.dtype)
+    )
 
 
 def _may_fold(expr: Expr, constants: Constants) -> bool:

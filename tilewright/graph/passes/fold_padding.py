@@ -56,8 +56,7 @@ class FoldPadding:
             folded.add(pad.name)
             chosen = f"a border of {read.tensor.name}, {_words(border)}"
             decisions.append(Decision(f"padding {pad.name}", chosen, "all its readers find the border in memory"))
-        kept = [node for node in nodes if node.name not in folded]
-        kept[:0] = copies.values()
+        kept = (*copies.values(), *(node for node in nodes if node.name not in folded))
         return Rewritten(replace(state.graph, nodes=kept), borders, (*state.decisions, *decisions))
 
 
