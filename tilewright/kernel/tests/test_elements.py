@@ -159,7 +159,7 @@ def test_bitcast_of_scalars_and_tiles() -> None:
 
 def test_unknown_operations_are_named() -> None:
     op = arith.CmpfOp(constant(1.0, f32), constant(1.0, f32), "ogt")
-    with pytest.raises(InvalidProgram, match="arith.cmpf is not an operation of tile programs"):
+    with pytest.raises(InvalidProgram, match=r"arith\.cmpf is not an operation of tile programs"):
         evaluate(op, np.float32(1), np.float32(1))
 
 

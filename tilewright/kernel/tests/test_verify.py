@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,7 @@ def test_every_message_has_a_case() -> None:
         assert found, f"no case for {message!r}"
 
 
+@cache
 def _error(text: str) -> str:
     try:
         parse_module(whole(text))
