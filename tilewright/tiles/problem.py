@@ -1,0 +1,170 @@
+"""The expressions that a tile tree runs, and which of their loops are one loop (spec 1, section 3.1).
+
+Loops tied together by a tensor that one expression writes and another reads are one loop with one name. A consumer that
+reads a dimension through a sum (``h*2 + r``) *derives* the producer's loop: its range follows from the consumer's tile,
+halo included. A dimension read any other way (a constant, a gathered index, the same tensor transposed as well) must be
+whole before the consumer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import InvalidExpression
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
+
+LoopOf = tuple[str, str]  #: a loop of an expression: the name of what it writes, the name of the axis
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`computes` in topological order; `names` calls every loop; `derived` has those that follow from consumers' loops.
+
+    Of a derived loop it holds the indices by which consumers read it: (consumer, affine form over the consumer's axes).
+    Its own name is for tiles of the producer alone.
+    """
+
+    computes: tuple[Compute, ...]
+    names: Mapping[LoopOf, str]
+    derived: Mapping[LoopOf, tuple[tuple[str, Affine], ...]]
+
+    @classmethod
+    def of(cls, computes: Sequence[Compute]) -> Problem:
+        """Find out which loops are one. Raises InvalidExpression if the order is not topological or an extent open."""
+        producers: dict[str, Compute] = {}
+        for compute in computes:
+            for axis in compute.loops:
+                if not isinstance(axis.extent, int):
+                    message = f"{compute.name}: the extent of {axis.name} is not known"
+                    raise InvalidExpression(message, help="give a size")
+            later = [c.name for c in computes[len(producers) + 1 :]]
+            for tensor in compute.inputs():
+                if tensor.name in later or tensor.name == compute.name:
+                    raise InvalidExpression(f"{compute.name} reads {tensor.name}, which is not written before it")
+            if compute.name in producers:
+                raise InvalidExpression(f"{compute.name} is written twice")
+            producers[compute.name] = compute
+        return _Loops(computes, producers).problem()
+
+    def compute(self, op: str) -> Compute:
+        """The expression that writes `op`."""
+        return next(compute for compute in self.computes if compute.name == op)
+
+    def edges(self) -> Iterator[tuple[Compute, Compute]]:
+        """Every (producer, consumer), in the order of producers."""
+        for producer in self.computes:
+            for consumer in self.computes:
+                if producer.output in consumer.inputs():
+                    yield producer, consumer
+
+    def loops(self, op: str) -> frozenset[str]:
+        """The names of all loops that move an expression to other data, through derived loops too."""
+        return frozenset(name for axis in self.compute(op).loops for name in self.loops_of(op, axis.name))
+
+    def loops_of(self, op: str, axis: str) -> frozenset[str]:
+        """The names that advance one axis: its own, and those of the consumers' loops it is derived from."""
+        forms = self.derived.get((op, axis), ())
+        sources = {name for consumer, form in forms for a in form.terms for name in self.loops_of(consumer, a.name)}
+        return frozenset((self.names[op, axis], *sources))
+
+    def reductions(self, op: str) -> frozenset[str]:
+        """The names of an expression's reduction loops."""
+        return frozenset(self.names[op, axis.name] for axis in self.compute(op).reduce)
+
+    def follows(self, read: Read, consumer: Compute, dim: int) -> bool:
+        """Whether a consumer's tile needs only the matching tile of dimension `dim` of a producer's tensor."""
+        producer = self.compute(read.tensor.name)
+        place = (producer.name, producer.axes[dim].name)
+        if place in self.derived:
+            return True
+        axis = _plain(read.indices[dim])
+        return axis is not None and self.names[consumer.name, axis.name] == self.names[place]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor read or written, by name."""
+        return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
+
+
+def _plain(index: Expr) -> Axis | None:
+    return index if isinstance(index, Axis) else None
+
+
+class _Loops:
+    """Merges loops from the last consumer to the first producer."""
+
+    def __init__(self, computes: Sequence[Compute], producers: Mapping[str, Compute]) -> None:
+        self.computes, self.producers = computes, producers
+        self.groups: dict[LoopOf, list[LoopOf]] = {}
+        for compute in computes:
+            for axis in compute.loops:
+                self.groups[compute.name, axis.name] = [(compute.name, axis.name)]
+        self.derived: dict[LoopOf, tuple[tuple[str, Affine], ...]] = {}
+
+    def problem(self) -> Problem:
+        for producer in reversed(self.computes):
+            for dim, axis in enumerate(producer.axes):
+                self._connect(producer, dim, axis)
+        return Problem(tuple(self.computes), self._named(), self.derived)
+
+    def _connect(self, producer: Compute, dim: int, axis: Axis) -> None:
+        """Tie one dimension of a producer's tensor to the loops that read it."""
+        reads = [
+            (compute.name, read.indices[dim])
+            for compute in self.computes
+            for read in compute.reads()
+            if read.tensor == producer.output
+        ]
+        plain = [(name, loop.name) for name, index in reads if (loop := _plain(index)) is not None]
+        if len(plain) == len(reads) and not any(consumer in self.derived for consumer in plain):
+            for consumer in dict.fromkeys(plain):
+                self._merge((producer.name, axis.name), consumer)
+            return
+        forms = [(name, affine(index)) for name, index in reads]
+        sums = tuple((name, form) for name, form in forms if form is not None and form.terms)
+        if len(sums) == len(reads):
+            self.derived[producer.name, axis.name] = sums
+
+    def _merge(self, producer: LoopOf, consumer: LoopOf) -> None:
+        """One loop from now on, unless an expression would then walk two of its axes by it."""
+        a, b = self.groups[producer], self.groups[consumer]
+        if a is b or {op for op, _ in a} & {op for op, _ in b}:
+            return
+        joined = [*a, *b]
+        for loop in joined:
+            self.groups[loop] = joined
+
+    def _named(self) -> dict[LoopOf, str]:
+        """Each group has the name that its last expression uses, or ``expression.axis`` where that is ambiguous."""
+        names: dict[LoopOf, str] = {}
+        holders: dict[str, list[list[LoopOf]]] = {}
+        for compute in reversed(self.computes):
+            for axis in compute.loops:
+                group = self.groups[compute.name, axis.name]
+                if (compute.name, axis.name) in names:
+                    continue
+                name = axis.name
+                while not self._free(group, holders.get(name, [])):
+                    name = f"{compute.name}.{name}"
+                holders.setdefault(name, []).append(group)
+                names.update(dict.fromkeys(group, name))
+        return names
+
+    def _free(self, group: list[LoopOf], holders: list[list[LoopOf]]) -> bool:
+        """Whether a group may share a name with others: no expression is moved by both, and the extents agree."""
+        movers = self._moved(group)
+        return all(
+            not movers & self._moved(other) and self._extent(group[0]) == self._extent(other[0]) for other in holders
+        )
+
+    def _moved(self, group: list[LoopOf]) -> set[str]:
+        """The expressions that a loop advances: those that have it, and producers that derive a loop from it."""
+        found = {op for op, _ in group}
+        for (producer, axis), forms in self.derived.items():
+            if any((consumer, a.name) in group for consumer, form in forms for a in form.terms):
+                found |= self._moved(self.groups[producer, axis])
+        return found
+
+    def _extent(self, loop: LoopOf) -> object:
+        return next(axis.extent for axis in self.producers[loop[0]].loops if axis.name == loop[1])

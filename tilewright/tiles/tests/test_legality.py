@@ -1,0 +1,275 @@
+"""Legality and resources of tile trees: the worked example of the specification, and one tree per broken rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import InvalidExpression
+from tilewright.expr.text import parse_graph
+from tilewright.tiles import legality
+from tilewright.tiles.legality import check, violations
+from tilewright.tiles.notation import parse_tree
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Level, Resources, footprints, processing_elements, working_set
+from tilewright.tiles.tree import Tile, walk
+
+
+def problem(text: str) -> Problem:
+    return Problem.of(parse_graph(text).nodes)
+
+
+def attention(i: int = 64, l: int = 64, j: int = 32, k: int = 16) -> Problem:
+    """Operators A (i, l, k), B (i, l) and C (i, j, l) of section 2.5."""
+    return problem(f"""
+        input Q: f32[{i}, {k}]
+        input K: f32[{k}, {l}]
+        input V: f32[{l}, {j}]
+        X: f32[i:{i}, l:{l}] += Q[i, k] * K[k, l] over k:{k}
+        Y: f32[i:{i}, l:{l}] = tanh(X[i, l])
+        O: f32[i:{i}, j:{j}] += Y[i, l] * V[l, j] over l:{l}
+        output O
+    """)
+
+
+def worked_example(j2: int = 1) -> Tile:
+    """Eq. 3.2 and 3.3 with the factors of the numeric instance, i:2*4*8, l:2*4*8, j:j2*2*8, k:16."""
+    tree = parse_tree(f"""
+        @2 par i:2 {{ @2 for j:{j2}, l:2 {{ shar[
+            @1 par i:4 {{ @1 for l:4 {{ pipe[
+                @0 par i:8 {{ @0 for l:8, k:16 {{ op X }} }},
+                @0 par i:8 {{ @0 for l:8 {{ op Y }} }}] }} }},
+            @1 par i:4 {{ @1 for j:2, l:4 {{ @0 par i:8 {{ @0 for j:8, l:8 {{ op O }} }} }} }}] }} }}
+    """)
+    assert isinstance(tree, Tile)
+    return tree
+
+
+# Worked example -------------------------------------------------------------------------------------------------------
+
+
+def test_spec1_g26_processing_elements() -> None:
+    tree = worked_example(j2=2)
+    of = {path: processing_elements(node) for path, node in walk(tree)}
+    assert of[()] == 128
+    assert of[0, 0, 0] == 64  # T1_AB
+    assert of[0, 0, 1] == 32  # T1_C
+    assert of[0, 0, 0, 0, 0, 0] == of[0, 0, 0, 0, 0, 1] == of[0, 0, 1, 0, 0] == 8
+
+
+def test_spec1_g26_footprints() -> None:
+    subject, tree = attention(), worked_example(j2=2)
+    assert working_set(tree, subject, (0, 0, 0, 0, 0, 0)) == {"Q": 128, "K": 128, "X": 64}
+    assert working_set(tree, subject, (0, 0, 0)) == {"Q": 512, "K": 512, "Y": 1024}
+    assert working_set(tree, subject, (0, 0, 1)) == {"Y": 1024, "V": 512, "O": 512}
+    held, once = footprints(tree, subject), footprints(tree, subject, dedupe=True)
+    assert held[0, 0, 0, 0] == once[0, 0, 0, 0] == 448  # level 1, under Pipe
+    assert held[0,] == 4096  # level 2, under Shar
+    assert once[0,] == 3072
+
+
+def test_the_worked_example_is_legal_without_j2() -> None:
+    check(worked_example(j2=1), attention(j=16))
+
+
+def test_j2_recomputes_both_producers() -> None:
+    found = list(violations(worked_example(j2=2), attention()))
+    assert {type(error) for error in found} == {legality.Recomputation}
+    assert [error.message.split(" and ")[0] for error in found] == [
+        "L4 foreign loop: j:2 at 2 is no loop of X",
+        "L4 foreign loop: j:2 at 2 is no loop of Y",
+    ]
+    check(worked_example(j2=2), attention(), recompute=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "units"), [("shar", 70, 2), ("seq", 38, 2), ("pipe", 70, 3), ("para", 70, 3)]
+)
+def test_spec1_g27_scopes_combine(kind: str, held: int, units: int) -> None:
+    """Sections 5.4 and 5.7: M=8, L=6, K=4, N=5 with tiles of 4 and 2."""
+    subject = chain(8, 6, 4, 5)
+    tree = parse_tree(f"""@DRAM for m:2, l:3 {{ {kind}[
+        @L1 for m:4 {{ par l:2 {{ @L1 for k:4 {{ op C }} }} }}, @L1 for m:4, l:2, n:5 {{ op E }}] }}""")
+    assert footprints(tree, subject)[()] == held
+    assert processing_elements(tree) == units
+
+
+# Which loops are one --------------------------------------------------------------------------------------------------
+
+
+def chain(m: int = 8, l: int = 6, k: int = 4, n: int = 5) -> Problem:
+    return problem(f"""
+        input A: f32[{m}, {k}]
+        input B: f32[{k}, {l}]
+        input D: f32[{l}, {n}]
+        C: f32[m:{m}, l:{l}] += A[m, k] * B[k, l] over k:{k}
+        E: f32[m:{m}, n:{n}] += C[m, l] * D[l, n] over l:{l}
+        output E
+    """)
+
+
+def test_tied_loops_have_the_consumers_name() -> None:
+    subject = problem("""
+        input A: f32[8, 4]
+        input B: f32[4, 6]
+        input D: f32[6, 5]
+        C: f32[i:8, j:6] += A[i, k] * B[k, j] over k:4
+        E: f32[m:8, n:5] += C[m, k] * D[k, n] over k:6
+        output E
+    """)
+    assert subject.names["C", "i"] == subject.names["E", "m"] == "m"
+    assert subject.names["C", "j"] == subject.names["E", "k"] == "k"  # the sum of E walks the columns of C
+    assert subject.names["C", "k"] == "C.k"  # k is taken inside C
+    assert subject.loops("C") == {"m", "k", "C.k"}
+    assert subject.reductions("E") == {"k"}
+
+
+CONVOLUTIONS = """
+    input I: f32[3, 10, 10]
+    input W1: f32[4, 3, 3, 3]
+    input W2: f32[5, 4, 3, 3]
+    F: f32[c:4, y:8, x:8] += I[ic, y + r, x + s] * W1[c, ic, r, s] over ic:3, r:3, s:3
+    G: f32[o:5, h:6, w:6] += F[c, h + r, w + s] * W2[o, c, r, s] over c:4, r:3, s:3
+    output G
+"""
+
+
+def test_windows_derive_the_producers_loops() -> None:
+    subject = problem(CONVOLUTIONS)
+    assert set(subject.derived) == {("F", "y"), ("F", "x")}
+    assert subject.names["F", "r"] == "F.r"
+    assert subject.loops_of("F", "y") == {"y", "h", "r"}
+
+
+def test_a_derived_range_has_a_halo_and_is_exempt_from_coverage() -> None:
+    subject = problem(CONVOLUTIONS)
+    tree = parse_tree("""@DRAM for h:3, w:2 { shar[
+        @L1 for c:4, ic:3, F.r:3, F.s:3 { op F }, @L1 for o:5, h:2, w:3, c:4, r:3, s:3 { op G }] }""")
+    check(tree, subject)
+    # 2 rows of G need 4 rows of F and these 6 of I; 3 columns need 5, and 7.
+    assert working_set(tree, subject, (0, 0)) == {"I": 3 * 6 * 7, "W1": 108, "F": 4 * 4 * 5}
+    assert working_set(tree, subject, (0, 1)) == {"F": 4 * 4 * 5, "W2": 180, "G": 5 * 2 * 3}
+    assert working_set(tree, subject) == {"I": 300, "W1": 108, "W2": 180, "G": 180}
+
+
+def test_a_transposed_read_needs_the_whole_producer() -> None:
+    subject = problem("""
+        input A: f32[4, 4]
+        P: f32[i:4, j:4] = exp(A[i, j])
+        S: f32[i:4, j:4] = P[i, j] + P[j, i]
+        output S
+    """)
+    leaves = "@L1 for i:{0}, j:4 {{ op P }}, @L1 for i:{0}, j:4 {{ op S }}"
+    check(parse_tree(f"@DRAM for i:1 {{ seq[{leaves.format(4)}] }}"), subject)
+    with pytest.raises(legality.IncompleteProducer, match="reads other elements of P along i"):
+        check(parse_tree(f"@DRAM for i:4 {{ seq[{leaves.format(1)}] }}"), subject)
+
+
+def test_expressions_come_in_topological_order() -> None:
+    nodes = parse_graph("input A: f32[4]\nB: f32[i:4] = A[i]\nC: f32[i:4] = B[i]\noutput C\n").nodes
+    with pytest.raises(InvalidExpression, match="C reads B, which is not written before it"):
+        Problem.of(nodes[::-1])
+    with pytest.raises(InvalidExpression, match="B is written twice"):
+        Problem.of([nodes[0], nodes[0]])
+
+
+# One broken rule each -------------------------------------------------------------------------------------------------
+
+SOFTMAX = """
+    input S: f32[8, 16]
+    M: f32[i:8] max= S[i, l] over l:16
+    E: f32[i:8, l:16] = exp(S[i, l] - M[i])
+    T: f32[i:8] += E[i, l] over l:16
+    P: f32[i:8, l:16] = E[i, l] / T[i]
+    output P
+"""
+GEMM = "input A: f32[8, 4]\ninput B: f32[4, 6]\nC: f32[m:8, n:6] += A[m, k] * B[k, n] over k:4\noutput C\n"
+PAIR = "input A: f32[8]\nB: f32[i:8] = exp(A[i])\nC: f32[i:8] = exp(B[i])\noutput C\n"
+MACHINE = Resources((Level("DRAM"), Level("L1", 256), Level("REG", 64, reduce=True)), units=16)
+
+
+@pytest.mark.parametrize(
+    ("expressions", "tree", "error", "message", "help"),
+    [
+        (GEMM, "@DRAM for m:2, n:6 { @L1 for m:3, k:4 { op C } }", legality.WrongCoverage,
+         "loop m of C has extent 8, but factors 2@DRAM*3@L1 = 6", "make m at L1 4 instead of 3"),
+        (GEMM, "@DRAM for m:3, n:6 { @L1 for m:3, k:4 { op C } }", legality.WrongCoverage,
+         "factors 3@DRAM*3@L1 = 9", "use factors of m whose product is 8 or allow imperfect factors"),
+        (GEMM, "@DRAM for m:8, n:6 { op C }", legality.WrongCoverage,
+         "loop k of C has extent 4, but factors none", "add k:4 to a tile around it"),
+        (GEMM, "@DRAM for m:3, n:?, k:? { op C }", legality.WrongCoverage,
+         "loop m of C has extent 8, but factors 3@DRAM", "make m at DRAM 8 instead of 3"),
+        (GEMM, "@DRAM for m:8, n:6, k:4 { op D }", legality.WrongCoverage,
+         "op D is no expression here", "one of C"),
+        (PAIR, "@DRAM for i:8 { op C }", legality.WrongCoverage, "no leaf computes B", "op B before its consumers"),
+        (PAIR, "seq[@L1 for i:8 { op B }, @L1 for i:8 { op C }, @L1 for i:8 { op C }]", legality.WrongCoverage,
+         "op C is computed by 2 leaves", "keep one"),
+        (PAIR, "@DRAM for i:2 { seq[@L1 for i:4 { op C }, @L1 for i:4 { op B }] }", legality.WrongOrder,
+         "C stands before B, whose result it reads", "put the child with B before the child with C"),
+        (PAIR, "@DRAM for i:2 { para[@L1 for i:4 { op B }, @L1 for i:4 { op C }] }", legality.DependentPara,
+         "children 0 and 1 of para depend on each other: C needs B", "use pipe"),
+        (PAIR, "@DRAM par i:2 { pipe[@L1 for i:4 { op B }, @L1 for i:4 { op C }] }", legality.MisplacedPipe,
+         "pipe stands directly inside par i:2 at DRAM", "put par i:2 into each of its 2 children"),
+        (SOFTMAX, """@DRAM for i:8, l:4 { shar[@L1 for l:4 { op M }, @L1 for l:4 { op E },
+         @L1 for l:4 { op T }, @L1 for l:4 { op P }] }""", legality.SplitSoftmax,
+         "l:4 at DRAM surrounds M and E, which needs the max over all of l", "running maximum and sum"),
+        (PAIR, "@DRAM for i:2 { @L3 for i:2 { seq[@REG for i:2 { op B }, @REG for i:2 { op C }] } }",
+         legality.TooLarge, "level L3 does not exist", "from the outside in: DRAM, L1, REG"),
+        (GEMM, "@L1 for m:8 { @DRAM for n:6, k:4 { op C } }", legality.TooLarge, "level DRAM lies outside L1", "DRAM"),
+        (GEMM, "@DRAM par m:8 { par n:6 { @L1 for k:4 { op C } } }", legality.TooLarge,
+         "keeps 48 units busy, the machine has 16", "3 times smaller"),
+        (GEMM, "@DRAM for n:1 { @L1 for m:8, n:6, k:4 { op C } }", legality.TooLarge,
+         "one step of n:1 at DRAM keeps 416 bytes in L1, which holds 256", "2 times smaller"),
+        (GEMM, "@DRAM for m:8, n:6 { @L1 par k:4 { op C } }", legality.SpatialReduction,
+         "par k:4 at L1 reduces C across units, which L1 cannot", "bind k as for, or put it at REG"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule(expressions: str, tree: str, error: type, message: str, help: str) -> None:
+    with pytest.raises(error) as raised:
+        check(parse_tree(tree), problem(expressions), resources=MACHINE)
+    assert raised.value.message.startswith(f"{raised.value.rule}: ")
+    assert message in raised.value.message
+    assert help in raised.value.help
+
+
+def test_spec1_g40_two_products_and_a_softmax() -> None:
+    subject = chain()
+    good = "@DRAM for m:2, l:3 { shar[@L1 for m:4, l:2, k:4 { op C }, @L1 for m:4, l:2, n:5 { op E }] }"
+    check(parse_tree(good), subject)
+    split = "@DRAM for m:2, k:2 { shar[@L1 for m:4, l:6, k:2 { op C }, @L1 for m:4, l:6, n:5 { op E }] }"
+    with pytest.raises(legality.IncompleteProducer, match="k:2 at DRAM surrounds C and E, which would read C before"):
+        check(parse_tree(split), subject)
+    again = "@DRAM for m:2, n:5 { shar[@L1 for m:4, l:6, k:4 { op C }, @L1 for m:4, l:6 { op E }] }"
+    with pytest.raises(legality.Recomputation, match="n:5 at DRAM is no loop of C and would compute it 5 times"):
+        check(parse_tree(again), subject)
+    check(parse_tree(again), subject, recompute=True)
+
+
+def test_rows_of_a_softmax_may_be_tiled() -> None:
+    passes = ", ".join(f"@L1 for l:16 {{ op {op} }}" for op in "METP")
+    check(parse_tree(f"@DRAM par i:8 {{ seq[{passes}] }}"), problem(SOFTMAX))
+
+
+def test_what_machines_allow_is_legal() -> None:
+    tree = "@DRAM par m:4 { @DRAM for m:2, n:6 { @L1 for k:1 { @REG par k:4 { op C } } } }"
+    check(parse_tree(tree), problem(GEMM), resources=MACHINE)
+
+
+def test_imperfect_factors_cover_with_clipped_edges() -> None:
+    tree = parse_tree("@DRAM for m:3, n:6 { @L1 for m:3, k:4 { op C } }")
+    check(tree, problem(GEMM), imperfect=True)
+    short = parse_tree("@DRAM for m:2, n:6 { @L1 for m:3, k:4 { op C } }")
+    with pytest.raises(legality.WrongCoverage, match="= 6") as raised:
+        check(short, problem(GEMM), imperfect=True)
+    assert raised.value.help == "make m at L1 4 instead of 3"
+    # Slices end where tensors end.
+    assert working_set(parse_tree("@DRAM for m:3, n:2, k:1 { op C }"), problem(GEMM)) == {"A": 3, "B": 2, "C": 6}
+    assert working_set(tree, problem(GEMM)) == {"A": 32, "B": 24, "C": 48}
+
+
+def test_open_factors_break_nothing() -> None:
+    check(parse_tree("@DRAM for m:?, n:3 { @L1 for m, k, n:2 { op C } }"), problem(GEMM))
+
+
+def test_para_of_independent_children() -> None:
+    subject = problem("input A: f32[8]\nB: f32[i:8] = exp(A[i])\nC: f32[i:8] = tanh(A[i])\noutput B\noutput C\n")
+    check(parse_tree("@DRAM for i:2 { para[@L1 for i:4 { op B }, @L1 for i:4 { op C }] }"), subject)

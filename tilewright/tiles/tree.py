@@ -1,0 +1,306 @@
+"""The tile tree: loops around expressions, memory level by memory level. A small immutable value.
+
+A tree is a `Tile` or a `Scope`. A tile walks an ordered loop nest, outermost first, over data that lies in memory level
+`level`; one step of its temporal loops has its slices one level further in. A scope runs several children, which is
+what fusion means. A leaf names the expression that one step of the innermost tile computes; a leaf with a
+`MicroKernelRef` hands that step to an opaque kernel, whose loops nobody may change.
+
+Loops have the name of the expression loop that they advance; `problem.Problem` says which loops of which expression
+go by one name. Two tiles may own loops of one name: they are different loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any, Literal, TypeVar
+
+from tilewright.errors import CompileError
+
+Path = tuple[int, ...]  #: where a node stands: the number of the child taken at each node from the root
+
+
+class InvalidTree(CompileError):
+    """A tile tree that is none: malformed text or JSON, a loop without a name, a scope without children."""
+
+    code = "invalid-tree"
+
+
+class Binding(Enum):
+    """Who runs the iterations of a tile's loops: distinct units at once, or one in turn. The value is the keyword."""
+
+    SP = "par"
+    TP = "for"
+
+
+class Kind(Enum):
+    """How siblings share units, memory and time (spec 1, section 2.3). The value is the keyword."""
+
+    SEQ = "seq"  # in turn; a child's memory is free again after it
+    SHAR = "shar"  # in turn; the memory is divided, so that slices stay
+    PARA = "para"  # at the same time, independent
+    PIPE = "pipe"  # at the same time, each a step behind its predecessor
+
+
+SIMULTANEOUS = (Kind.PARA, Kind.PIPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of a tile: what it advances, and in how many steps; no factor: a search has yet to choose it."""
+
+    name: str
+    factor: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidTree("a loop has no name", help="give the name of the expression loop that it advances")
+        if self.factor is not None and self.factor < 1:
+            raise InvalidTree(f"loop {self.name} has factor {self.factor}", help="a factor of 1 or more, or None")
+
+    def __str__(self) -> str:
+        return f"{self.name}:{'?' if self.factor is None else self.factor}"
+
+    @property
+    def trips(self) -> int:
+        """Steps of the loop; 1 while its factor is open."""
+        return 1 if self.factor is None else self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand of a micro-kernel: a tensor of its `semantics`, and what the kernel does with it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    access: Literal["read", "write", "accumulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroKernelRef:
+    """An opaque leaf: what a kernel computes (`semantics`, a statement of tensor expressions), how much of each loop.
+
+    `quantum` lists the loops of the tree that the kernel runs inside, with their extents in one call. Kernels of one
+    name in one tree are the same kernel.
+    """
+
+    name: str
+    semantics: str
+    operands: tuple[Operand, ...]
+    quantum: tuple[Loop, ...]
+
+    def __post_init__(self) -> None:
+        for loop in self.quantum:
+            if loop.factor is None:
+                raise InvalidTree(f"micro-kernel {self.name}: the extent of {loop.name} is open", help="give a number")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One expression, by the name of the tensor it writes, computed by `kernel` where that is given."""
+
+    op: str
+    kernel: MicroKernelRef | None = None
+
+    def __post_init__(self) -> None:
+        if not self.op:
+            raise InvalidTree("a leaf has no name", help="give the name of an expression")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A loop nest at one memory level around one child; all its loops have one binding."""
+
+    level: str
+    loops: tuple[Loop, ...]
+    child: Tile | Scope | Leaf
+    binding: Binding = Binding.TP
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loops", tuple(self.loops))
+        if not re.fullmatch(r"[A-Za-z0-9_]+", self.level):
+            raise InvalidTree(f"a tile is at level {self.level!r}", help="letters, digits and _, as DRAM, L2 or 0")
+        names = [loop.name for loop in self.loops]
+        if not names:
+            raise InvalidTree(f"a tile at {self.level} has no loops", help="give at least one, of factor 1 if need be")
+        if len(set(names)) != len(names):
+            raise InvalidTree(
+                f"a tile at {self.level} has two loops of one name: {', '.join(names)}",
+                help="split the tile in two of the same level",
+            )
+
+    @property
+    def trips(self) -> int:
+        """Steps of all loops together."""
+        return prod(loop.trips for loop in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Siblings and how they run."""
+
+    kind: Kind
+    children: tuple[Tile | Scope, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "children", tuple(self.children))
+        if not self.children:
+            raise InvalidTree(f"{self.kind.value} has no children", help="give at least one tree")
+        for child in self.children:
+            if isinstance(child, Leaf):
+                raise InvalidTree(f"{self.kind.value} holds op {child.op} itself", help="put a tile around it")
+
+
+Node = Tile | Scope | Leaf
+TileTree = Tile | Scope
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly below, in order."""
+    if isinstance(node, Tile):
+        return (node.child,)
+    return node.children if isinstance(node, Scope) else ()
+
+
+def walk(tree: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    """Every node with its path, parents first, left to right."""
+    yield path, tree
+    for number, child in enumerate(children(tree)):
+        yield from walk(child, (*path, number))
+
+
+def node_at(tree: Node, path: Path) -> Node:
+    """The node that `path` leads to."""
+    for number in path:
+        tree = children(tree)[number]
+    return tree
+
+
+def ancestors(tree: Node, path: Path) -> tuple[tuple[Path, Node], ...]:
+    """The nodes above `path` with their paths, root first."""
+    return tuple((path[:depth], node_at(tree, path[:depth])) for depth in range(len(path)))
+
+
+def leaves(tree: Node) -> tuple[tuple[Path, Leaf], ...]:
+    """Every leaf with its path, left to right."""
+    return tuple((path, node) for path, node in walk(tree) if isinstance(node, Leaf))
+
+
+def kernels(tree: Node) -> dict[str, MicroKernelRef]:
+    """The micro-kernels of a tree by name: what `notation.parse_tree` needs beside the text."""
+    return {leaf.kernel.name: leaf.kernel for _, leaf in leaves(tree) if leaf.kernel is not None}
+
+
+def same_path(a: Path, b: Path) -> Path:
+    """The path of the lowest common ancestor of two nodes."""
+    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:length]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+DEEPEST = 100  #: levels of a tree in text or JSON; deeper ones are refused before they exhaust the stack
+
+
+def to_json(tree: Node) -> dict[str, Any]:
+    """A tree as dicts, lists, strings and numbers, for the tuning database."""
+    if isinstance(tree, Tile):
+        loops = [[loop.name, loop.factor] for loop in tree.loops]
+        return {"level": tree.level, tree.binding.value: loops, "child": to_json(tree.child)}
+    if isinstance(tree, Scope):
+        return {tree.kind.value: [to_json(child) for child in tree.children]}
+    if tree.kernel is None:
+        return {"op": tree.op}
+    kernel = {
+        "name": tree.kernel.name,
+        "semantics": tree.kernel.semantics,
+        "operands": [[o.name, list(o.shape), o.dtype, o.access] for o in tree.kernel.operands],
+        "quantum": [[loop.name, loop.factor] for loop in tree.kernel.quantum],
+    }
+    return {"op": tree.op, "kernel": kernel}
+
+
+def from_json(value: Any, *, where: str = "") -> TileTree:
+    """The tree that `to_json` wrote. Raises InvalidTree for everything else."""
+    node = _node(value, where, 0)
+    if isinstance(node, Leaf):
+        raise InvalidTree(f"the tree is op {node.op} alone", where=where, help="put a tile around it")
+    return node
+
+
+def _node(value: Any, where: str, depth: int) -> Node:
+    """One node; `where` grows into the path of the value at fault."""
+    _require(depth <= DEEPEST, where, f"the tree is more than {DEEPEST} levels deep")
+    _require(isinstance(value, dict), where, f"a node is {_shown(value)}, not an object")
+    keys = set(value)
+    for binding in Binding:
+        if keys == {"level", binding.value, "child"}:
+            _require(isinstance(value["level"], str), where, f"a level is {_shown(value['level'])}, not text")
+            loops = _list(value[binding.value], f"{where}.{binding.value}", _loop)
+            return Tile(value["level"], loops, _node(value["child"], f"{where}.child", depth + 1), binding)
+    for kind in Kind:
+        if keys == {kind.value}:
+            nodes = _list(value[kind.value], f"{where}.{kind.value}", lambda v, at: _node(v, at, depth + 1))
+            return Scope(kind, tuple(_inner(node) for node in nodes))
+    if keys in ({"op"}, {"op", "kernel"}):
+        _require(isinstance(value["op"], str), where, f"an op is {_shown(value['op'])}, not a name")
+        return Leaf(value["op"], _kernel(value["kernel"], f"{where}.kernel") if "kernel" in value else None)
+    raise InvalidTree(
+        f"a node has the keys {', '.join(sorted(map(str, keys))) or '(none)'}",
+        where=where,
+        help="level, for or par, child; or seq, shar, para or pipe; or op and perhaps kernel",
+    )
+
+
+def _inner(node: Node) -> TileTree:
+    if isinstance(node, Leaf):
+        raise InvalidTree(f"a scope holds op {node.op} itself", help="put a tile around it")
+    return node
+
+
+def _kernel(value: Any, where: str) -> MicroKernelRef:
+    fields = {"name", "semantics", "operands", "quantum"}
+    _require(isinstance(value, dict) and set(value) == fields, where, f"a kernel has the keys {sorted(fields)}")
+    for key in ("name", "semantics"):
+        _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
+    operands = _list(value["operands"], f"{where}.operands", _operand)
+    return MicroKernelRef(
+        value["name"], value["semantics"], operands, _list(value["quantum"], f"{where}.quantum", _loop)
+    )
+
+
+def _operand(value: Any, where: str) -> Operand:
+    right = isinstance(value, list) and len(value) == 4 and all(isinstance(value[n], str) for n in (0, 2, 3))
+    _require(right and value[3] in ("read", "write", "accumulate"), where, f"an operand is {_shown(value)}")
+    return Operand(value[0], _list(value[1], where, _extent), value[2], value[3])
+
+
+def _loop(value: Any, where: str) -> Loop:
+    _require(
+        isinstance(value, list) and len(value) == 2 and isinstance(value[0], str), where, f"a loop is {_shown(value)}"
+    )
+    return Loop(value[0], None if value[1] is None else _extent(value[1], where))
+
+
+def _extent(value: Any, where: str) -> int:
+    _require(type(value) is int and 1 <= value < 1 << 62, where, f"an extent is {_shown(value)}, not a number from 1")
+    return int(value)
+
+
+def _list(value: Any, where: str, read: Callable[[Any, str], _T]) -> tuple[_T, ...]:
+    _require(isinstance(value, list), where, f"{_shown(value)} is no list")
+    return tuple(read(item, f"{where}[{number}]") for number, item in enumerate(value))
+
+
+def _require(condition: bool, where: str, message: str) -> None:
+    if not condition:
+        raise InvalidTree(message, where=where, help="write it with to_json")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
