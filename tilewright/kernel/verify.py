@@ -25,12 +25,12 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, StoreOp
+from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, PrefetchOp, StoreOp
 from tilewright.kernel.elements import ELEMENT
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
-VIEW_OPERAND = {LoadOp: 0, StoreOp: 1, GatherOp: 0}
+VIEW_OPERAND = {LoadOp: 0, StoreOp: 1, GatherOp: 0, PrefetchOp: 0}
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None) -> None:
