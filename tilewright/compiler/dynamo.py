@@ -212,7 +212,7 @@ def _compiled(gm: Any, inputs: Sequence[Any], constants: Sequence[int], settings
 
 @dataclass(frozen=True)
 class _Fresh:
-    """A result in memory of its own, with the strides that eager mode would give it; none if it is contiguous."""
+    """A result in memory of its own, with the strides that eager mode would give it; none if row-major."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -254,7 +254,8 @@ def _results(gm: Any, inputs: Sequence[Any]) -> list[tuple[Any, Form]]:
         elif value.untyped_storage()._cdata in owned:
             results.append((node, _VIEW))
         else:
-            strides = None if value.is_contiguous() else tuple(value.stride())
+            plain = value.is_contiguous() or 0 in value.stride()  # an expanded result cannot be written to as it is
+            strides = None if plain else tuple(value.stride())
             results.append((node, _Fresh(tuple(value.shape), strides)))
             fresh.append(value)
     for position, value in enumerate(fresh):

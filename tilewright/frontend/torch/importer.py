@@ -47,13 +47,6 @@ def import_fx(module: Any, example_inputs: Sequence[Any], *, constants: Collecti
     return _Import(program, name or type(module).__name__, values).run()
 
 
-def unsupported_operators(program: Any) -> list[str]:
-    """Names of the operators of an exported program that have no importer."""
-    table = load_all()
-    found = {str(n.target) for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem}
-    return sorted(found - table.keys())
-
-
 class _Failed:
     """Stands for the results of a node that was not imported."""
 

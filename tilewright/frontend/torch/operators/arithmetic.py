@@ -234,7 +234,7 @@ def expm1_of(v: Expr) -> Expr:
 # Copies and conversions -----------------------------------------------------------------------------------------
 
 
-@aten("aten.alias.default", "aten.detach.default", "aten.detach_.default", "aten.contiguous.default")
+@aten("aten.alias.default", "aten.detach.default", "aten.contiguous.default")
 @aten("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.clone.default")
 def same(call: Call, x: Tensor, memory_format: Any = None) -> Tensor:
     return x

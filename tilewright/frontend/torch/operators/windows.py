@@ -236,5 +236,6 @@ for _rank in (1, 2, 3):
     aten(f"aten.max_pool{_rank}d_with_indices.default")(partial(_max_pool_indices, rank=_rank))
     aten(f"aten.avg_pool{_rank}d.default")(partial(_avg_pool, rank=_rank))
     aten(f"aten.adaptive_avg_pool{_rank}d.default")(partial(_adaptive_avg_pool, rank=_rank))
-    aten(f"aten._adaptive_avg_pool{_rank}d.default")(partial(_adaptive_avg_pool, rank=_rank))
+    if _rank > 1:
+        aten(f"aten._adaptive_avg_pool{_rank}d.default")(partial(_adaptive_avg_pool, rank=_rank))
     aten(f"aten.adaptive_max_pool{_rank}d.default")(partial(_adaptive_max_pool, rank=_rank))

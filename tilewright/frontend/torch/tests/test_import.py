@@ -147,6 +147,14 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         import_module(object(), ())
 
 
+def test_importers_are_of_operators_that_exist() -> None:
+    from tilewright.frontend.torch.registry import load_all
+
+    for name in load_all():
+        _, packet, overload = name.split(".")
+        assert overload in getattr(torch.ops.aten, packet).overloads(), name
+
+
 def test_element_types_there_and_back() -> None:
     for name in ("f32", "f64", "f16", "bf16", "bool", "i8", "i16", "i32", "i64", "u8"):
         assert dtype_of(torch_dtype(name)) == name
