@@ -151,7 +151,7 @@ def _check_inference(gm: Any, example_inputs: Sequence[Any]) -> None:
 
     for node, value in zip(_placeholders(gm), example_inputs, strict=True):
         if not isinstance(value, torch.Tensor) or _is_symbolic(node.meta.get("example_value")):
-            raise Unsupported(f"{node.name} has a symbolic shape or is one", help="torch.compile(…, dynamic=False)")
+            raise Unsupported(f"its shapes are symbolic ({node.name})", help="torch.compile(…, dynamic=False)")
         if value.device.type != "cpu":
             raise Unsupported(f"{node.name} is on {value.device}", help="tensors on the CPU")
     tensors = [*example_inputs, *gm.parameters()]

@@ -153,7 +153,7 @@ def test_numbers_of_other_types() -> None:
     ("reason", "make", "grad", "dynamic"),
     [
         (r"gradients are wanted\n.*no_grad\(\)", network, True, False),
-        ("has a symbolic shape", network, False, True),
+        ("its shapes are symbolic", network, False, True),
         ("changes a tensor in place that outlives the call", lambda: network().train(), False, False),
         (r"(?s)2 nodes:.*_fft_r2c.*view_as_real", lambda: lambda x: torch.fft.fft(x).real, False, False),
         (r"aten\.randn_like.*no importer|aten\.rand", lambda: lambda x: x + 0 * torch.rand_like(x), False, False),
