@@ -110,13 +110,14 @@ class _Passes:
         self.kept: dict[str, Value] = {}  # values per outer point
         self.stored: set[str] = set()  # names whose row buffer is filled
         self.passes = 0  # begun so far
+        self.alternative = False  # the last pass begun was in a branch
         self.pending: set[str] = set()  # names whose row buffer the current pass fills
         self.vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
         self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
 
     def run(self) -> None:
         if not self.nest.inner:
-            self._prefetch(self._outer_emitter(), {})
+            self._prefetch(self._outer_emitter(), {}, 0)
         for node in self.nest.nodes:
             if node.accum is not None:
                 self.kept[node.tensor.name] = self._reduce(node)
@@ -273,7 +274,8 @@ class _Passes:
         `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
         """
         self.pending = set()
-        self.passes += 1
+        self.passes += 1 if certain or not self.alternative else 0  # two versions of a pass count once
+        self.alternative = not certain
         carried = self._sweep_axis(list(self.nest.inner), {}, {}, body, initial)
         if certain:
             self.stored |= self.pending
@@ -329,20 +331,21 @@ class _Passes:
         emitter.provided = {
             name: (lambda read, name=name: self._provide(name, emitter, where)) for name in (*self.nodes, *self.kept)
         }
-        if self.passes == self.schedule.prefetch_pass + 1:
-            self._prefetch(emitter, where)
+        if self.passes - 1 in self.schedule.prefetch_passes:
+            self._prefetch(emitter, where, self.schedule.prefetch_passes.index(self.passes - 1))
         return body(emitter, where, carried)
 
-    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> None:
-        """Ask for what the streamed tensors hold some elements ahead of this step."""
+    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], turn: int) -> None:
+        """Ask for what the streamed tensors hold some elements ahead of this step: the share of this turn."""
         for name, distance in self.schedule.prefetch.items():
             index = next(
                 r.indices[0] for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name
             )
             form = affine(substitute(self._here(index), where))
             assert form is not None
-            ahead = Affine(form.constant + distance, form.terms)
-            size = emitter.extents[-1] * dtypes.size_bytes(self._tensor(name).dtype)
+            share = -(-emitter.extents[-1] // len(self.schedule.prefetch_passes))
+            ahead = Affine(form.constant + distance + turn * share, form.terms)
+            size = share * dtypes.size_bytes(self._tensor(name).dtype)
             self.builder.insert(tile.PrefetchOp(self.memory[name], self.builder.affine(ahead, emitter.loops), size))
 
     def _tensor(self, name: str) -> Tensor:

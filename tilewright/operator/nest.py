@@ -65,7 +65,7 @@ class NestSchedule:
 
     `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop is
     dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each streamed
-    tensor is asked for, in the pass number `prefetch_pass`.
+    tensor is asked for, each of `prefetch_passes` asks for its share of every step.
     """
 
     vector: str = ""
@@ -75,7 +75,7 @@ class NestSchedule:
     blocks: Mapping[str, int] = field(default_factory=dict)
     nontemporal: tuple[str, ...] = ()
     prefetch: Mapping[str, int] = field(default_factory=dict)
-    prefetch_pass: int = 0
+    prefetch_passes: tuple[int, ...] = (0,)
     lanes: int = 16
 
 

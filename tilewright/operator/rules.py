@@ -314,11 +314,11 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int], int]:
+def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int], tuple[int, ...]]:
     """Which tensors to ask for ahead, how many elements, and in which pass.
 
     Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead. Several passes
-    over a row ask for the next row in the second one, so that it arrives while this row is computed on.
+    over a row ask for the next row in all but the first, so that it arrives while this row is computed on and written.
     """
     last = machine.caches[-1].bytes
     found: dict[str, int] = {}
@@ -338,7 +338,7 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int],
                     found[read.tensor.name] = row
             else:
                 found[read.tensor.name] = PREFETCH_BYTES // dtypes.size_bytes(read.tensor.dtype)
-    return found, 1 if rows and passes > 1 else 0
+    return found, tuple(range(1, passes)) if rows and passes > 1 else (0,)
 
 
 def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:
