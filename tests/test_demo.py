@@ -9,7 +9,7 @@ import pytest
 for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 
-from examples import demo
+from examples import demo  # noqa: E402
 
 
 def test_demo_is_right_and_shows_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
