@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.decision import Decision, Refusal
-from tilewright.expr.core import Axis, Compute, Const, Expr, walk
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, transform
+from tilewright.graph.passes.inline_maps import reads_own_points
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _take_products(graph: Graph, is_product: Callable[[Compute], bool], taken: d
             reason = _refuse_epilogue(node, epilogue, taken)
             if reason is None:
                 chosen = Decision(subject, f"with {epilogue.name}", "its only consumer reads it point by point")
-                group = Group("product", (node, epilogue), stored=(epilogue.name,), decision=chosen)
+                group = Group("product", _aligned(node, epilogue), stored=(epilogue.name,), decision=chosen)
                 taken[node.name] = taken[epilogue.name] = group
                 continue
             refusal = (Refusal(f"with {epilogue.name}", reason),)
@@ -81,17 +82,23 @@ def _refuse_epilogue(node: Compute, reader: Compute, taken: dict[str, Group]) ->
         return "it reduces"
     if reader.name in taken:
         return "it is the epilogue of a later product"
-    if reader.output.shape != node.output.shape:
-        return f"its shape {reader.output.shape} differs from {node.output.shape}"
-    for read in reader.reads():
-        if read.tensor == node.output and read.indices != tuple(reader.axes):
-            unit = all(
-                index == axis or (axis.extent == 1 and isinstance(index, Const))
-                for index, axis in zip(read.indices, reader.axes, strict=True)
-            )
-            if not unit:
-                return "it reads the product at other points than it writes"
+    if not reads_own_points(reader, node.output):
+        return "it reads the product at other points than it writes"
     return None
+
+
+def _aligned(node: Compute, reader: Compute) -> tuple[Compute, Compute]:
+    """A product and its epilogue over the same dimensions: dimensions of extent 1 are those of the epilogue."""
+    if node.output.shape == reader.output.shape:
+        return node, reader
+    live = iter([axis for axis in node.axes if axis.extent != 1])
+    axes = tuple(Axis(f"u{dim}", 1) if axis.extent == 1 else next(live) for dim, axis in enumerate(reader.axes))
+    output = replace(node.output, shape=reader.output.shape)
+    unit = {axis: Const(0, "i64") for axis in node.axes if axis.extent == 1}
+    body = transform(
+        reader.body, lambda e: output[reader.axes] if isinstance(e, Read) and e.tensor == node.output else None
+    )
+    return replace(node, output=output, axes=axes, body=substitute(node.body, unit)), replace(reader, body=body)
 
 
 def _single(node: Compute) -> Group:

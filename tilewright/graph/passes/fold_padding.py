@@ -18,10 +18,10 @@ class FoldPadding:
 
     Before:  P[c, p] = p - 1 >= 0 and p - 1 < 8 ? X[c, p - 1] : 0.0    Y[c, p] += P[c, p + r] * W[r]
     After:   Y[c, p] += X[c, p + r - 1] * W[r]    X stored with one 0.0 before and after its second dimension
-    An input X is copied first, since it has no room. Legal when a node writes X, neither X nor P is an output, and X has no border of another value: the readers of P
-    then find in the border what the guard gave them. Needs maps inlined, so that only readers of windows are left.
-    Afterwards the graph reads outside of shapes, which only storage with these borders allows; no pass that assumes
-    otherwise may follow.
+    Legal when neither X nor P is an output, and X has no border of another value: the readers of P then find in the
+    border what the guard gave them. An input is copied into a tensor with a border first. Needs maps inlined, so that
+    only readers of windows are left. Afterwards the graph reads outside of shapes, which only storage with these
+    borders allows; no pass that assumes otherwise may follow.
     """
 
     name: ClassVar[str] = "fold-padding"
@@ -61,7 +61,7 @@ class FoldPadding:
 
 
 def _copied(read: Read, copies: dict[str, Compute]) -> Read:
-    """The same read of a copy of an input: an input has no room for a border, its copy (which also relays it out) has."""
+    """The same read of a copy of an input, which, unlike the input, has room for a border."""
     source = read.tensor
     if source.name not in copies:
         axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))

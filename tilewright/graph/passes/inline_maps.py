@@ -10,6 +10,7 @@ from typing import ClassVar
 from tilewright.expr.core import Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
+from tilewright.graph.passes.fold_padding import padding_of
 from tilewright.graph.passes.rewritten import Rewritten
 
 #: Functions that cost more than reading their result back from memory.
@@ -92,6 +93,8 @@ class _Inlining:
             return None
         if self.options.is_product(consumer) and not self.options.is_product(merged):
             return None
+        if padding_of(consumer) is not None and padding_of(merged) is None:
+            return None
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
             return None
         return merged
@@ -110,8 +113,10 @@ class _Inlining:
 
 
 def reads_own_points(node: Compute, tensor: Tensor) -> bool:
-    """Whether a map reads `tensor` only at the points it writes, dimensions of extent 1 aside."""
+    """Whether a map writes as many points as `tensor` has and reads it only at those, dimensions of extent 1 aside."""
     mine = [axis for axis in node.axes if axis.extent != 1]
+    if [axis.extent for axis in mine] != [extent for extent in tensor.shape if extent != 1]:
+        return False
     for read in node.reads():
         if read.tensor == tensor:
             indices = [i for i, extent in zip(read.indices, tensor.shape, strict=True) if extent != 1]
