@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["CompileError", "Module", "Options", "compile", "load"]
 __version__ = "0.1.0"
 
-_LAZY = {"compile": "tilewright.compiler.compile", "load": "tilewright.compiler.compile", "Module": "tilewright.runtime.module"}
+_LAZY = {
+    "compile": "tilewright.compiler.compile",
+    "load": "tilewright.compiler.compile",
+    "Module": "tilewright.runtime.module",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ VERSION = "1"
 ALIGNMENT = 64
 
 
-def compile(  # noqa: A001 - the public name
+def compile(
     model_or_path: Any,
     inputs: Any = None,
     *,
@@ -48,9 +48,12 @@ def compile(  # noqa: A001 - the public name
 ) -> Module:
     """Compile a model for a machine and load it.
 
-    `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are example
-    inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine` is "host", a
-    name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the affinity mask.
+    `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are
+    example
+    inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine` is
+    "host", a
+    name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the affinity
+    mask.
     Raises CompileError, which says where and what, and the nearest legal change.
     """
     return compile_graph(import_any(model_or_path, inputs, shapes), machine=machine, threads=threads, options=options)
@@ -98,7 +101,10 @@ def load(path: str | os.PathLike[str], threads: int | None = None, options: Opti
 
 
 def rebuilt(
-    artifact: Artifact, machine: str | os.PathLike[str] = "host", threads: int | None = None, options: Options | None = None
+    artifact: Artifact,
+    machine: str | os.PathLike[str] = "host",
+    threads: int | None = None,
+    options: Options | None = None,
 ) -> Artifact:
     """The artifact compiled again from its stored graph and constants."""
     names = [spec.name for spec in artifact.manifest.outputs]
@@ -227,8 +233,7 @@ def _generate(
         name=plan.graph.name,
         inputs=tuple(_spec(tensor) for tensor in plan.graph.inputs),
         outputs=tuple(
-            replace(_spec(tensor), name=name)
-            for tensor, name in zip(plan.graph.outputs, names_of_outputs, strict=True)
+            replace(_spec(tensor), name=name) for tensor, name in zip(plan.graph.outputs, names_of_outputs, strict=True)
         ),
         constants_bytes=made.constants_bytes,
         arena_bytes=made.arena_bytes,
@@ -329,4 +334,6 @@ def _check_size(graph: Graph) -> None:
         for extent in static_shape(tensor.shape):
             size *= extent
         if size * dtypes.size_bytes(tensor.dtype) > 1 << 40:
-            raise InvalidArgument(f"{tensor} takes {size * dtypes.size_bytes(tensor.dtype)} bytes", help="at most 1 TiB")
+            raise InvalidArgument(
+                f"{tensor} takes {size * dtypes.size_bytes(tensor.dtype)} bytes", help="at most 1 TiB"
+            )

@@ -185,8 +185,12 @@ class _Planner:
         self._add(group.name, nest, schedule, [n.body for n in nodes], group.stored, flops)
 
     def _wanted_order(self, tensor: Tensor) -> list[int] | None:
-        """Storage order that a product wants of its broadcast operand: the dimension of its longest reduction loop innermost."""
+        """Storage order that a product wants of its broadcast operand.
+
+        The dimension of its longest reduction loop innermost.
+        """
         best: tuple[int, int] | None = None
+        extents = static_shape(tensor.shape)
         for user in self.users.get(tensor.name, []):
             if not self._will_map(user):
                 continue
@@ -197,8 +201,8 @@ class _Planner:
                 form = affine(index)
                 if form is not None and len(form.terms) == 1:
                     ((axis, coefficient),) = form.terms.items()
-                    if axis in mapping.k_loops and coefficient == 1 and (best is None or tensor.shape[dim] > best[0]):
-                        best = (int(tensor.shape[dim]), dim)  # type: ignore[arg-type]
+                    if axis in mapping.k_loops and coefficient == 1 and (best is None or extents[dim] > best[0]):
+                        best = (extents[dim], dim)
         if best is None:
             return None
         return [d for d in range(len(tensor.shape)) if d != best[1]] + [best[1]]
@@ -234,13 +238,22 @@ class _Planner:
         assert mapping is not None
         mapping = self._with_plain_vector_operand(mapping)
         self.plan.decisions.append(
-            Decision(f"instruction of {node.name}", str(mapping), "the first record whose types and features fit", refused=tuple(refused))
+            Decision(
+                f"instruction of {node.name}",
+                str(mapping),
+                "the first record whose types and features fit",
+                refused=tuple(refused),
+            )
         )
         result = group.nodes[-1]
         n_dim = node.axes.index(mapping.n_loop)
         order = [d for d in range(len(node.axes)) if d != n_dim] + [n_dim]
         direct = result.name not in self.outputs or order == list(range(len(order))) or _flat_order(order, result)
-        target = result.output if direct else Tensor(f"{result.name}.channels-last", result.output.shape, result.output.dtype)
+        target = (
+            result.output
+            if direct
+            else Tensor(f"{result.name}.channels-last", result.output.shape, result.output.dtype)
+        )
         if direct:
             self._place_result(target, order)
         else:
@@ -282,7 +295,8 @@ class _Planner:
         outside, inside = Axis(f"{last.name}.0", extent // block), Axis(f"{last.name}.1", block)
         parts: dict[Axis, Expr] = {last: outside * block + inside}
         a, b = (
-            Read(read.tensor, tuple(substitute(index, parts) for index in read.indices)) for read in (mapping.a, mapping.b)
+            Read(read.tensor, tuple(substitute(index, parts) for index in read.indices))
+            for read in (mapping.a, mapping.b)
         )
         loops = (outside, *k_loops[:-1], inside)
         return replace(mapping, a=a, b=b, k_loops=loops), loops
@@ -304,7 +318,7 @@ class _Planner:
         return replace(mapping, b=gathered[loops])
 
     def _vector_operand(self, mapping: Mapping, k_loops: tuple[Axis, ...]) -> tuple[Tensor, bool]:
-        """Which tensor the product reads as b, and whether it will be packed in panels (the panel width comes later)."""
+        """Which tensor the product reads as b, and whether it will be packed in panels (their width comes later)."""
         if mapping.b.tensor.name in self.constants or mapping.b.tensor.name in self.gathers:
             return mapping.b.tensor, True
         layout = self._layout(mapping.b.tensor)
@@ -343,7 +357,9 @@ class _Planner:
             m_loops=mapping.m_loops,
             n_loop=mapping.n_loop,
             k_loops=k_left,
-            a=Operand(Tensor(mapping.a.tensor.name, (a_layout.size,), mapping.a.tensor.dtype), substitute(a_index, unit)),
+            a=Operand(
+                Tensor(mapping.a.tensor.name, (a_layout.size,), mapping.a.tensor.dtype), substitute(a_index, unit)
+            ),
             b=Operand(Tensor(b.name, (1,), b.dtype), substitute(b_index, unit)),
             accumulator=Tensor(node.name, (), node.output.dtype),
             epilogue=substitute(epilogue, unit),
@@ -381,7 +397,9 @@ class _Planner:
                 copy = copy_of(source, packed_tensor) if gather is None else replace(gather, output=packed_tensor)
                 self._pack_rows(copy, layout)
             reason = "folded into the constant" if source.name in self.constants else "one copy, read many times"
-            self.plan.decisions.append(Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}"))
+            self.plan.decisions.append(
+                Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}")
+            )
         index = address(layout, mapping.b.indices)
         repacked = self._contraction(group, mapping, k_loops, packed_tensor, target, whole, index)
         flat = Operand(Tensor(name, (layout.size,), source.dtype), repacked.b.index)
@@ -435,11 +453,15 @@ class _Planner:
                 self._add(f"{name}.border{number}", nest, schedule, [], (name,), 0)
 
     def _add(
-        self, name: str, work: Nest | Contraction, schedule: Any, bodies: Sequence[Expr], writes: Sequence[str], flops: int
+        self,
+        name: str,
+        work: Nest | Contraction,
+        schedule: Any,
+        bodies: Sequence[Expr],
+        writes: Sequence[str],
+        flops: int,
     ) -> None:
-        reads = dict.fromkeys(
-            r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices
-        )
+        reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         kernel = Kernel(name, work, schedule, tuple(r for r in reads if r not in writes), tuple(writes), flops)

@@ -1,7 +1,9 @@
 """Which loops of a tensor expression an outer-product intrinsic executes.
 
-A sum of products of two reads maps to ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``: loops that index only Src1 and the output
-go to i1, loops that index only Src2 and the output to i2 (the vector), reduction loops to r1, loops that index all three stay
+A sum of products of two reads maps to ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``: loops that index only Src1 and
+the output
+go to i1, loops that index only Src2 and the output to i2 (the vector), reduction loops to r1, loops that index all
+three stay
 outside. Nothing depends on the name of an operator. Source: spec 3, sections 1.2 and 2.2 (signatures).
 """
 
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 from tilewright.decision import Refusal
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
-from tilewright.instruction.intrinsic import RECORDS, Intrinsic
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.registry import RECORDS
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,10 @@ class Mapping:
 
 
 def product_factors(compute: Compute) -> tuple[Read, Read] | None:
-    """The two reads whose product a compute sums, casts to the accumulator's type looked through; None for other bodies."""
+    """The two reads whose product a compute sums, casts to the accumulator's type looked through.
+
+    None for other bodies.
+    """
     if compute.accum != "sum":
         return None
     body = compute.body
@@ -78,7 +84,8 @@ def find_mapping(
 ) -> tuple[Mapping | None, list[Refusal]]:
     """The mapping used for a compute, and what was refused on the way.
 
-    The vector operand is the one whose loops include the output's last dimension; a constant operand wins a tie, since it can be
+    The vector operand is the one whose loops include the output's last dimension; a constant operand wins a tie,
+    since it can be
     packed ahead of time.
     """
     factors = product_factors(compute)
@@ -102,9 +109,7 @@ def find_mapping(
     return (None if best is None else best[1]), refused
 
 
-def _mapping(
-    compute: Compute, a: Read, b: Read, features: Collection[str], refused: list[Refusal]
-) -> Mapping | None:
+def _mapping(compute: Compute, a: Read, b: Read, features: Collection[str], refused: list[Refusal]) -> Mapping | None:
     in_a, in_b = loops_of(a), loops_of(b)
     reduce = tuple(axis for axis in compute.reduce if axis.extent != 1)
     if any(axis not in in_a and axis not in in_b for axis in compute.reduce if axis.extent != 1):
@@ -139,4 +144,5 @@ def _contiguous_group(reduce: tuple[Axis, ...], a: Read) -> bool:
     """Whether some reduction loop indexes one dimension of a, alone there, with coefficient 1."""
     if not reduce:
         return False
-    return any(affine(index) is not None and affine(index).terms == {axis: 1} for index in a.indices for axis in reduce)  # type: ignore[union-attr]
+    forms = [affine(index) for index in a.indices]
+    return any(form is not None and form.terms == {axis: 1} for form in forms for axis in reduce)

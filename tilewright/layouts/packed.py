@@ -1,8 +1,10 @@
 """Packed layouts: dimensions in any order, split into blocks, with a border of zeros.
 
 A layout is a list of storage digits, outermost first. Each digit belongs to one logical dimension; the digits of one
-dimension are the mixed-radix digits of its index (shifted by the border in front of it). Row-major storage is one digit per
-dimension in order; channels-last is the same in another order; weight panels ``[K/32][R][S][C][K%32]`` split K in two digits.
+dimension are the mixed-radix digits of its index (shifted by the border in front of it). Row-major storage is one
+digit per
+dimension in order; channels-last is the same in another order; weight panels ``[K/32][R][S][C][K%32]`` split K in two
+digits.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Packed:
             room = prod(count for d, count in self.digits if d == dim)
             needed = extent + sum(self.halo[dim])
             if room < needed:
-                raise InvalidArgument(f"layout of {self.shape}: digits of dimension {dim} hold {room} of {needed} elements")
+                raise InvalidArgument(
+                    f"layout of {self.shape}: digits of dimension {dim} hold {room} of {needed} elements"
+                )
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -87,7 +91,9 @@ class Packed:
         order = self._order()
         split = storage.reshape([extent for _, extent in self.digits]).transpose(np.argsort(order))
         rooms = [prod(count for _, count, _ in self.digits_of(dim)) for dim in range(len(self.shape))]
-        window = tuple(slice(before, before + extent) for (before, _), extent in zip(self.halo, self.shape, strict=True))
+        window = tuple(
+            slice(before, before + extent) for (before, _), extent in zip(self.halo, self.shape, strict=True)
+        )
         return np.ascontiguousarray(split.reshape(rooms)[window])
 
     def _order(self) -> list[int]:
@@ -109,7 +115,11 @@ class Packed:
         return f"[{' '.join(parts)}]{border}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"shape": list(self.shape), "digits": [list(d) for d in self.digits], "halo": [list(h) for h in self.halo]}
+        return {
+            "shape": list(self.shape),
+            "digits": [list(d) for d in self.digits],
+            "halo": [list(h) for h in self.halo],
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Packed:

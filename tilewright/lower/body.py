@@ -1,6 +1,7 @@
 """Scalar expressions to tile operations: one body, evaluated for a whole tile of loop points at once.
 
-Some loops of a body are *tile dimensions* (each point of the tile is one loop point), the others have a value. A value that
+Some loops of a body are *tile dimensions* (each point of the tile is one loop point), the others have a value. A
+value that
 does not depend on a tile dimension has extent 1 there, or is a scalar; it is repeated only where it meets a larger one.
 f16 and bf16 are computed in f32; only explicit casts and stores round.
 """
@@ -44,8 +45,10 @@ def computed_in(dtype: dtypes.DType) -> dtypes.DType:
 class BodyEmitter:
     """Evaluates expressions over one tile.
 
-    `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it, `extents` the
-    tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors, `provided`
+    `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it,
+    `extents` the
+    tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors,
+    `provided`
     computes reads of tensors that have no memory (an accumulator, a value of this kernel).
     """
 
@@ -206,9 +209,7 @@ class BodyEmitter:
         if flags is None:
             return self.builder.insert(tile.GatherOp(view, places.ssa))
         shape = _join(places.shape, tile.shape(flags))
-        return self.builder.insert(
-            tile.GatherOp(view, self._repeat(places.ssa, shape), self._repeat(flags, shape))
-        )
+        return self.builder.insert(tile.GatherOp(view, self._repeat(places.ssa, shape), self._repeat(flags, shape)))
 
     def _as_value(self, loaded: SSAValue, dtype: dtypes.DType) -> Value:
         if dtype == "bool":
@@ -281,8 +282,8 @@ def _absolute(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     (a,) = args
     if dtypes.is_unsigned(a.dtype):
         return a
-    op: type[Operation] = math.AbsFOp if dtypes.is_float(a.dtype) else math.AbsIOp
-    return Value(builder.insert(op(a.ssa)), a.dtype)  # type: ignore[call-arg]
+    op = math.AbsFOp(a.ssa) if dtypes.is_float(a.dtype) else math.AbsIOp(a.ssa)
+    return Value(builder.insert(op), a.dtype)
 
 
 def _sign(builder: KernelBuilder, args: Sequence[Value]) -> Value:
@@ -377,7 +378,9 @@ def _power(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     return Value(builder.insert(tile.SelectOp(negative, reciprocal, result)), a.dtype)
 
 
-def _extreme(floating: type[Operation], signed: type[Operation], unsigned: type[Operation], on_bool: type[Operation]) -> Emit:
+def _extreme(
+    floating: type[Operation], signed: type[Operation], unsigned: type[Operation], on_bool: type[Operation]
+) -> Emit:
     numbers = _by_kind(floating, signed, unsigned)
 
     def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:

@@ -57,11 +57,13 @@ class KernelBuilder:
     def number(self, value: bool | float, dtype: dtypes.DType) -> SSAValue:
         type_ = element_type(dtype)
         if dtypes.is_float(dtype):
-            return self.insert(arith.ConstantOp(FloatAttr(float(value), type_)))  # type: ignore[arg-type]
+            assert isinstance(type_, builtin.AnyFloat)
+            return self.insert(arith.ConstantOp(FloatAttr(float(value), type_)))
         width = 1 if dtype == "bool" else dtypes.bits(dtype)
         wrapped = int(value) & ((1 << width) - 1)
         signed = wrapped - (1 << width) if width > 1 and wrapped >> (width - 1) else wrapped
-        return self.insert(arith.ConstantOp(IntegerAttr(signed, type_)))  # type: ignore[arg-type]
+        assert isinstance(type_, builtin.IntegerType)
+        return self.insert(arith.ConstantOp(IntegerAttr(signed, type_)))
 
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
         return self.insert(arith.AddiOp(a, b))
@@ -96,7 +98,10 @@ class KernelBuilder:
         carried: Sequence[SSAValue] = (),
         step: int = 1,
     ) -> list[SSAValue]:
-        """``for index in [low, high) step``: `body(index, carried)` returns the next carried values; gives the last ones."""
+        """``for index in [low, high) step``: `body(index, carried)` returns the next carried values.
+
+        Gives the last ones.
+        """
         step_value = self.index(step)
         block = Block(arg_types=[tile.INDEX, *(value.type for value in carried)])
         with self._inside(block):

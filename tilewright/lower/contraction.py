@@ -1,7 +1,10 @@
-"""Contractions to one kernel: register tiles of the output, updated by `tile.dot`, then the fused epilogue and one store.
+"""Contractions to one kernel: register tiles of the output, updated by `tile.dot`, then the fused epilogue and one
+store.
 
-``acc[m, n] = sum over k of a[m, k] * b[k, n]`` where m, n and k each stand for any number of loops (a mapping says which). The m
-loops are tiled as a box, so a tile's rows are any constant offsets in memory: windows, strides and channels-last images need no copy.
+``acc[m, n] = sum over k of a[m, k] * b[k, n]`` where m, n and k each stand for any number of loops (a mapping says
+which). The m
+loops are tiled as a box, so a tile's rows are any constant offsets in memory: windows, strides and channels-last
+images need no copy.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ def lower_contraction(
 
 
 class _Blocked:
-    """The first k loop in blocks around the m loops, so that a block of a and b stays in cache; sums wait in scratch."""
+    """The first k loop in blocks around the m loops, so that a block of a and b stays in cache.
+
+    Sums wait in scratch.
+    """
 
     def __init__(
         self,
@@ -75,7 +81,10 @@ class _Blocked:
         self.tiler.visit(self.outside, self._columns)
 
     def _columns(self, point: Point) -> None:
-        """All blocks of k for one panel of columns: the first ones leave their sums in scratch, the last one finishes."""
+        """All blocks of k for one panel of columns.
+
+        The first ones leave their sums in scratch, the last one finishes.
+        """
         first, block = self.work.k_loops[0], self.schedule.k_block
         blocks = -(-int(first.extent) // block)  # type: ignore[arg-type]
         if len(self.work.k_loops) == 1:  # the only k loop counts products of `k_unroll` steps
@@ -87,9 +96,7 @@ class _Blocked:
         def middle(number: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
             low = builder.mul(number, builder.index(block))
             high = builder.add(low, builder.index(block))
-            self.tiler.visit(
-                self.inside, lambda p: self._tile(p).accumulate(self._partial(p), (low, high)), point
-            )
+            self.tiler.visit(self.inside, lambda p: self._tile(p).accumulate(self._partial(p), (low, high)), point)
             return []
 
         builder.loop(builder.index(0), builder.index(blocks - 1), middle)
@@ -165,9 +172,7 @@ class _Tile:
         return computed_in(self.work.accumulator.dtype)
 
     def _zero(self) -> SSAValue:
-        return self.builder.insert(
-            tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent))
-        )
+        return self.builder.insert(tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent)))
 
     def _shaped(self, total: SSAValue) -> Value:
         """The accumulator in the shape of the tile."""
@@ -211,7 +216,9 @@ class _Tile:
         part = Axis(f"{axis.name}.i", step)
 
         def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-            return [self._dot(part, {**where, axis: counter * step + part}, {**counters, counter: index}, carried[0], step)]
+            return [
+                self._dot(part, {**where, axis: counter * step + part}, {**counters, counter: index}, carried[0], step)
+            ]
 
         end = builder.index(full) if high is None else high
         if full:

@@ -1,7 +1,9 @@
-"""Spatial loops of a kernel: split into tiles, tiles dealt to the programs of a grid, ragged ends as a separate last tile.
+"""Spatial loops of a kernel: split into tiles, tiles dealt to the programs of a grid, ragged ends as a separate last
+tile.
 
 Every loop ``x`` becomes ``x = quantum * x.t + x.i``: `x.t` counts tiles and is a loop, `x.i` is a dimension of the tile
-(absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if there is one.
+(absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if
+there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from tilewright.lower.builder import KernelBuilder
 
 @dataclass(frozen=True)
 class SpatialLoop:
-    """One loop: `quantum` points per tile, tiles dealt in `blocks` to a grid axis; a `vector` loop pads its ragged tile to `lanes`."""
+    """One loop: `quantum` points per tile, tiles dealt in `blocks` to a grid axis.
+
+    A `vector` loop pads its ragged tile to `lanes`.
+    """
 
     axis: Axis
     quantum: int = 1
@@ -55,7 +60,7 @@ class SpatialLoop:
 
 @dataclass(frozen=True)
 class Point:
-    """Where a tile stands: what each loop is in terms of tile counters and tile dimensions, and the values of the counters."""
+    """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters."""
 
     replaced: dict[Axis, Expr] = field(default_factory=dict)
     counters: dict[Axis, SSAValue] = field(default_factory=dict)
@@ -72,9 +77,7 @@ def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:
     return [loop.programs for loop in loops if loop.programs > 1] or [1]
 
 
-def for_each_tile(
-    builder: KernelBuilder, loops: Sequence[SpatialLoop], body: Callable[[Point], None]
-) -> None:
+def for_each_tile(builder: KernelBuilder, loops: Sequence[SpatialLoop], body: Callable[[Point], None]) -> None:
     """Emit `loops`, outermost first, around `body`; the order of tile dimensions is the order of the loops."""
     Tiler(builder, loops).visit(loops, body)
 
@@ -99,8 +102,9 @@ class Tiler:
         program = self.programs.get(loop.axis)
         counter = Axis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
 
-        def full(index: SSAValue) -> None:
+        def full(index: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
             self.visit(inner, body, _placed(point, loop, counter, loop.quantum, index))
+            return ()
 
         def ragged() -> None:
             self.visit(inner, body, _ragged(builder, point, loop))
@@ -109,7 +113,7 @@ class Tiler:
             if loop.full_tiles == 1:
                 full(builder.index(0))
             elif loop.full_tiles:
-                builder.loop(builder.index(0), builder.index(loop.full_tiles), lambda i, _: full(i) or ())
+                builder.loop(builder.index(0), builder.index(loop.full_tiles), full)
             if loop.rest:
                 ragged()
             return
@@ -119,7 +123,7 @@ class Tiler:
             return
         end = builder.add(low, builder.index(loop.tiles_per_block))
         high = builder.insert(arith.MinSIOp(end, builder.index(loop.full_tiles)))
-        builder.loop(low, high, lambda i, _: full(i) or ())
+        builder.loop(low, high, full)
         if loop.rest:
             last = builder.insert(tile.CompareOp("eq", program, builder.index(loop.programs - 1)))
             builder.branch(last, ragged)

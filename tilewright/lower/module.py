@@ -1,4 +1,7 @@
-"""A list of kernels with their buffers to one tile program: kernels once each, the host sequence, the plan of the arena."""
+"""A list of kernels with their buffers to one tile program.
+
+Kernels once each, the host sequence, the plan of the arena.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
-
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ def _without_names(step: Step) -> Step:
     """The step with its tensors called by their position, so that equal layers become one kernel."""
     names = {tensor.name: f"t{number}" for number, (tensor, _) in enumerate(step.arguments)}
     if isinstance(step.work, Nest):
-        names.update((node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None)
+        names.update(
+            (node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None
+        )
     else:
         names.setdefault(step.work.accumulator.name, "accumulator")
     schedule = step.schedule
@@ -108,9 +112,7 @@ def _unique(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _buffer(
-    builder: Builder, known: dict[tuple[str, int, str], SSAValue], place: Place, type_: Attribute
-) -> SSAValue:
+def _buffer(builder: Builder, known: dict[tuple[str, int, str], SSAValue], place: Place, type_: Attribute) -> SSAValue:
     key = (place.space, place.index, str(type_))
     if key not in known:
         op = tile.BufferOp(place.space, place.index, type_)  # type: ignore[arg-type]

@@ -1,13 +1,14 @@
 """Loop nests of element-wise work and reductions to one kernel: maps, pools, row reductions, softmax, norms, relayouts.
 
 A nest walks *outer* loops; at each outer point its nodes run in order, each as its own pass over the *inner* loops (the
-reduction loops, absent in a map). A node writes a value per outer point or per outer and inner point. Values that a later pass
+reduction loops, absent in a map). A node writes a value per outer point or per outer and inner point. Values that a
+later pass
 needs again are kept in scratch where they are costly, recomputed where they are cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -20,7 +21,7 @@ from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identit
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
+from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, SpatialLoop, for_each_tile, grid_of
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
@@ -56,6 +57,15 @@ def lower_nest(name: str, nest: Nest, schedule: NestSchedule, views: Sequence[tu
     return func
 
 
+#: One step of a pass: (emitter at this point, what the inner loops are, carried values) -> carried values.
+Step = Callable[[BodyEmitter, Mapping[Axis, Expr], list[SSAValue]], list[SSAValue]]
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
 class _Scratch:
     """Row buffers for costly values that several passes read."""
 
@@ -75,7 +85,7 @@ class _Scratch:
                 continue
             costly = any(isinstance(n, Apply) and n.function in COSTLY for n in walk(node.body))
             if costly and readers.get(node.tensor.name, 0) > 1:
-                size = prod(int(axis.extent) for axis in nest.inner) * outer_tile  # type: ignore[arg-type]
+                size = prod(_extent(axis) for axis in nest.inner) * outer_tile
                 dtype = computed_in(node.tensor.dtype)
                 size += 0 if outer_tile > 1 else schedule.vector_extent
                 self.views[node.tensor.name] = builder.insert(tile.AllocOp(view_type(dtype, size)))
@@ -84,7 +94,7 @@ class _Scratch:
         """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""
         total: Expr = Const(0, INDEX)
         for axis in self.inner:
-            total = total * axis.extent + axis if not isinstance(axis.extent, int) else total * int(axis.extent) + axis
+            total = total * _extent(axis) + axis
         return total * self.outer_tile
 
 
@@ -261,14 +271,14 @@ class _Passes:
         if not self.vector_inside:
             return self.point.extents
         (axis,) = (axis for axis in self.nest.inner if axis.name == self.schedule.vector)
-        size = min(self.schedule.vector_extent, int(axis.extent))  # type: ignore[arg-type]
+        size = min(self.schedule.vector_extent, _extent(axis))
         return (self.schedule.vector_extent,) if size >= self.schedule.vector_extent else (self._rounded(size),)
 
     def _rounded(self, size: int) -> int:
         lanes = self.schedule.lanes
         return -(-size // lanes) * lanes
 
-    def _sweep(self, body, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:  # type: ignore[no-untyped-def]
+    def _sweep(self, body: Step, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:
         """Run `body(emitter, replaced inner loops, carried)` over all inner points; returns what was carried last.
 
         `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
@@ -281,12 +291,12 @@ class _Passes:
             self.stored |= self.pending
         return carried
 
-    def _sweep_axis(  # type: ignore[no-untyped-def]
+    def _sweep_axis(
         self,
         axes: list[Axis],
         where: dict[Axis, Expr],
         counters: dict[Axis, SSAValue],
-        body,
+        body: Step,
         carried: list[SSAValue],
     ) -> list[SSAValue]:
         if not axes:
@@ -303,10 +313,17 @@ class _Passes:
         def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             return self._sweep_axis(rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
 
-        return self.builder.loop(self.builder.index(0), self.builder.index(int(axis.extent)), inside, carried)  # type: ignore[arg-type]
+        return self.builder.loop(self.builder.index(0), self.builder.index(_extent(axis)), inside, carried)
 
-    def _sweep_vector(self, axis, where, counters, body, carried):  # type: ignore[no-untyped-def]
-        extent, size = int(axis.extent), self.schedule.vector_extent
+    def _sweep_vector(
+        self,
+        axis: Axis,
+        where: dict[Axis, Expr],
+        counters: dict[Axis, SSAValue],
+        body: Step,
+        carried: list[SSAValue],
+    ) -> list[SSAValue]:
+        extent, size = _extent(axis), self.schedule.vector_extent
         full, ragged = divmod(extent, size)
         counter, inside = Axis(f"{axis.name}.t", max(full, 1)), Axis(f"{axis.name}.i", size)
 
@@ -324,13 +341,20 @@ class _Passes:
             carried = self._step(body, place, counters, {last: 0}, (rounded,), bounds, carried)
         return carried
 
-    def _step(self, body, where, counters, dims, extents, bounds, carried):  # type: ignore[no-untyped-def]
+    def _step(
+        self,
+        body: Step,
+        where: dict[Axis, Expr],
+        counters: dict[Axis, SSAValue],
+        dims: dict[Axis, int],
+        extents: tuple[int, ...],
+        bounds: dict[int, SSAValue],
+        carried: list[SSAValue],
+    ) -> list[SSAValue]:
         """One step of a pass: an emitter that knows the kept values, the row buffers, and how to recompute the rest."""
         loops = {**self.point.counters, **counters}
         emitter = BodyEmitter(self.builder, {**self.memory, **self.scratch.views}, loops, dims, extents, bounds)
-        emitter.provided = {
-            name: (lambda read, name=name: self._provide(name, emitter, where)) for name in (*self.nodes, *self.kept)
-        }
+        emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
         if self.passes - 1 in self.schedule.prefetch_passes:
             self._prefetch(emitter, where, self.schedule.prefetch_passes.index(self.passes - 1))
         return body(emitter, where, carried)
@@ -339,7 +363,10 @@ class _Passes:
         """Ask for what the streamed tensors hold some elements ahead of this step: the share of this turn."""
         for name, distance in self.schedule.prefetch.items():
             index = next(
-                r.indices[0] for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name
+                r.indices[0]
+                for n in self.nest.nodes
+                for r in walk(n.body)
+                if isinstance(r, Read) and r.tensor.name == name
             )
             form = affine(substitute(self._here(index), where))
             assert form is not None
@@ -349,7 +376,12 @@ class _Passes:
             self.builder.insert(tile.PrefetchOp(self.memory[name], self.builder.affine(ahead, emitter.loops), size))
 
     def _tensor(self, name: str) -> Tensor:
-        return next(r.tensor for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name)
+        return next(
+            r.tensor for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name
+        )
+
+    def _provider(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Provider:
+        return lambda read: self._provide(name, emitter, where)
 
     def _provide(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Value:
         """A value of this nest inside a pass: kept, read back from its row buffer, or computed here."""
@@ -357,17 +389,18 @@ class _Passes:
             return self.kept[name]
         node = self.nodes[name]
         buffer = self.scratch.views.get(name)
-        index = substitute(self.scratch.index(), where) if buffer is not None else None
-        if buffer is not None and not self.vector_inside:
+        if buffer is None:
+            return emitter.emit(substitute(self._here(node.body), where))
+        index = substitute(self.scratch.index(), where)
+        if not self.vector_inside:
             index = self._with_outer_tile(index, emitter)
-        if buffer is not None and name in self.stored:
-            flat = Tensor(f"{name}.row", (1,), computed_in(node.tensor.dtype))
-            reader = replace_views(emitter, {flat.name: buffer})
-            return reader.emit(Read(flat, (index,)))
+        dtype = computed_in(node.tensor.dtype)
+        if name in self.stored:
+            flat = Tensor(f"{name}.row", (1,), dtype)
+            return replace_views(emitter, {flat.name: buffer}).emit(Read(flat, (index,)))
         value = emitter.emit(substitute(self._here(node.body), where))
-        if buffer is not None:
-            emitter.store(Value(emitter.full(value), value.dtype), buffer, index, computed_in(node.tensor.dtype))
-            self.pending.add(name)
+        emitter.store(Value(emitter.full(value), value.dtype), buffer, index, dtype)
+        self.pending.add(name)
         return value
 
     def _with_outer_tile(self, index: Expr, emitter: BodyEmitter) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX
@@ -24,7 +25,8 @@ class Contraction:
     """What to compute. `m_loops` are tiled as a box, `n_loop` is the vector, `k_loops` run inside, outermost first.
 
     `outer` loops (batch, groups) are not tiled. `accumulator` is the name by which `epilogue` reads the sum, at rank 0;
-    `output` is written at the linear address `index`. `intrinsic` names the instruction, `group` its neighbours along k,
+    `output` is written at the linear address `index`. `intrinsic` names the instruction, `group` its neighbours along
+    k,
     which the last k loop provides contiguously in a and interleaved in b. `whole_panels`: the storage of b holds whole
     tiles along n, so that the ragged one may be read beyond the last column.
     """
@@ -61,11 +63,13 @@ class Contraction:
 
 @dataclass(frozen=True)
 class ContractionSchedule:
-    """How it runs: tile extents per loop (m loops multiply to the rows of the register tile), order and blocks of the loops.
+    """How it runs: tile extents per loop (m loops multiply to the rows of the register tile), order and blocks of the
+    loops.
 
     `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose
     slowest axis is the first of `grid_order`. `k_unroll` is how many steps of
-    the last k loop one product takes. `k_block` > 0 cuts the first k loop into blocks of so many points that run outside
+    the last k loop one product takes. `k_block` > 0 cuts the first k loop into blocks of so many points that run
+    outside
     the m loops.
     """
 
@@ -90,12 +94,14 @@ def merge_product_loops(work: Contraction) -> Contraction:
                 position += 1
                 continue
             fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))
-            work = _replaced(work, part, (*axes[:position], fused, *axes[position + 2 :]), {a: Const(0, INDEX), b: fused})
+            work = _replaced(
+                work, part, (*axes[:position], fused, *axes[position + 2 :]), {a: Const(0, INDEX), b: fused}
+            )
     return work
 
 
 def _replaced(work: Contraction, part: str, axes: Sequence[Axis], loops: Mapping[Axis, Expr]) -> Contraction:
-    changed = {part: tuple(axes)}
+    changed: dict[str, Any] = {part: tuple(axes)}
     return replace(
         work,
         **changed,

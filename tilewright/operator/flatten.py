@@ -1,6 +1,7 @@
 """Logical indices to storage addresses: every read becomes a read of a flat tensor at one linear index.
 
-After this step a body knows nothing of shapes and layouts, so loops can be merged and split by looking at linear indices only.
+After this step a body knows nothing of shapes and layouts, so loops can be merged and split by looking at linear
+indices only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def flat_tensor(tensor: Tensor, layout: Packed) -> Tensor:
 
 
 def flatten(expr: Expr, layout_of: Callable[[Tensor], Packed], own: Collection[str] = ()) -> Expr:
-    """Replace every read by a read of the storage of its tensor; values in `own` have no memory and lose their indices."""
+    """Replace every read by a read of the storage of its tensor.
+
+    Values in `own` have no memory and lose their indices.
+    """
 
     def rule(node: Expr) -> Expr | None:
         if not isinstance(node, Read):

@@ -19,7 +19,8 @@ from tilewright.expr.rewrite import substitute, transform
 class NestNode:
     """One pass: ``tensor = accum over inner of body``, or without `accum` a value for every point it covers.
 
-    `index` is the linear address in the output's storage, None for a value that stays in the kernel. In `body`, reads of
+    `index` is the linear address in the output's storage, None for a value that stays in the kernel. In `body`, reads
+    of
     stored tensors are flat; reads of the nest's own values are reads of rank 0.
     """
 
@@ -61,10 +62,13 @@ class Nest:
 
 @dataclass(frozen=True)
 class NestSchedule:
-    """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the grid.
+    """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the
+    grid.
 
-    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop is
-    dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each streamed
+    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer
+    loop is
+    dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
+    streamed
     tensor is asked for, each of `prefetch_passes` asks for its share of every step.
     """
 
@@ -105,9 +109,7 @@ def _merged(nest: Nest, group: str, position: int) -> Nest | None:
     def rule(expr: Expr) -> Expr:
         return substitute(expr, {a: Const(0, INDEX), b: fused})
 
-    nodes = tuple(
-        replace(n, body=rule(n.body), index=None if n.index is None else rule(n.index)) for n in nest.nodes
-    )
+    nodes = tuple(replace(n, body=rule(n.body), index=None if n.index is None else rule(n.index)) for n in nest.nodes)
     new_axes = (*axes[:position], fused, *axes[position + 2 :])
     return Nest(new_axes if group == "outer" else nest.outer, new_axes if group == "inner" else nest.inner, nodes)
 

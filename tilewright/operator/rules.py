@@ -1,12 +1,17 @@
 """Tile sizes from the machine description, by rule.
 
-*Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR accumulators, the NR
-vectors of b and two more registers fit the register file. Cycles of one step of k are the largest of: multiply-adds over
-`fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with the fewest
-cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a in half of L2,
+*Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR
+accumulators, the NR
+vectors of b and two more registers fit the register file. Cycles of one step of k are the largest of: multiply-adds
+over
+`fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with
+the fewest
+cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a
+in half of L2,
 walks the panels of b outside and the rows inside, so that a panel stays near while the rows pass by.
 
-*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are dealt so
+*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs
+are dealt so
 that each has some thousand elements.
 """
 
@@ -82,9 +87,7 @@ def _extent(axis: Axis) -> int:
     return axis.extent
 
 
-def _candidates(
-    work: Contraction, machine: Cpu, lanes: int, per_chunk: int
-) -> Iterator[tuple[tuple[int, ...], int]]:
+def _candidates(work: Contraction, machine: Cpu, lanes: int, per_chunk: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """Boxes over the m loops and vectors along n whose registers fit."""
     room = machine.vector_registers - 2
     widest = -(-_extent(work.n_loop) // lanes)
@@ -150,7 +153,8 @@ def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) 
 def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
     """Points of the first k loop per block, or 0 for no blocks.
 
-    Blocks are made where the panel of b outgrows a third of L2 or the rows of a tile outgrow half of L1, there is more than
+    Blocks are made where the panel of b outgrows a third of L2 or the rows of a tile outgrow half of L1, there is
+    more than
     one tile of rows to reuse them, and the sums of one panel fit in L2.
     """
     l1_bytes = machine.caches[0].bytes
@@ -173,9 +177,7 @@ def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> i
     return size if size < first else 0
 
 
-def _blocks(
-    work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int
-) -> dict[str, int]:
+def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
     """Deal outer loops point by point, m loops so that a's part fits half of L2, n loops if threads still lack work."""
     blocks = {axis.name: _extent(axis) for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
@@ -238,7 +240,14 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
     schedule = NestSchedule(
-        vector.name, length, unroll, unroll_extent, _nest_blocks(nest, tiled, threads), streams, *_prefetches(nest, vector, machine), lanes
+        vector.name,
+        length,
+        unroll,
+        unroll_extent,
+        _nest_blocks(nest, tiled, threads),
+        streams,
+        *_prefetches(nest, vector, machine),
+        lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
@@ -248,7 +257,10 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
 
 
 def _vector_loop(nest: Nest) -> Axis | None:
-    """The loop with stride 1 in the last stored node, else in the largest read; loops without work in them are passed over."""
+    """The loop with stride 1 in the last stored node, else in the largest read.
+
+    Loops without work in them are passed over.
+    """
     stored = [node for node in nest.nodes if node.index is not None]
     candidates = [index for node in reversed(stored) if node.index is not None for index in [node.index]]
     reads = [
@@ -273,7 +285,10 @@ def _vector_loop(nest: Nest) -> Axis | None:
 
 
 def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
-    """In a map: another loop with stride 1 in a large read that is strided along the vector. Both make a square to transpose."""
+    """In a map: another loop with stride 1 in a large read that is strided along the vector.
+
+    Both make a square to transpose.
+    """
     if nest.inner or _extent(vector) < lanes:
         return None
     for node in nest.nodes:
@@ -288,7 +303,10 @@ def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
 
 
 def _reuse_loop(nest: Nest, vector: Axis) -> Axis | None:
-    """A neighbour of the vector along which some read repeats (a window, a shared weight): worth keeping in registers."""
+    """A neighbour of the vector along which some read repeats (a window, a shared weight).
+
+    Worth keeping in registers.
+    """
     for axis in reversed(nest.outer):
         if axis == vector or _extent(axis) < 2:
             continue
@@ -317,7 +335,8 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
 def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int], tuple[int, ...]]:
     """Which tensors to ask for ahead, how many elements, and in which pass.
 
-    Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead. Several passes
+    Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead.
+    Several passes
     over a row ask for the next row in all but the first, so that it arrives while this row is computed on and written.
     """
     last = machine.caches[-1].bytes

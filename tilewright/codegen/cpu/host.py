@@ -123,7 +123,8 @@ def emit_host(
             for number, pointer in enumerate([*passed, fields["scratch"], stride]):
                 builder.store(pointer, builder.gep(arguments, [I64(number)], source_etype=POINTER))
             _stamp(builder, target, fields["profile"], 2 * len(found))
-            builder.call(parallel, [fields["pool"], ir.FormattedConstant(POINTER, kernel.get_reference()), arguments, I64(func.programs)])
+            called = ir.FormattedConstant(POINTER, kernel.get_reference())
+            builder.call(parallel, [fields["pool"], called, arguments, I64(func.programs)])
             _stamp(builder, target, fields["profile"], 2 * len(found) + 1)
             cost = func.cost.data if func.cost is not None else {}
             numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]

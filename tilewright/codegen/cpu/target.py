@@ -54,7 +54,8 @@ def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
     found = module.attributes.get(ATTRIBUTE)
     if not isinstance(found, DictionaryAttr):
-        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help="it names triple, cpu, features, vector_bits")
+        advice = "it names triple, cpu, features, vector_bits"
+        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help=advice)
     texts: dict[str, str] = {}
     for key in ("triple", "cpu", "features"):
         value = found.data.get(key)

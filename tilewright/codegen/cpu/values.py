@@ -80,7 +80,8 @@ def splat(builder: ir.IRBuilder, value: ir.Value, length: int) -> ir.Value:
     if isinstance(value, ir.Constant):
         return ir.Constant(type_, [value.constant] * length)
     seed = builder.insert_element(ir.Constant(type_, ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(seed, ir.Constant(type_, ir.Undefined), ir.Constant(ir.VectorType(I32, length), [0] * length))
+    first = ir.Constant(ir.VectorType(I32, length), [0] * length)
+    return builder.shuffle_vector(seed, ir.Constant(type_, ir.Undefined), first)
 
 
 def lanes_of(value: ir.Value) -> int:

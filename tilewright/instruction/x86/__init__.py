@@ -1,0 +1,1 @@
+"""Records of x86-64 instructions: data only."""
