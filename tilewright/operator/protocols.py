@@ -1,0 +1,40 @@
+"""What level 2 asks of others: a space of points to choose from, and what each costs. `compiler` passes them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+P_co = TypeVar("P_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a cost says about one point: predicted or measured seconds if it is valid, else the reason why it is not."""
+
+    seconds: float
+    valid: bool = True
+    reason: str = ""
+
+    @classmethod
+    def refused(cls, reason: str) -> Evaluation:
+        """A point that cannot be used: it takes infinitely long."""
+        return cls(float("inf"), False, reason)
+
+
+class Space(Protocol[P_co]):
+    """The points of one choice (tile sizes, orders, bindings), each once, in an order that is the same on every run."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[P_co]: ...
+
+
+class Cost(Protocol[P_contra]):
+    """How good a point is. Equal points get equal answers from a prediction; a measurement may vary."""
+
+    def __call__(self, point: P_contra) -> Evaluation:
+        """Predict or measure one point; never raises for a point of the space that the cost was made for."""
+        ...
