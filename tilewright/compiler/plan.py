@@ -31,6 +31,8 @@ from tilewright.operator.contraction import Contraction, ContractionSchedule, Op
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, drop_unit_loops, merge_loops
 from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction, schedule_nest
+from tilewright.operator.tree import tree_of
+from tilewright.tiles.notation import print_tree
 
 
 @dataclass(frozen=True)
@@ -466,6 +468,8 @@ class _Planner:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         kernel = Kernel(name, work, schedule, tuple(r for r in reads if r not in writes), tuple(writes), flops)
         self.plan.kernels.append(kernel)
+        tree = print_tree(tree_of(work, schedule))
+        self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
 
 
 def _is_product(node: Compute) -> bool:
