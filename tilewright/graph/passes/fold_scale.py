@@ -125,6 +125,8 @@ def _find(graph: Graph, product: Compute) -> _Scale | Refusal:
     what = f"the factor in {reader.name}"
     weights = _weights(product, graph.constants)
     if weights is None:
+        if not any(read.tensor.name in graph.constants for read in product.reads()):
+            return _NOTHING
         return Refusal(what, "one operand is an f32 constant, and the sum is f32")
     if weights.tensor in graph.outputs or len(graph.consumers()[weights.tensor.name]) > 1:
         return Refusal(what, "no other node reads the constant", weights.tensor.name)

@@ -140,7 +140,7 @@ def _only_moves(body: Expr) -> bool:
 def _may_inline(producer: Compute, consumer: Compute, alone: bool) -> bool:
     if _only_moves(producer.body):
         return True
-    if not alone:
+    if not alone or (consumer.accum is not None and padding_of(producer) is not None):  # a border is better than guards
         return False
     points = prod(static_shape(tuple(axis.extent for axis in consumer.loops)))
     elements = prod(static_shape(producer.output.shape))

@@ -53,7 +53,8 @@ def test_an_unknown_pass_is_an_error() -> None:
         run("fold-everything", "graph g\ninput x: f32[2]\noutput x\n")
 
 
-# remove-dead, fold-constants, fold-constant-parts, merge-equal, separate-outputs ----------------------------------------
+# remove-dead, fold-constants, fold-constant-parts, merge-equal, separate-outputs
+# ---------------------------------------
 
 
 def test_remove_dead() -> None:
@@ -181,7 +182,8 @@ def test_separate_outputs() -> None:
     assert lines(state)[1:] == ["x.output0: f32[i0:4] = x[i0]", "a.output2: f32[i0:4] = a[i0]"]
 
 
-# inline-maps ------------------------------------------------------------------------------------------------------------
+# inline-maps
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_inline_maps() -> None:
@@ -272,7 +274,8 @@ def test_a_concatenation_is_no_epilogue() -> None:
     assert "b: f32[i:8, j:8] = max(p[i, j], 0.0)" in nodes
 
 
-# fold-scale -------------------------------------------------------------------------------------------------------------
+# fold-scale
+# ------------------------------------------------------------------------------------------------------------
 
 CONVOLUTION = """
     graph g
@@ -395,7 +398,8 @@ def test_fold_scale_leaves_a_product_that_is_an_output() -> None:
     assert unchanged("fold-scale", text, CONVOLUTION_CONSTANTS)
 
 
-# fold-padding -----------------------------------------------------------------------------------------------------------
+# fold-padding
+# ----------------------------------------------------------------------------------------------------------
 
 
 def padded(pad: str, rest: str = "", outputs: str = "output y") -> str:

@@ -1,0 +1,143 @@
+"""The passes together keep what graphs compute: under the evaluator, and compiled with any of them switched off."""
+
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.compiler.compile import compile_graph
+from tilewright.errors import InvalidArgument
+from tilewright.expr.core import Compute, Const, Expr, Read, Tensor, select
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops.attention import attention
+from tilewright.expr.ops.conv import conv
+from tilewright.expr.ops.elementwise import binary, relu
+from tilewright.expr.ops.linalg import matmul
+from tilewright.expr.ops.norm import batch_norm, layer_norm
+from tilewright.expr.ops.pool import max_pool
+from tilewright.expr.ops.shape import reshape, transpose
+from tilewright.expr.random import graphs, random_inputs
+from tilewright.expr.rewrite import transform
+from tilewright.graph.passes.rewritten import Rewritten
+from tilewright.graph.passes.table import NAMES, run_passes, simplifying, storing
+from tilewright.instruction.mapping import product_factors
+from tilewright.options import Options
+
+
+def is_product(node: Compute) -> bool:
+    return product_factors(node) is not None
+
+
+def guarded(state: Rewritten) -> Graph:
+    """The graph with every read of a border spelled out as a select, for the evaluator."""
+
+    def rule(expr: Expr) -> Expr | None:
+        if not isinstance(expr, Read) or expr.tensor.name not in state.borders:
+            return None
+        border = state.borders[expr.tensor.name]
+        inside: Expr = Const(True, "bool")
+        for index, extent, (before, after) in zip(expr.indices, expr.tensor.shape, border.widths, strict=True):
+            if before or after:
+                inside = inside & (index >= 0) & (index < int(extent))  # type: ignore[arg-type]
+        return select(inside, expr, border.value)
+
+    nodes = (Compute(n.output, n.axes, transform(n.body, rule), n.reduce, n.accum) for n in state.graph.nodes)
+    return Graph(state.graph.inputs, state.graph.outputs, tuple(nodes), state.graph.constants)
+
+
+@cache
+def network() -> Graph:
+    """Convolutions with batch norm and a residual, a depthwise one, pooling; then attention over the pixels."""
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("small")
+
+    def constant(*shape: int) -> Tensor:
+        return b.constant((rng.standard_normal(shape) * 0.3).astype(np.float32))
+
+    def normalised(x: Tensor) -> Tensor:
+        variance = b.constant(rng.uniform(0.5, 2, 16).astype(np.float32))
+        return batch_norm(b, x, constant(16), constant(16), constant(16), variance)
+
+    x = b.input("image", (1, 3, 9, 10), "f32")
+    first = relu(b, normalised(conv(b, x, constant(16, 3, 3, 3), pads=1)))
+    second = normalised(conv(b, first, constant(16, 16, 3, 3), constant(16), pads=1))
+    y = relu(b, binary(b, second, first, "add"))
+    y = relu(b, normalised(conv(b, y, constant(16, 1, 3, 3), pads=1, groups=16)))
+    y = max_pool(b, y, (3, 3), strides=2, pads=1)
+    tokens = transpose(b, reshape(b, y, (1, 16, 25)), (0, 2, 1))
+    heads = []
+    for _ in range(3):
+        projected = binary(b, matmul(b, tokens, constant(16, 16)), constant(16), "add")
+        heads.append(transpose(b, reshape(b, projected, (1, 25, 2, 8)), (0, 2, 1, 3)))
+    mixed = reshape(b, transpose(b, attention(b, *heads, scale=0.35), (0, 2, 1, 3)), (1, 25, 16))
+    y = binary(b, matmul(b, mixed, constant(16, 16)), tokens, "add")
+    return b.finish([layer_norm(b, y, constant(16), constant(16)), first])
+
+
+def image() -> np.ndarray:  # type: ignore[type-arg]
+    return np.random.default_rng(1).standard_normal((1, 3, 9, 10)).astype(np.float32)
+
+
+@cache
+def reference() -> list[np.ndarray]:  # type: ignore[type-arg]
+    return evaluate(network(), [image()], precise=True, wide=True)
+
+
+FOLDING = ("fold-constants", "fold-constant-parts")
+"""They round constants to the dtypes of nodes; the others change nothing in exact arithmetic."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(nodes=6, points=1000), st.sets(st.sampled_from(NAMES)), st.integers(0, 99))
+def test_random_graphs_keep_their_results(graph: Graph, disable: set[str], seed: int) -> None:
+    inputs = random_inputs(graph, seed)
+    # float64 throughout, so that rounding between nodes does not matter
+    expected = evaluate(graph, inputs, precise=True, wide=True)
+    state = run_passes(graph, (*simplifying(is_product), *storing()), (*FOLDING, *disable))
+    found = evaluate(guarded(state), inputs, precise=True, wide=True)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs(nodes=6, points=1000), st.integers(0, 99))
+def test_folded_nodes_round_as_the_evaluator_does(graph: Graph, seed: int) -> None:
+    inputs = random_inputs(graph, seed)
+    names = [tensor.name for tensor in graph.inputs]
+    constants = {name: inputs[name] for name in names[::2]}
+    left = tuple(tensor for tensor in graph.inputs if tensor.name not in constants)
+    partly = Graph(left, graph.outputs, graph.nodes, {**graph.constants, **constants})
+    state = run_passes(partly, simplifying(is_product), tuple(name for name in NAMES if name != "fold-constants"))
+    found = evaluate(state.graph, {tensor.name: inputs[tensor.name] for tensor in left})
+    for a, b in zip(found, evaluate(graph, inputs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_network_is_rewritten_as_it_should_be() -> None:
+    state = run_passes(network(), (*simplifying(is_product), *storing()))
+    moved = [n.name for n in state.graph.nodes if n.accum is None and isinstance(n.body, Read)]
+    assert moved == ["image.copy", "transpose", "reshape.4"]  # the last two join or split loops of a product
+    assert set(state.borders) == {"image.copy", "relu.1", "relu.2"}  # the first relu is an output
+    folded = [decision.subject for decision in state.decisions if decision.chosen.startswith("folded into")]
+    assert folded == ["scale of conv", "scale of conv.acc", "scale of conv.2"]
+    found = evaluate(guarded(state), [image()], precise=True, wide=True)
+    for a, b in zip(found, reference(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # weights are rounded once more
+
+
+@pytest.mark.parametrize(
+    "disable", [(), *((name,) for name in NAMES), *combinations(NAMES[3:], 2), NAMES], ids="+".join
+)
+def test_compiled_with_any_pass_switched_off(disable: tuple[str, ...]) -> None:
+    module = compile_graph(network(), threads=1, options=Options(cache=False, disable=disable))
+    for found, expected in zip(module(image()), reference(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_an_unknown_name_cannot_be_switched_off() -> None:
+    with pytest.raises(InvalidArgument, match="no pass 'fold-nothing'"):
+        compile_graph(network(), threads=1, options=Options(cache=False, disable=("fold-nothing",)))
