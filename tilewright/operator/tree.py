@@ -10,7 +10,7 @@ exceed an extent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.rewrite import transform
@@ -36,7 +36,7 @@ def expressions(work: Contraction | Nest) -> tuple[Compute, ...]:
     """What a kernel computes, over its own loops and flat tensors, in order: what the leaves of its tree name."""
     if isinstance(work, Contraction):
         return _contraction_expressions(work)
-    return tuple(compute for step in _passes(work) for compute in step)
+    return _nest_expressions(work)
 
 
 def row_buffers(nest: Nest) -> tuple[str, ...]:
@@ -231,9 +231,10 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
     return _in_program(loops, loops, Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0])
 
 
-def _pass_tree(step: Sequence[Compute], nest: Nest, schedule: NestSchedule, dims: list[tuple[str, int]]) -> TileTree:
-    """One pass: its last expression, and before it the row buffers that it fills."""
-    loops = {axis.name: _extent(axis) for axis in nest.inner if axis in step[-1].loops}
+def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, dims: list[tuple[str, int]]) -> TileTree:
+    """One pass: its last node, and before it the row buffers that it fills."""
+    sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
+    loops = {axis.name: _extent(axis) for axis in nest.inner if sweeps}
     fallback = nest.outer[-1].name if nest.outer else "once"
     if schedule.vector in loops:
         size = schedule.vector_extent
@@ -241,55 +242,49 @@ def _pass_tree(step: Sequence[Compute], nest: Nest, schedule: NestSchedule, dims
         dims, fallback = [(schedule.vector, size)], schedule.vector
     elif any(axis.name == schedule.vector for axis in nest.inner):
         dims = []  # one value per row
-    bodies = [_registers(dims, schedule.lanes, compute.name, fallback) for compute in step]
+    bodies = [_registers(dims, schedule.lanes, node.tensor.name, fallback) for node in step]
     body: TileTree = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
     return _tree(_tile("L1", list(loops.items()), body))
 
 
-@dataclass
-class _Inlining:
-    """Values without memory of their own: a pass computes them where it reads them."""
+def _passes(nest: Nest) -> list[list[NestNode]]:
+    """The passes of a nest: in each, the row buffers that it is the first to read, in order, and the node it is for."""
+    inlined, buffers = _inlined(nest), row_buffers(nest)
+    waiting = {node.tensor.name: node for node in nest.nodes if node.tensor.name in buffers}
+    needed: dict[str, dict[str, None]] = {}  # row buffers that a node reads, those behind other buffers first
 
-    nest: Nest
-    covering: set[str]
-    buffers: tuple[str, ...]
-    values: dict[str, Expr] = field(default_factory=dict)
-    waiting: dict[str, Compute] = field(default_factory=dict)  # row buffers that no pass has filled yet
-
-    def compute(self, node: NestNode) -> Compute:
-        """A node as a tensor expression over all loops that it covers."""
-        nest = self.nest
-        body = _with_own_values(node.body, self.values)
-        inner = nest.inner if node.tensor.name in self.covering else ()
-        axes = (*nest.outer, *inner)
-        output = Tensor(node.tensor.name, tuple(axis.extent for axis in axes), body.dtype)
-        reduced = nest.inner if node.accum is not None else ()
-        return Compute(output, axes, body, reduced, node.accum if reduced else None)
-
-    def fills(self, compute: Compute) -> list[Compute]:
-        """The row buffers that a pass reads first, in order."""
-        found: list[Compute] = []
-        for tensor in compute.inputs():
-            waiting = self.waiting.pop(tensor.name, None)
-            if waiting is not None:
-                found += [*self.fills(waiting), waiting]
-        return found
-
-
-def _passes(nest: Nest) -> list[list[Compute]]:
-    """The passes of a nest: in each, the row buffers it fills and the expression it is for."""
-    covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
-    state = _Inlining(nest, covering, row_buffers(nest))
+    for node in nest.nodes:
+        own: dict[str, None] = {}
+        for read in walk(node.body):
+            if isinstance(read, Read) and not read.indices:
+                name = read.tensor.name
+                own.update(needed.get(name, {}) if name in inlined or name in buffers else {})
+                own.update({name: None} if name in buffers else {})
+        needed[node.tensor.name] = own
     steps = []
     for node in nest.nodes:
-        compute = state.compute(node)
-        name = node.tensor.name
-        if name in covering and name not in state.buffers:
-            state.values[name] = compute.body
-        else:
-            state.values[name] = compute.output[compute.axes]
-        if name in state.buffers:
-            state.waiting[name] = compute
-        elif name not in covering or node.index is not None:
-            steps.append([*state.fills(compute), compute])
+        if node.tensor.name not in buffers and (node.tensor.name not in inlined or node.index is not None):
+            fills = [waiting.pop(name) for name in needed[node.tensor.name] if name in waiting]
+            steps.append([*fills, node])
     return steps
+
+
+def _inlined(nest: Nest) -> set[str]:
+    """Values per inner point without a row buffer: every pass that reads them computes them again."""
+    return {node.tensor.name for node in nest.nodes if nest.covers_inner(node)} - set(row_buffers(nest))
+
+
+def _nest_expressions(nest: Nest) -> tuple[Compute, ...]:
+    """The nodes of all passes in order, over all loops that they cover."""
+    inlined = _inlined(nest)
+    values: dict[str, Expr] = {}
+    found: dict[str, Compute] = {}
+    for node in nest.nodes:
+        name = node.tensor.name
+        body = _with_own_values(node.body, values)
+        axes = (*nest.outer, *(nest.inner if nest.covers_inner(node) else ()))
+        output = Tensor(name, tuple(axis.extent for axis in axes), body.dtype)
+        reduced = nest.inner if node.accum is not None else ()
+        found[name] = Compute(output, axes, body, reduced, node.accum if reduced else None)
+        values[name] = body if name in inlined else output[axes]
+    return tuple(found[node.tensor.name] for step in _passes(nest) for node in step)
