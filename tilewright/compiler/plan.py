@@ -117,7 +117,7 @@ class _Planner:
         return self.plan
 
     def _will_map(self, node: Compute) -> bool:
-        if not _is_product(node):
+        if not _is_product(node) or any(axis.extent == 0 for axis in node.loops):
             return False
         mapping, _ = find_mapping(node, self.features, self.constants)
         return mapping is not None and bool(mapping.k_loops) and self._can_read_vectors(mapping)
@@ -477,11 +477,17 @@ def _is_product(node: Compute) -> bool:
 
 
 def _is_plain(read: Read) -> bool:
-    """Whether every index is a constant or a single loop, each loop used once."""
-    forms = [affine(index) for index in read.indices]
-    if any(form is None or (form.terms and (form.constant or list(form.terms.values()) != [1])) for form in forms):
-        return False
-    loops = [loop for form in forms if form is not None for loop in form.terms]
+    """Whether every index is one loop over its whole dimension (0 where that has extent 1), each loop used once."""
+    loops: list[Axis] = []
+    for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
+        form = affine(index)
+        if form is None or form.constant:
+            return False
+        if extent == 1 and not form.terms:
+            continue
+        if list(form.terms.values()) != [1] or any(axis.extent != extent for axis in form.terms):
+            return False
+        loops.extend(form.terms)
     return len(set(loops)) == len(loops)
 
 

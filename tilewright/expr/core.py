@@ -141,6 +141,10 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+#: Functions that cost more than reading their result back from a nearby cache.
+COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
+
+
 class Expr:
     """A scalar expression. Operators build `Apply`; Python numbers become constants of the other side's dtype."""
 

@@ -22,8 +22,9 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, SpatialLoop, Tiler, grid_of
+from tilewright.lower.loops import Point, Tiler, grid_of
 from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.tiling import SpatialLoop
 
 
 def contraction_loops(work: Contraction, schedule: ContractionSchedule) -> list[SpatialLoop]:

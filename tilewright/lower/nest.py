@@ -23,11 +23,10 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, SpatialLoop, for_each_tile, grid_of
+from tilewright.lower.loops import Point, for_each_tile, grid_of
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
-
-#: Functions whose recomputation costs more than a trip through L1.
-COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
+from tilewright.operator.tiling import SpatialLoop
+from tilewright.operator.tree import row_buffers
 
 
 def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
@@ -76,19 +75,11 @@ class _Scratch:
         # A row buffer holds one value per inner point, times the outer tile where vectors run along an outer loop.
         outer_tile = 1 if vector_inside else max(1, schedule.vector_extent) * max(1, schedule.unroll_extent)
         self.outer_tile = outer_tile
-        readers: dict[str, int] = {}
-        for node in nest.nodes:
-            for read in {r.tensor.name for r in walk(node.body) if isinstance(r, Read) and not r.indices}:
-                readers[read] = readers.get(read, 0) + 1
-        for node in nest.nodes:
-            if not nest.inner or not nest.covers_inner(node) or node.index is not None:
-                continue
-            costly = any(isinstance(n, Apply) and n.function in COSTLY for n in walk(node.body))
-            if costly and readers.get(node.tensor.name, 0) > 1:
-                size = prod(_extent(axis) for axis in nest.inner) * outer_tile
-                dtype = computed_in(node.tensor.dtype)
-                size += 0 if outer_tile > 1 else schedule.vector_extent
-                self.views[node.tensor.name] = builder.insert(tile.AllocOp(view_type(dtype, size)))
+        for name in row_buffers(nest):
+            size = prod(_extent(axis) for axis in nest.inner) * outer_tile
+            size += 0 if outer_tile > 1 else schedule.vector_extent
+            (dtype,) = (computed_in(node.tensor.dtype) for node in nest.nodes if node.tensor.name == name)
+            self.views[name] = builder.insert(tile.AllocOp(view_type(dtype, size)))
 
     def index(self) -> Expr:
         """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""

@@ -84,7 +84,7 @@ class ContractionSchedule:
 
 def merge_product_loops(work: Contraction) -> Contraction:
     """Fuse neighbouring m loops, and neighbouring k loops, that every address walks as one."""
-    for part in ("outer", "m_loops", "k_loops"):
+    for part in ("m_loops", "k_loops"):
         position = 0
         while position + 1 < len(getattr(work, part)):
             axes = getattr(work, part)

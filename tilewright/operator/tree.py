@@ -10,17 +10,14 @@ exceed an extent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor, walk
+from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.rewrite import transform
 from tilewright.expr.text import print_statement
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.operator.tiling import SpatialLoop
 from tilewright.tiles.tree import Binding, Kind, Leaf, Loop, MicroKernelRef, Operand, Scope, Tile, TileTree
-
-#: Functions whose values `row_buffers` keeps: computing them again costs more than a trip through L1.
-COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
 
 
 def tree_of(work: Contraction | Nest, schedule: ContractionSchedule | NestSchedule) -> TileTree:
@@ -53,30 +50,6 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-# Loops dealt to programs ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Dealt:
-    """One spatial loop in tiles of `quantum` points, dealt in `blocks`."""
-
-    axis: Axis
-    quantum: int = 1
-    blocks: int = 1
-
-    @property
-    def per_program(self) -> int:
-        return -(-self._tiles // self.blocks)
-
-    @property
-    def programs(self) -> int:
-        return -(-self._tiles // self.per_program)
-
-    @property
-    def _tiles(self) -> int:
-        return max(1, -(-_extent(self.axis) // self.quantum))
-
-
 def _extent(axis: Axis) -> int:
     assert isinstance(axis.extent, int)
     return axis.extent
@@ -96,11 +69,11 @@ def _leaf_tile(level: str, factors: Sequence[tuple[str, int]], leaf: Leaf) -> Ti
     return tree if isinstance(tree, Tile) else Tile(level, (Loop(factors[-1][0] if factors else "once", 1),), leaf)
 
 
-def _in_program(loops: Sequence[_Dealt], grid: Sequence[_Dealt], child: TileTree) -> TileTree:
+def _in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child: TileTree) -> TileTree:
     """The tiles of one program around `child`, and the grid around them; the outermost tile is at DRAM."""
     dealt = [(loop.axis.name, loop.programs) for loop in grid]
     one = not any(programs > 1 for _, programs in dealt)
-    tree = _tile("DRAM" if one else "L2", [(loop.axis.name, loop.per_program) for loop in loops], child)
+    tree = _tile("DRAM" if one else "L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
     tree = _tile("DRAM", dealt, tree, Binding.SP)
     assert not isinstance(tree, Leaf), "the innermost tiles are there before"
     if tree is child:
@@ -125,7 +98,7 @@ def _registers(dims: Sequence[tuple[str, int]], lanes: int, op: str, fallback: s
 
 def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileTree:
     spatial = {
-        axis.name: _Dealt(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
+        axis.name: SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
         for axis in (*work.outer, *work.m_loops, work.n_loop)
     }
     loops, grid = ([spatial[name] for name in order] for order in (schedule.order, schedule.grid_order))
@@ -139,7 +112,7 @@ def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileT
         after = _registers(dims, schedule.lanes, epilogue[0].name, work.n_loop.name)
     if blocks > 1:  # blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue
         cut = [loop.axis for loop in loops].index(work.n_loop) + 1
-        rows = [(loop.axis.name, loop.per_program) for loop in loops[cut:]]
+        rows = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
         loops = loops[:cut]
         tree = _tree(_tile("L2", [(work.k_loops[0].name, blocks), *rows], tree))
         after = _tree(_tile("L2", rows, after)) if after is not None else None
@@ -224,7 +197,8 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
     vector = [axis for axis in nest.outer if axis.name == schedule.vector]
     plain = [axis for axis in nest.outer if axis not in beside and axis not in vector]
     loops = [
-        _Dealt(axis, quanta.get(axis.name, 1), schedule.blocks.get(axis.name, 1)) for axis in (*plain, *beside, *vector)
+        SpatialLoop(axis, quanta.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
+        for axis in (*plain, *beside, *vector)
     ]
     dims = [(axis.name, quanta[axis.name]) for axis in (*beside, *vector)]
     steps = [_pass_tree(step, nest, schedule, dims) for step in _passes(nest)]

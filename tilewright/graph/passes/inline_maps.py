@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from tilewright.expr.core import Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.core import COSTLY, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
 from tilewright.graph.passes.fold_padding import padding_of
 from tilewright.graph.passes.rewritten import Rewritten
-
-#: Functions that cost more than reading their result back from memory.
-COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""Spatial loops in tiles: how many there are, and how they are dealt to the programs of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.expr.core import Axis
+
+
+@dataclass(frozen=True)
+class SpatialLoop:
+    """One loop: `quantum` points per tile, tiles dealt in `blocks` to a grid axis.
+
+    A `vector` loop pads its ragged tile to `lanes`.
+    """
+
+    axis: Axis
+    quantum: int = 1
+    blocks: int = 1
+    vector_lanes: int = 0  # > 0: the ragged tile is rounded up to this many points and bounded
+
+    @property
+    def extent(self) -> int:
+        assert isinstance(self.axis.extent, int)
+        return self.axis.extent
+
+    @property
+    def full_tiles(self) -> int:
+        return self.extent // self.quantum
+
+    @property
+    def rest(self) -> int:
+        return self.extent % self.quantum
+
+    @property
+    def tiles(self) -> int:
+        return self.full_tiles + (1 if self.rest else 0)
+
+    @property
+    def tiles_per_block(self) -> int:
+        return -(-self.tiles // max(1, self.blocks))
+
+    @property
+    def programs(self) -> int:
+        """Programs along this loop: blocks that hold at least one tile."""
+        return max(1, -(-self.tiles // max(1, self.tiles_per_block))) if self.tiles else 1
