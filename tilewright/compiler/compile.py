@@ -153,7 +153,8 @@ def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
 def target_of(machine: Cpu) -> Target:
     from tilewright.codegen.cpu.target import Target
 
-    return Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
+    lacking = tuple(name[1:] for name in machine.llvm.features.split(",") if name.startswith("-"))
+    return Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits, lacking)
 
 
 def steps(plan: Plan) -> list[Any]:

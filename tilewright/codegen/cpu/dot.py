@@ -13,6 +13,7 @@ from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.cpu.values import (
     F16,
     F32,
+    I32,
     TileValue,
     intrinsic,
     lanes_of,
@@ -54,7 +55,7 @@ def emit_dot(
 def _found(name: str) -> tuple[Step, int]:
     found = STEPS.get(name)
     if found is None:
-        raise InvalidProgram(f"no emitter for intrinsic {name!r} on this target", help=f"one of {', '.join(STEPS)}")
+        raise InvalidProgram(f"no emitter for intrinsic {name!r} on this target", help=f"one of {', '.join(filter(None, STEPS))}, or none")
     return found
 
 
@@ -65,9 +66,11 @@ def _fma(builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: i
 def _widen_float(
     builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
 ) -> ir.Value:
-    """f16 or bf16 operands, exact products in f32."""
+    """f16, bf16 or f32 operands, products in f32."""
 
     def wide(value: ir.Value) -> ir.Value:
+        if scalar_type(value) == F32:
+            return value
         if scalar_type(value) == F32:
             return value
         if scalar_type(value) == F16:
@@ -94,21 +97,38 @@ def _widen_integer(
 def _vdpbf16ps(
     builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
 ) -> ir.Value:
-    lanes = lanes_of(acc)
-    pairs = ir.VectorType(_bfloat(), 2 * lanes)
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-    words = [builder.bitcast(word, pairs) for word in (splat(builder, a, lanes), b)]
-    return intrinsic(builder, name, acc.type, [acc, *words])
+    return _by_words(builder, "llvm.x86.avx512bf16.dpbf16ps", _bfloat(), a, b, acc)
 
 
 def _vpdpbusd(
     builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
 ) -> ir.Value:
-    lanes = lanes_of(acc)
-    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-    bytes_type = ir.VectorType(ir.IntType(8), 4 * lanes)
-    words = [builder.bitcast(word, bytes_type) for word in (splat(builder, a, lanes), b)]
-    return intrinsic(builder, name, acc.type, [acc, *words])
+    return _by_words(builder, "llvm.x86.avx512.vpdpbusd", ir.IntType(8), a, b, acc)
+
+
+def _by_words(
+    builder: ir.IRBuilder, name: str, part: ir.Type, a: ir.Value, b: ir.Value, acc: ir.Value
+) -> ir.Value:
+    """An instruction on 4, 8 or 16 words of 32 bits, whose parts have type `part`; other numbers of lanes are widened."""
+    count = lanes_of(acc)
+    lanes = next(width for width in (4, 8, 16) if width >= count)
+    parts = ir.VectorType(part, 32 * lanes // (16 if isinstance(part, _BFloat) else 8))
+    words = [builder.bitcast(word, parts) for word in (splat(builder, a, lanes), _resized(builder, b, lanes))]
+    wide = _resized(builder, acc, lanes)
+    return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
+
+
+def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    """The first lanes of a register, or the register with lanes behind it whose values do not matter."""
+    count = lanes_of(value)
+    if count == lanes:
+        return value
+    if lanes == 1:
+        return builder.extract_element(value, I32(0))
+    if count == 1:
+        return builder.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, I32(0))
+    order = [I32(lane if lane < count else 0) for lane in range(lanes)]
+    return builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, lanes), order))
 
 
 class _BFloat(types._BaseFloatType):  # type: ignore[misc]
@@ -127,7 +147,17 @@ def _bfloat() -> ir.Type:
     return _BFloat()
 
 
+def _portable(
+    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
+) -> ir.Value:
+    """What a product without a chosen intrinsic does, for every combination of operands and accumulator."""
+    if isinstance(scalar_type(acc), ir.IntType):
+        return _widen_integer(builder, target, a, b, acc, unsigned)
+    return (_widen_float if scalar_type(acc) == F32 else _fma)(builder, target, a, b, acc, unsigned)
+
+
 STEPS: dict[str, tuple[Step, int]] = {
+    "": (_portable, 1),
     "fma": (_fma, 1),
     "widen_f32": (_widen_float, 1),
     "widen_i32": (_widen_integer, 1),

@@ -37,7 +37,22 @@ Emit = Callable[..., ir.Value]
 
 def emit_element(builder: ir.IRBuilder, target: Target, op: Operation, args: list[ir.Value]) -> ir.Value:
     """One register of the result of an element operation, from the registers of its operands."""
-    return ELEMENT[type(op)](builder, target, op, *args)
+    return emit_kind(builder, target, type(op), op, args)
+
+
+def emit_kind(
+    builder: ir.IRBuilder, target: Target, kind: type[Operation], op: Operation | None, args: list[ir.Value]
+) -> ir.Value:
+    """The same for a kind of operation; `op` may be None where its attributes do not matter.
+
+    f16 arithmetic of a machine without f16 runs in f32 and is rounded once more: LLVM would call a library.
+    """
+    halves = [scalar_type(arg) == F16 for arg in args]
+    if not any(halves) or kind not in ARITHMETIC or target.has("f16c") or not target.x86:
+        return ELEMENT[kind](builder, target, op, *args)
+    wide = [convert_half_to_float(builder, target, a) if half else a for a, half in zip(args, halves, strict=True)]
+    result = ELEMENT[kind](builder, target, op, *wide)
+    return convert_float_to_half(builder, target, result) if scalar_type(result) == F32 else result
 
 
 def _binary(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -317,5 +332,10 @@ ELEMENT: dict[type[Operation], Emit] = {
     tile.SelectOp: _select,
     tile.CastOp: _cast,
 }
+
+ARITHMETIC = (
+    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, math.SqrtOp, math.FloorOp,
+    math.CeilOp, math.TruncOp, math.RoundEvenOp, math.FmaOp, tile.CompareOp,
+)  # fmt: skip
 
 __all__ = ["ELEMENT", "constant", "emit_element", "fma", "splat"]

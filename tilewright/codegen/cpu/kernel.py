@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from llvmlite import ir
 from xdsl.dialects import arith, scf
@@ -11,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.codegen.cpu import memory
 from tilewright.codegen.cpu.dot import emit_dot, group_of
-from tilewright.codegen.cpu.elementwise import ELEMENT, constant, emit_element
+from tilewright.codegen.cpu.elementwise import ELEMENT, constant, emit_element, emit_kind
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.cpu.values import (
     F16,
@@ -61,6 +62,8 @@ class KernelEmitter:
         self.function.linkage = "internal"
         self.function.attributes.add("nounwind")
         self.function.attributes.add("noinline")
+        # Kernels call nothing: no memset or memcpy in place of a loop. llvmlite's own `add` knows no quoted attributes.
+        set.add(self.function.attributes, '"no-builtins"')
         for argument in self.function.args[: count + 1]:
             argument.add_attribute("noalias")
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
@@ -129,7 +132,22 @@ class KernelEmitter:
             value = _scalar_constant(tile.element(op.result), attribute.get_values()[0])
             self.values[op.result] = self._repeat(value, tile.shape(op.result))
             return
-        raise InvalidProgram(f"constant {attribute} is not a number or a splat")
+        if isinstance(attribute, DenseIntOrFPElementsAttr):
+            extents, type_ = tile.shape(op.result), tile.element(op.result)
+            numbers = [_scalar_constant(type_, number) for number in attribute.get_values()]
+            width = row_width(extents)
+            rows = (numbers[start : start + width] for start in range(0, len(numbers), width))
+            self.values[op.result] = TileValue(extents, tuple(self._constant_row(row) for row in rows))
+            return
+        raise InvalidProgram(f"constant {attribute} is not a number or a dense tile")
+
+    def _constant_row(self, numbers: list[ir.Constant]) -> tuple[ir.Constant, ...]:
+        row, start = [], 0
+        for length in chunks_of(len(numbers), self.target.lanes):
+            part = numbers[start : start + length]
+            row.append(part[0] if length == 1 else ir.Constant(ir.VectorType(part[0].type, length), part))
+            start += length
+        return tuple(row)
 
     def _repeat(self, value: ir.Value, extents: tuple[int, ...]) -> TileValue:
         row = tuple(splat(self.builder, value, length) for length in chunks_of(row_width(extents), self.target.lanes))
@@ -242,8 +260,8 @@ class KernelEmitter:
             ("max", False): arith.MaxUIOp if unsigned else arith.MaxSIOp,
             ("min", False): arith.MinUIOp if unsigned else arith.MinSIOp,
         }
-        emit = ELEMENT[kinds[kind, floating]]
-        return lambda a, b: emit(self.builder, self.target, None, a, b)
+        found = kinds[kind, floating]
+        return lambda a, b: emit_kind(self.builder, self.target, found, None, [a, b])
 
     # Memory ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +295,11 @@ class KernelEmitter:
             self.values[op.result] = memory.load(self._access(op, tile.shape(op.result)))
 
     def _store(self, op: tile.StoreOp) -> None:
-        aligned = self.nontemporal if op.nontemporal is not None else 0
+        aligned = 0
+        if self.nontemporal and op.nontemporal is not None:
+            size = _bits(memory.element_llvm(op.view)) // 8
+            step = gcd(memory.divisor(op.offset), *tile.strides_of(op)[:-1]) * size
+            aligned = next((a for a in memory.NONTEMPORAL_ALIGNMENTS if a <= self.nontemporal and a and step % a == 0), 0)
         memory.store(self._access(op, tile.shape(op.value)), self.values[op.value], aligned)
 
     def _prefetch(self, op: tile.PrefetchOp) -> None:
@@ -335,9 +357,16 @@ class KernelEmitter:
 
     def _vector_operand(self, value: SSAValue, group: int) -> list[tuple[ir.Value, ...]]:
         """b as registers per step of k: elements, or i32 words of `group` neighbours along k."""
-        if group == 1:
+        if len(tile.shape(value)) == 2:
             return list(self.values[value].rows)
-        steps, n, _ = tile.shape(value)
+        steps, n, neighbours = tile.shape(value)
+        if group == 1:  # no intrinsic: the neighbours are steps of their own
+            rows = [lane_pieces(self.builder, row) for row in self.values[value].rows]
+            return [
+                from_scalars(self.builder, [rows[step * n + column][part] for column in range(n)], self.target.lanes)
+                for step in range(steps)
+                for part in range(neighbours)
+            ]
         source = _through_reshapes(value)
         if isinstance(source, tile.LoadOp) and source.result not in self.values:
             access = self._access(source, tile.shape(source.result))
@@ -473,9 +502,7 @@ def _read_by_products_only(op: tile.LoadOp) -> bool:
         for use in value.uses:
             if isinstance(use.operation, tile.ReshapeOp):
                 frontier.append(use.operation.result)
-            elif isinstance(use.operation, tile.DotOp) and (
-                (use.index == 0) or (use.index == 1 and len(tile.shape(value)) == 3)
-            ):
+            elif isinstance(use.operation, tile.DotOp) and _readable_in_parts(op, use.operation, use.index):
                 users.append(use.operation)
             else:
                 return False
@@ -490,7 +517,18 @@ def _read_by_products_only(op: tile.LoadOp) -> bool:
     return True
 
 
-HANDLERS: dict[type[Operation], Callable[[KernelEmitter, Operation], None]] = {
+def _readable_in_parts(load: tile.LoadOp, dot: tile.DotOp, operand: int) -> bool:
+    """Whether a product can load an operand piece by piece: the neighbours that make a word must lie next to each other."""
+    group = group_of(dot.intrinsic.data)
+    strides, extents = tile.strides_of(load), tile.shape(load.result)
+    if operand == 0:
+        return extents[-1:] == tile.shape(dot.a)[-1:] and (group == 1 or strides[-1] == 1)
+    if operand == 1 and group > 1:
+        return extents == tile.shape(dot.b) and strides[2] == 1 and (strides[1] == group or extents[1] == 1)
+    return False
+
+
+HANDLERS: dict[type[Operation], Callable[..., None]] = {
     arith.ConstantOp: KernelEmitter._constant,
     tile.ProgramIdOp: KernelEmitter._program_id,
     tile.IotaOp: KernelEmitter._iota,
@@ -507,6 +545,6 @@ HANDLERS: dict[type[Operation], Callable[[KernelEmitter, Operation], None]] = {
     scf.IfOp: KernelEmitter._if,
     scf.YieldOp: KernelEmitter._nothing,
     tile.ReturnOp: KernelEmitter._nothing,
-}  # type: ignore[dict-item]
+}
 
 __all__ = ["KERNEL_TYPE", "KernelEmitter", "with_lanes"]

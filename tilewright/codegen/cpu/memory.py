@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from llvmlite import ir
+from xdsl.dialects import scf
+from xdsl.dialects.arith import AddiOp, ConstantOp, MuliOp, SubiOp
 from xdsl.dialects.builtin import IntegerAttr
-from xdsl.dialects.arith import ConstantOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from tilewright.codegen.cpu.elementwise import constant
 from tilewright.codegen.cpu.values import (
@@ -87,7 +88,10 @@ class Access:
         builder, length = self.builder, self.chunks[chunk]
         found: ir.Value | None = None
         for bound, position in zip(self.bounds, index, strict=False):
-            if bound is not None:
+            if isinstance(bound, ir.Constant):
+                if position >= bound.constant:
+                    return constant(with_lanes(I1, length), 0)
+            elif bound is not None:
                 inside = builder.icmp_signed("<", I64(position), bound)
                 found = inside if found is None else builder.and_(found, inside)
         if found is not None:
@@ -100,11 +104,13 @@ class Access:
         return found
 
     def _inside(self, bound: ir.Value, start: int, length: int) -> ir.Value:
-        if length == 1:
-            return self.builder.icmp_signed("<", I64(start), bound)
         if isinstance(bound, ir.Constant):
+            if length == 1:
+                return I1(int(start < bound.constant))
             flags = [I1(1 if start + lane < bound.constant else 0) for lane in range(length)]
             return ir.Constant(ir.VectorType(I1, length), flags)
+        if length == 1:
+            return self.builder.icmp_signed("<", I64(start), bound)
         # Comparing 32-bit lanes keeps the mask in one instruction; a tile row is far shorter than 2^31.
         left = self.builder.sub(bound, I64(start))
         clipped = self.builder.select(self.builder.icmp_signed(">", left, I64(length)), I64(length), left)
@@ -326,6 +332,14 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
     if length == 1 and predicate is None:
         builder.store(register, access.address(offset), align=size)
         return
+    flags = predicate.constant if isinstance(predicate, ir.Constant) and length > 1 else []
+    if len(flags) > 1 and sum(flag.constant for flag in flags) <= 1:
+        # LLVM stores the whole 32-bit lane where it merges the truncation of a 16-bit tile into a masked store of one lane.
+        for lane, flag in enumerate(flags):
+            if flag.constant:
+                piece = builder.extract_element(register, I32(lane))
+                builder.store(piece, access.address(offset + lane * access.step), align=size)
+        return
     if access.step == 1 or length == 1:
         if predicate is None:
             _store_contiguous(access, offset, register, nontemporal)
@@ -371,6 +385,23 @@ def constant_index(value: SSAValue) -> int | None:
     if isinstance(owner, ConstantOp) and isinstance(owner.value, IntegerAttr):
         return owner.value.value.data
     return None
+
+
+def divisor(value: SSAValue) -> int:
+    """A number that divides an index whatever the program and the iteration are; 0 for the index 0."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        loop = owner.parent_op()
+        if isinstance(loop, scf.ForOp) and value is owner.args[0]:
+            return gcd(divisor(loop.lb), divisor(loop.step))
+        return 1
+    if isinstance(owner, ConstantOp):
+        return abs(constant_index(value) or 0)
+    if isinstance(owner, AddiOp | SubiOp):
+        return gcd(divisor(owner.lhs), divisor(owner.rhs))
+    if isinstance(owner, MuliOp):
+        return divisor(owner.lhs) * divisor(owner.rhs)
+    return 1
 
 
 def element_llvm(view: SSAValue) -> ir.Type:

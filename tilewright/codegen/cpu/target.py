@@ -13,12 +13,16 @@ ATTRIBUTE = "tile.target"
 
 @dataclass(frozen=True)
 class Target:
-    """Triple, CPU and features as LLVM names them, and the vector width in bits."""
+    """Triple, CPU and features as LLVM names them, and the vector width in bits.
+
+    `lacking` are features that LLVM must leave out even where it takes the CPU to have them.
+    """
 
     triple: str
     cpu: str
     features: tuple[str, ...]
     vector_bits: int
+    lacking: tuple[str, ...] = ()
 
     @property
     def lanes(self) -> int:
@@ -37,7 +41,7 @@ class Target:
         return self.triple.startswith("x86_64")
 
     def feature_string(self) -> str:
-        return ",".join(f"+{feature}" for feature in self.features)
+        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.lacking)])
 
     def attribute(self) -> DictionaryAttr:
         return DictionaryAttr(
@@ -45,6 +49,7 @@ class Target:
                 "triple": StringAttr(self.triple),
                 "cpu": StringAttr(self.cpu),
                 "features": StringAttr(" ".join(self.features)),
+                "lacking": StringAttr(" ".join(self.lacking)),
                 "vector_bits": IntegerAttr(self.vector_bits, 64),
             }
         )
@@ -54,10 +59,10 @@ def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
     found = module.attributes.get(ATTRIBUTE)
     if not isinstance(found, DictionaryAttr):
-        advice = "it names triple, cpu, features, vector_bits"
+        advice = "it names triple, cpu, features, lacking, vector_bits"
         raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help=advice)
     texts: dict[str, str] = {}
-    for key in ("triple", "cpu", "features"):
+    for key in ("triple", "cpu", "features", "lacking"):
         value = found.data.get(key)
         if not isinstance(value, StringAttr):
             raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
@@ -65,4 +70,5 @@ def target_of(module: ModuleOp) -> Target:
     width = found.data.get("vector_bits")
     if not isinstance(width, IntegerAttr) or width.value.data not in (128, 256, 512):
         raise InvalidProgram(f"{ATTRIBUTE} has vector_bits {width}", help="128, 256 or 512")
-    return Target(texts["triple"], texts["cpu"], tuple(texts["features"].split()), width.value.data)
+    features, lacking = (tuple(texts[key].split()) for key in ("features", "lacking"))
+    return Target(texts["triple"], texts["cpu"], features, width.value.data, lacking)
