@@ -316,7 +316,8 @@ class _Planner:
         loops = _loops_in_order(mapping)
         name = f"{mapping.b.tensor.name}.for.{mapping.compute.name}"
         gathered = Tensor(name, tuple(axis.extent for axis in loops), mapping.b.dtype)
-        self.gathers[name] = Compute(gathered, loops, mapping.b)
+        unit = {axis: Const(0, INDEX) for axis in mapping.compute.loops if axis.extent == 1}
+        self.gathers[name] = Compute(gathered, loops, substitute(mapping.b, unit))
         return replace(mapping, b=gathered[loops])
 
     def _vector_operand(self, mapping: Mapping, k_loops: tuple[Axis, ...]) -> tuple[Tensor, bool]:
