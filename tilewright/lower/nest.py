@@ -353,23 +353,23 @@ class _Passes:
     def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], turn: int) -> None:
         """Ask for what the streamed tensors hold some elements ahead of this step: the share of this turn."""
         for name, distance in self.schedule.prefetch.items():
-            index = next(
-                r.indices[0]
-                for n in self.nest.nodes
-                for r in walk(n.body)
-                if isinstance(r, Read) and r.tensor.name == name
-            )
-            form = affine(substitute(self._here(index), where))
+            read = self._streamed(name)
+            form = affine(substitute(self._here(read.indices[0]), where))
             assert form is not None
             share = -(-emitter.extents[-1] // len(self.schedule.prefetch_passes))
             ahead = Affine(form.constant + distance + turn * share, form.terms)
-            size = share * dtypes.size_bytes(self._tensor(name).dtype)
+            size = share * dtypes.size_bytes(read.dtype)
             self.builder.insert(tile.PrefetchOp(self.memory[name], self.builder.affine(ahead, emitter.loops), size))
 
-    def _tensor(self, name: str) -> Tensor:
-        return next(
-            r.tensor for n in self.nest.nodes for r in walk(n.body) if isinstance(r, Read) and r.tensor.name == name
-        )
+    def _streamed(self, name: str) -> Read:
+        """The first read of a tensor along the vector, for which the schedule prefetches it."""
+        for node in self.nest.nodes:
+            for read in walk(node.body):
+                if isinstance(read, Read) and read.tensor.name == name:
+                    form = affine(read.indices[0])
+                    if form is not None and (self.schedule.vector, 1) in ((a.name, c) for a, c in form.terms.items()):
+                        return read
+        raise AssertionError(f"no read of {name} walks along {self.schedule.vector}")
 
     def _provider(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Provider:
         return lambda read: self._provide(name, emitter, where)

@@ -1,0 +1,45 @@
+"""One test per mistake that a review found: whole programs against the evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.compiler.compile import compile_graph
+from tilewright.expr.core import Axis, Compute, Read, Tensor
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.machine.registry import resolve_cpu
+from tilewright.options import Options
+
+RNG = np.random.default_rng(0)
+UNCACHED = Options(cache=False)
+
+
+def machine_with_small_caches(folder: Path) -> str:
+    """This host with caches so small that streams, prefetches and blocks of k show on small tensors."""
+    path = folder / "small.yaml"
+    caches = "".join(
+        f"  - {{name: {name}, bytes: {size}, ways: 8, line_bytes: 64, shared_by: 1, bytes_per_cycle: 64}}\n"
+        for name, size in (("L1", 1024), ("L2", 8192), ("L3", 16384))
+    )
+    path.write_text(f"name: small\nextends: {resolve_cpu('host').name}\ncaches:\n{caches}")
+    return str(path)
+
+
+def agrees(graph: Graph, machine: str = "host", threads: int = 2) -> None:
+    inputs = [RNG.uniform(-1, 1, tensor.shape).astype(np.float32) for tensor in graph.inputs]
+    results = compile_graph(graph, machine, threads, UNCACHED)(*inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    for found, wanted in zip(results, evaluate(graph, inputs), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_streamed_tensor_that_is_gathered_too(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    x = b.input("x", (9000,), "f32")
+    places = b.constant(RNG.integers(0, 9000, 9000))
+    i = Axis("i", 9000)
+    b.add(Compute(Tensor("y", (9000,), "f32"), (i,), x[Read(places, (i,))] + x[i]))
+    agrees(b.finish([b.nodes[-1].output]), machine_with_small_caches(tmp_path))
