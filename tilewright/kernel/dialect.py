@@ -501,7 +501,7 @@ class PrefetchOp(IRDLOperation):
     name = "tile.prefetch"
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
-    bytes = prop_def(IntegerAttr)
+    bytes = prop_def(IntegerAttr.constr(eq(i64)))
     assembly_format = "$view `[` $offset `]` $bytes attr-dict `:` type($view)"
 
     def __init__(self, view: SSAValue, offset: SSAValue, bytes: int) -> None:

@@ -52,6 +52,7 @@ from tilewright.kernel.dialect import (
     LaunchOp,
     LoadOp,
     MainOp,
+    PrefetchOp,
     ProgramIdOp,
     ReduceOp,
     ReshapeOp,
@@ -323,6 +324,11 @@ class _Generator:
         if element(view) == type_ and self.rng.random() < 0.3:
             self.scratch()
 
+    def prefetch(self) -> None:
+        """A hint, also about places outside of the view."""
+        number = self.rng.randrange(len(self.inputs))
+        self.add(PrefetchOp(self.kernel.body.block.args[number], self.make((), INDEX), 64))
+
     def strides(self, extents: tuple[int, ...], spread: bool) -> list[int]:
         if spread:
             return [self.rng.choice((0, 1, 2, 7)) for _ in extents]
@@ -407,5 +413,5 @@ _STEPS: list[Callable[[_Generator], None]] = [
     _Generator.arithmetic, _Generator.arithmetic, _Generator.arithmetic, _Generator.function, _Generator.compare,
     _Generator.select, _Generator.cast, _Generator.bits, _Generator.indices, _Generator.reshape, _Generator.broadcast,
     _Generator.iota, _Generator.reduce, _Generator.dot, _Generator.memory, _Generator.memory, _Generator.scratch,
-    _Generator.gather, _Generator.store, _Generator.loop, _Generator.branch,
+    _Generator.gather, _Generator.prefetch, _Generator.store, _Generator.loop, _Generator.branch,
 ]  # fmt: skip

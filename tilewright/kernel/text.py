@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from math import prod
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, math, scf
 from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue
+from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue, TypeAttribute
 from xdsl.parser import AttrParser, Parser, UnresolvedOperand
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
-from xdsl.utils.mlir_lexer import MLIRTokenKind
+from xdsl.utils.lexer import Input
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import Tile
 from tilewright.kernel.verify import verify
 
+MAX_WIDTH = 64
+MAX_CONSTANT_ELEMENTS = 1 << 20
 HELP = "the text form is that of `print_module`; `tilewright compile --emit tile` shows examples"
 
 
@@ -59,14 +64,20 @@ def print_module(module: ModuleOp, locations: bool = False) -> str:
     return stream.getvalue() + "\n"
 
 
+class _Lexer(MLIRLexer):
+    # That of xDSL 0.74 takes exponential time for a string that is not closed.
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*"')
+
+
 class _Parser(Parser):
-    """Remembers where each operation began."""
+    """Remembers where operations began, reads constants exactly, and refuses what would not fit in memory."""
 
     def __init__(self, ctx: Context, text: str, name: str) -> None:
         self.starts: dict[Operation, int] = {}
         self.first_uses: dict[str, int] = {}
         self.start = 0
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
 
     @property
     def at_end(self) -> bool:
@@ -91,6 +102,18 @@ class _Parser(Parser):
         op = super().parse_operation()
         self.starts[op] = start
         return op
+
+    def _parse_optional_integer_or_float_type(self) -> TypeAttribute | None:
+        found = re.fullmatch(r"[su]?i([0-9]+)", self._current_token.text)
+        if found and (len(found[1]) > 3 or int(found[1]) > MAX_WIDTH):
+            self.raise_error(f"integers have at most {MAX_WIDTH} bits")
+        return super()._parse_optional_integer_or_float_type()
+
+    def _parse_dense_literal_type(self) -> Any:
+        type_ = super()._parse_dense_literal_type()
+        if prod(type_.get_shape()) > MAX_CONSTANT_ELEMENTS:
+            self.raise_error(f"constants in the text have at most {MAX_CONSTANT_ELEMENTS} elements; use tile.buffer")
+        return type_
 
     def parse_dense_int_or_fp_elements_attr(self, type: Any) -> DenseIntOrFPElementsAttr[Any]:
         """Hexadecimal elements of float tensors are bit patterns, as they are for float scalars."""

@@ -30,7 +30,7 @@ from tilewright.kernel.elements import ELEMENT
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
-VIEW_OPERAND = {LoadOp: 0, StoreOp: 1, GatherOp: 0, PrefetchOp: 0}
+VIEW_OPERAND: dict[type[Operation], int] = {LoadOp: 0, StoreOp: 1, GatherOp: 0, PrefetchOp: 0}
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None) -> None:

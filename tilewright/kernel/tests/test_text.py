@@ -127,6 +127,19 @@ def test_nonsense_is_an_error(text: str) -> None:
         parse_module(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('tile.func @k() grid [1] attributes {a = "' + "x" * 4000 + "} { tile.return }", "closing string literal"),
+        ("tile.func @k() grid [1] attributes {a = 1 : i4294967296} { tile.return }", "at most 64 bits"),
+        ("tile.func @k() grid [1] { %c = arith.constant dense<1> : tensor<99999x9999xi8> tile.return }", "at most 1048"),
+    ],
+)  # fmt: skip
+def test_what_would_take_forever_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
+        parse_module(text)
+
+
 def test_deep_nesting_is_an_error() -> None:
     with pytest.raises(InvalidProgram):
         parse_module("tile.func @k() grid [1] attributes {a = " + "[" * 5000 + "]" * 5000 + "} { tile.return }")

@@ -66,6 +66,7 @@ CASES = [
     ("%r = tile.gather %v[%i : tensor<8x4xi32>] : memref<64xf32> -> tensor<8x4xf32>", "offsets of i32, not i64"),
     ("%r = tile.gather %v[%l : tensor<4x8xi64>] : memref<64xf32> -> tensor<8x4xf32>", "gathers tensor<8x4xf32> with"),
     ("%r = tile.gather %v[%l : tensor<4x8xi64>] mask %t : i1 : memref<64xf32> -> tensor<4x8xf32>", "mask i1 for te"),
+    ("tile.prefetch %v[%o] 0 : memref<64xf32>", "prefetches 0 bytes"),
     # tiles
     ("%r = tile.iota 2 : tensor<4x8xi64>", "axis 2 of tensor<4x8xi64>"),
     ("%r = tile.iota 0 : tensor<4x8xi32>", "axis 0 of tensor<4x8xi32>"),
