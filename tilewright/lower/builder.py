@@ -119,6 +119,22 @@ class KernelBuilder:
             self.insert(scf.YieldOp())
         self._builder.insert(scf.IfOp(condition, [], Region(block), Region(Block([scf.YieldOp()]))))
 
+    def either(
+        self, condition: SSAValue, then: Callable[[], Sequence[SSAValue]], other: Callable[[], Sequence[SSAValue]]
+    ) -> list[SSAValue]:
+        """The values of one of two branches, chosen by a scalar i1."""
+        blocks, types = [], []
+        for body in (then, other):
+            block = Block()
+            with self._inside(block):
+                results = body()
+                types = [value.type for value in results]
+                self.insert(scf.YieldOp(*results))
+            blocks.append(block)
+        op = scf.IfOp(condition, types, Region(blocks[0]), Region(blocks[1]))
+        self._builder.insert(op)
+        return list(op.results)
+
     @contextmanager
     def _inside(self, block: Block) -> Iterator[None]:
         outer = self._builder

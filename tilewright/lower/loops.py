@@ -44,6 +44,16 @@ def for_each_tile(builder: KernelBuilder, loops: Sequence[SpatialLoop], body: Ca
     Tiler(builder, loops).visit(loops, body)
 
 
+def rows_of_program(builder: KernelBuilder, loop: SpatialLoop) -> tuple[SSAValue, SSAValue]:
+    """The range of the points of a loop of quantum 1 that this program runs, when no other loop is dealt."""
+    assert loop.quantum == 1
+    if loop.programs == 1:
+        return builder.index(0), builder.index(loop.extent)
+    low = builder.mul(builder.insert(tile.ProgramIdOp(0)), builder.index(loop.tiles_per_block))
+    end = builder.add(low, builder.index(loop.tiles_per_block))
+    return low, builder.insert(arith.MinSIOp(end, builder.index(loop.extent)))
+
+
 class Tiler:
     """Emits tiled loops for the programs of one grid; nests of loops can be emitted inside each other's bodies."""
 

@@ -8,7 +8,7 @@ needs again are kept in scratch where they are costly, recomputed where they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -23,7 +23,7 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, for_each_tile, grid_of
+from tilewright.lower.loops import Point, for_each_tile, grid_of, rows_of_program
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tiling import SpatialLoop
 from tilewright.operator.tree import row_buffers
@@ -44,16 +44,110 @@ def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
     return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
 
 
+def overlap_rows(
+    builder: KernelBuilder,
+    nest: Nest,
+    schedule: NestSchedule,
+    memory: Mapping[str, SSAValue],
+    scratch: Scratch,
+    loops: Sequence[SpatialLoop],
+) -> None:
+    """Rows in turn, the last pass of each put off into the first pass of the next.
+
+    The last pass only streams out; beside a pass that computes, its stores cost no time of their own. What it needs
+    of its
+    row is carried: whether it was put off, and the row's values. A row whose divisors have no safe reciprocals is
+    finished at once.
+    """
+    (loop,) = loops
+    first, last = nest.nodes[0], nest.nodes[-1]
+    counter = Axis(f"{loop.axis.name}.t", loop.extent)
+
+    def passes_at(row: SSAValue) -> Passes:
+        point = Point({loop.axis: counter}, {counter: row})
+        return Passes(builder, nest, schedule, memory, scratch, point)
+
+    def deferred(row: SSAValue, values: Mapping[str, Value]) -> Passes:
+        """The last pass of `row`, from its carried values and its row buffers."""
+        passes = passes_at(row)
+        passes.kept = dict(values)
+        passes.stored = set(scratch.views)
+        return passes
+
+    probe = passes_at(builder.index(0))
+    for node in nest.nodes:
+        if node.tensor.name not in probe.covering:
+            probe.kept[node.tensor.name] = Value(builder.index(0), node.tensor.dtype)
+    divisors = probe.invariant_divisors(last.body)
+    finish = multiply_by_reciprocals(last, divisors)
+    needed = sorted(_values_needed(finish, probe.nodes, probe.covering, scratch.views))
+    kinds = {n.tensor.name: computed_in(n.tensor.dtype) for n in nest.nodes}
+    kinds.update((reciprocal_of(name), kinds[name]) for name in divisors)
+
+    def named(values: Sequence[SSAValue]) -> dict[str, Value]:
+        return {name: Value(value, kinds[name]) for name, value in zip(needed, values, strict=True)}
+
+    def row_of(row: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+        put_off, *values = carried
+        current = passes_at(row)
+        previous = deferred(builder.add(row, builder.index(-1)), named(values))
+
+        def beside(emitter: BodyEmitter, where: Mapping[Axis, Expr], _: list[SSAValue]) -> list[SSAValue]:
+            inner = {axis: value for axis, value in emitter.loops.items() if axis != counter}
+            there = previous.emitter_at(where, inner, emitter.dims, emitter.extents, emitter.bounds)
+            return previous.storing(finish)(there, where, [])
+
+        (total,) = builder.either(
+            put_off, lambda: [current.reduce(first, beside).ssa], lambda: [passes_at(row).reduce(first).ssa]
+        )
+        current.kept[first.tensor.name] = Value(total, kinds[first.tensor.name])
+        for node in nest.nodes[1:-1]:
+            current.run_node(node)
+        true = builder.number(True, "bool")
+        safe = current.reciprocals(divisors) if divisors else true
+        if divisors:
+            unsafe = builder.insert(arith.XOrIOp(safe, true))
+            builder.branch(unsafe, lambda: _ignore(current.sweep(current.storing(last), [], certain=False)))
+        return [safe, *(current.kept[name].ssa for name in needed)]
+
+    low, high = rows_of_program(builder, loop)
+    zeros = [builder.number(0, kinds[name]) for name in needed]
+    put_off, *values = builder.loop(low, high, row_of, [builder.number(False, "bool"), *zeros])
+    final = deferred(builder.add(high, builder.index(-1)), named(values))
+    builder.branch(put_off, lambda: _ignore(final.sweep(final.storing(finish), [], certain=False)))
+
+
 def lower_nest(name: str, nest: Nest, schedule: NestSchedule, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel of a nest. `views` are its arguments: tensors with the size of their storage in elements."""
     loops = nest_loops(nest, schedule)
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    scratch = _Scratch(builder, nest, schedule)
-    for_each_tile(builder, loops, lambda point: _Passes(builder, nest, schedule, memory, scratch, point).run())
+    scratch = Scratch(builder, nest, schedule)
+    if schedule.overlap:
+        overlap_rows(builder, nest, schedule, memory, scratch, loops)
+    else:
+        for_each_tile(builder, loops, lambda point: Passes(builder, nest, schedule, memory, scratch, point).run())
     builder.insert(tile.ReturnOp())
     return func
+
+
+def _values_needed(
+    last: NestNode, nodes: Mapping[str, NestNode], covering: Collection[str], buffered: Collection[str]
+) -> set[str]:
+    """Values per outer point that the last pass reads, itself or through what it computes again."""
+    needed: set[str] = set()
+    bodies = [last.body]
+    while bodies:
+        for read in walk(bodies.pop()):
+            if not isinstance(read, Read) or read.indices or read.tensor.name in needed:
+                continue
+            name = read.tensor.name
+            if name not in covering:
+                needed.add(name)
+            elif name not in buffered:
+                bodies.append(nodes[name].body)
+    return needed
 
 
 #: One step of a pass: (emitter at this point, what the inner loops are, carried values) -> carried values.
@@ -65,7 +159,7 @@ def _extent(axis: Axis) -> int:
     return axis.extent
 
 
-class _Scratch:
+class Scratch:
     """Row buffers for costly values that several passes read."""
 
     def __init__(self, builder: KernelBuilder, nest: Nest, schedule: NestSchedule) -> None:
@@ -89,7 +183,7 @@ class _Scratch:
         return total * self.outer_tile
 
 
-class _Passes:
+class Passes:
     """All passes of a nest at one outer tile."""
 
     def __init__(
@@ -98,7 +192,7 @@ class _Passes:
         nest: Nest,
         schedule: NestSchedule,
         memory: Mapping[str, SSAValue],
-        scratch: _Scratch,
+        scratch: Scratch,
         point: Point,
     ) -> None:
         self.builder = builder
@@ -120,18 +214,22 @@ class _Passes:
         if not self.nest.inner:
             self._prefetch(self._outer_emitter(), {}, 0)
         for node in self.nest.nodes:
-            if node.accum is not None:
-                self.kept[node.tensor.name] = self._reduce(node)
-            elif node.tensor.name not in self.covering:
-                emitter = self._outer_emitter()
-                self.kept[node.tensor.name] = emitter.emit(self._here(node.body))
-            elif node.index is not None:
+            self.run_node(node)
+
+    def run_node(self, node: NestNode) -> None:
+        """One node: a pass, or a value of this outer point."""
+        name = node.tensor.name
+        if name in self.covering:
+            if node.index is not None:
                 self._map(node)
-            if node.index is not None and node.tensor.name not in self.covering:
-                emitter = self._outer_emitter()
-                view = self.memory[node.tensor.name]
-                nontemporal = node.tensor.name in self.schedule.nontemporal
-                emitter.store(self.kept[node.tensor.name], view, self._here(node.index), node.tensor.dtype, nontemporal)
+            return
+        if node.accum is not None:
+            self.kept[name] = self.reduce(node)
+        else:
+            self.kept[name] = self._outer_emitter().emit(self._here(node.body))
+        if node.index is not None:
+            view, streams = self.memory[name], name in self.schedule.nontemporal
+            self._outer_emitter().store(self.kept[name], view, self._here(node.index), node.tensor.dtype, streams)
 
     # Outer values -----------------------------------------------------------------------------------------------
 
@@ -148,33 +246,30 @@ class _Passes:
     # Passes over the inner loops ----------------------------------------------------------------------------------
 
     def _map(self, node: NestNode) -> None:
-        assert node.index is not None
-        index = node.index
-        nontemporal = node.tensor.name in self.schedule.nontemporal
-        view = self.memory[node.tensor.name]
+        divisors = self.invariant_divisors(node.body) if self.nest.inner else []
+        if not divisors:
+            self.sweep(self.storing(node), [])
+            return
+        safe = self.reciprocals(divisors)
+        fast = multiply_by_reciprocals(node, divisors)
+        self.builder.branch(safe, lambda: _ignore(self.sweep(self.storing(fast), [], certain=False)))
+        unsafe = self.builder.insert(arith.XOrIOp(safe, self.builder.number(True, "bool")))
+        self.builder.branch(unsafe, lambda: _ignore(self.sweep(self.storing(node), [], certain=False)))
+
+    def storing(self, node: NestNode) -> Step:
+        """The step of a pass that computes a stored value and writes it."""
+        name, index = node.tensor.name, node.index
+        assert index is not None
 
         def body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             value = emitter.emit(substitute(self._here(node.body), where))
-            emitter.store(value, view, substitute(self._here(index), where), node.tensor.dtype, nontemporal)
+            place = substitute(self._here(index), where)
+            emitter.store(value, self.memory[name], place, node.tensor.dtype, name in self.schedule.nontemporal)
             return []
 
-        divisors = self._invariant_divisors(node.body) if self.nest.inner else []
-        if not divisors:
-            self._sweep(body, [])
-            return
-        safe = self._reciprocals(divisors)
-        fast = replace(node, body=_multiply_by_reciprocals(node.body, divisors))
+        return body
 
-        def fast_body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(fast.body), where))
-            emitter.store(value, view, substitute(self._here(index), where), node.tensor.dtype, nontemporal)
-            return []
-
-        self.builder.branch(safe, lambda: _ignore(self._sweep(fast_body, [], certain=False)))
-        unsafe = self.builder.insert(arith.XOrIOp(safe, self.builder.number(True, "bool")))
-        self.builder.branch(unsafe, lambda: _ignore(self._sweep(body, [], certain=False)))
-
-    def _invariant_divisors(self, body: Expr) -> list[str]:
+    def invariant_divisors(self, body: Expr) -> list[str]:
         """Names of per-row scalars that every element of a float row is divided by."""
         if not self.vector_inside:
             return []
@@ -190,13 +285,13 @@ class _Passes:
             }
         )
 
-    def _reciprocals(self, divisors: Sequence[str]) -> SSAValue:
+    def reciprocals(self, divisors: Sequence[str]) -> SSAValue:
         """Compute the reciprocals, and whether all are far from overflow and underflow, so that they may be used."""
         safe: SSAValue | None = None
         for name in divisors:
             value = self.kept[name]
             one = self.builder.number(1.0, value.dtype)
-            self.kept[_reciprocal(name)] = Value(self.builder.insert(arith.DivfOp(one, value.ssa)), value.dtype)
+            self.kept[reciprocal_of(name)] = Value(self.builder.insert(arith.DivfOp(one, value.ssa)), value.dtype)
             magnitude = self.builder.insert(math.AbsFOp(value.ssa))
             for predicate, limit in (("ge", 2.0**-60), ("le", 2.0**60)):
                 bound = self.builder.number(limit, value.dtype)
@@ -205,7 +300,8 @@ class _Passes:
         assert safe is not None
         return safe
 
-    def _reduce(self, node: NestNode) -> Value:
+    def reduce(self, node: NestNode, beside: Step | None = None) -> Value:
+        """The sum (product, extreme) over the inner loops; `beside` runs other work in the same steps."""
         assert node.accum is not None
         accum, dtype = node.accum, computed_in(node.tensor.dtype)
         start = identity(accum, dtype)
@@ -215,13 +311,15 @@ class _Passes:
 
         def body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             value = emitter.emit(substitute(self._here(node.body), where))
+            if beside is not None:
+                beside(emitter, where, [])
             total = carried[0]
             if self.vector_inside and (emitter.extents != extents or emitter.bounds):
                 return [self._fold_ragged(emitter, value, total, accum, dtype, extents)]
             full = Value(emitter.full(value) if extents else value.ssa, value.dtype)
             return [combine(accum, self.builder, Value(total, dtype), full).ssa]
 
-        (total,) = self._sweep(body, [initial])
+        (total,) = self.sweep(body, [initial])
         if self.vector_inside and extents:
             unsigned = dtypes.is_unsigned(dtype)
             total = self.builder.insert(tile.ReduceOp(accum, total, len(extents) - 1, unsigned))
@@ -269,7 +367,7 @@ class _Passes:
         lanes = self.schedule.lanes
         return -(-size // lanes) * lanes
 
-    def _sweep(self, body: Step, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:
+    def sweep(self, body: Step, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:
         """Run `body(emitter, replaced inner loops, carried)` over all inner points; returns what was carried last.
 
         `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
@@ -343,12 +441,24 @@ class _Passes:
         carried: list[SSAValue],
     ) -> list[SSAValue]:
         """One step of a pass: an emitter that knows the kept values, the row buffers, and how to recompute the rest."""
-        loops = {**self.point.counters, **counters}
-        emitter = BodyEmitter(self.builder, {**self.memory, **self.scratch.views}, loops, dims, extents, bounds)
-        emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
+        emitter = self.emitter_at(where, counters, dims, extents, bounds)
         if self.passes - 1 in self.schedule.prefetch_passes:
             self._prefetch(emitter, where, self.schedule.prefetch_passes.index(self.passes - 1))
         return body(emitter, where, carried)
+
+    def emitter_at(
+        self,
+        where: Mapping[Axis, Expr],
+        counters: Mapping[Axis, SSAValue],
+        dims: Mapping[Axis, int],
+        extents: tuple[int, ...],
+        bounds: Mapping[int, SSAValue],
+    ) -> BodyEmitter:
+        """An emitter for one step of a pass: it knows the kept values and the row buffers, and computes the rest."""
+        loops = {**self.point.counters, **counters}
+        emitter = BodyEmitter(self.builder, {**self.memory, **self.scratch.views}, loops, dims, extents, bounds)
+        emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
+        return emitter
 
     def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], turn: int) -> None:
         """Ask for what the streamed tensors hold some elements ahead of this step: the share of this turn."""
@@ -411,17 +521,19 @@ def _ignore(carried: list[SSAValue]) -> None:
     assert not carried
 
 
-def _reciprocal(name: str) -> str:
+def reciprocal_of(name: str) -> str:
     return f"1/{name}"
 
 
-def _multiply_by_reciprocals(body: Expr, divisors: Sequence[str]) -> Expr:
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Apply) and node.function == "div" and isinstance(node.args[1], Read):
-            name = node.args[1].tensor.name
+def multiply_by_reciprocals(node: NestNode, divisors: Sequence[str]) -> NestNode:
+    """The node with divisions by these values turned into products with their reciprocals."""
+
+    def rule(expr: Expr) -> Expr | None:
+        if isinstance(expr, Apply) and expr.function == "div" and isinstance(expr.args[1], Read):
+            name = expr.args[1].tensor.name
             if name in divisors:
-                inverse = Read(Tensor(_reciprocal(name), (), node.dtype), ())
-                return Apply("mul", (node.args[0], inverse), node.dtype)
+                inverse = Read(Tensor(reciprocal_of(name), (), expr.dtype), ())
+                return Apply("mul", (expr.args[0], inverse), expr.dtype)
         return None
 
-    return transform(body, rule)
+    return replace(node, body=transform(node.body, rule))

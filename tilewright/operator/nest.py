@@ -70,6 +70,7 @@ class NestSchedule:
     dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
     streamed
     tensor is asked for, each of `prefetch_passes` asks for its share of every step.
+    `overlap` puts the last pass of a row off into the first pass of the next.
     """
 
     vector: str = ""
@@ -80,6 +81,7 @@ class NestSchedule:
     nontemporal: tuple[str, ...] = ()
     prefetch: Mapping[str, int] = field(default_factory=dict)
     prefetch_passes: tuple[int, ...] = (0,)
+    overlap: bool = False
     lanes: int = 16
 
 

@@ -24,7 +24,7 @@ from math import prod
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Read, walk
+from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule, addresses
@@ -247,6 +247,7 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         _nest_blocks(nest, tiled, threads),
         streams,
         *_prefetches(nest, vector, machine),
+        bool(streams) and _can_overlap(nest, vector),
         lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
@@ -357,7 +358,36 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int],
                     found[read.tensor.name] = row
             else:
                 found[read.tensor.name] = PREFETCH_BYTES // dtypes.size_bytes(read.tensor.dtype)
-    return found, tuple(range(1, passes)) if rows and passes > 1 else (0,)
+    turns = range(passes - 1) if _can_overlap(nest, vector) else range(1, passes) if rows else ()
+    return found, tuple(turns) or (0,)
+
+
+def _can_overlap(nest: Nest, vector: Axis) -> bool:
+    """Whether the last pass of a row may be put off into the first pass of the next.
+
+    One outer and one inner loop, a first pass that reads stored tensors only, costly work between, and a last pass
+    that alone
+    writes. (Without costly work the passes between leave room for the stores, and asking ahead in all of them is
+    faster.)
+    """
+    first, last = nest.nodes[0], nest.nodes[-1]
+    own_reads = any(isinstance(e, Read) and not e.indices for e in walk(first.body))
+    written = [node for node in nest.nodes if node.index is not None]
+    costly = any(
+        isinstance(e, Apply) and e.function in COSTLY
+        for node in nest.nodes[:-1]
+        if nest.covers_inner(node)
+        for e in walk(node.body)
+    )
+    return (
+        costly
+        and vector in nest.inner
+        and len(nest.outer) == len(nest.inner) == 1
+        and first.accum is not None
+        and not own_reads
+        and written == [last]
+        and nest.covers_inner(last)
+    )
 
 
 def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:
