@@ -53,7 +53,7 @@ def test_overlapped_rows_agree(
 
 
 def test_overlapped_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row whose sum is tiny is divided, not multiplied by an infinite reciprocal; its neighbours are not disturbed."""
+    """A row whose sum is tiny is divided, not multiplied by an infinite reciprocal; its neighbours are unchanged."""
     from tilewright.expr import Axis, Compute, Tensor, apply
 
     scheduled = plan.schedule_nest
