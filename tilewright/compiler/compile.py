@@ -190,13 +190,11 @@ class Placement:
                 self.places[name] = Place("input", numbers[name])
             elif stored.space == "output":
                 self.places[name] = Place("output", results[name])
-            elif name not in uses:
-                continue
             elif stored.space == "constant":
                 self.offsets[name] = self.constants_bytes
                 self.places[name] = Place("constant", self.constants_bytes)
                 self.constants_bytes += -(-stored.bytes // ALIGNMENT) * ALIGNMENT
-            else:
+            elif name in uses:
                 buffers.append(Buffer(name, stored.bytes, uses[name][0], uses[name][-1]))
         offsets, self.arena_bytes = plan_arena(buffers)
         for name, offset in offsets.items():

@@ -113,8 +113,24 @@ class _Planner:
                 self._rows(group)
         for tensor in graph.outputs:
             assert self.plan.stored[tensor.name].space == "output"
-        self.plan.constants = {name: array for name, array in self.constants.items() if name in self.plan.stored}
+        self._keep_constants()
         return self.plan
+
+    def _keep_constants(self) -> None:
+        """Leave stored what kernels read, and what only the stored graph reads, so that it can be compiled again.
+
+        Kernels do not read a constant where a condition that never holds guards it.
+        """
+        plan = self.plan
+        kept = {name for kernel in plan.kernels for name in kernel.reads}
+        held = {plan.sources.get(name, name) for name in kept}
+        for name, array in plan.graph.constants.items():
+            if name not in held:
+                self.constants[name] = array
+                self._place(Tensor(name, array.shape, dtypes.from_numpy(array.dtype)), row_major(array.shape), "constant")
+                kept.add(name)
+        plan.stored = {n: stored for n, stored in plan.stored.items() if stored.space != "constant" or n in kept}
+        plan.constants = {name: array for name, array in self.constants.items() if name in plan.stored}
 
     def _will_map(self, node: Compute) -> bool:
         if not _is_product(node) or any(axis.extent == 0 for axis in node.loops):

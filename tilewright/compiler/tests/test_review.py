@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.compiler.compile import compile_graph
-from tilewright.expr.core import Axis, Compute, Read, Tensor
+from tilewright.compiler.compile import compile_graph, rebuilt
+from tilewright.expr.core import Axis, Compute, Read, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
+from tilewright.runtime.module import Module
 
 RNG = np.random.default_rng(0)
 UNCACHED = Options(cache=False)
@@ -43,3 +44,15 @@ def test_a_streamed_tensor_that_is_gathered_too(tmp_path: Path) -> None:
     i = Axis("i", 9000)
     b.add(Compute(Tensor("y", (9000,), "f32"), (i,), x[Read(places, (i,))] + x[i]))
     agrees(b.finish([b.nodes[-1].output]), machine_with_small_caches(tmp_path))
+
+
+def test_a_constant_that_only_the_stored_graph_reads_is_there_to_compile_again() -> None:
+    b = GraphBuilder()
+    x, i = b.input("x", (8,), "f32"), Axis("i", 8)
+    never = b.constant(np.ones(3, np.float32))
+    b.add(Compute(Tensor("y", (8,), "f32"), (i,), select(i >= 8, never[i - 8], x[i])))
+    graph = b.finish([b.nodes[-1].output])
+    first = compile_graph(graph, threads=1, options=UNCACHED).artifact
+    again = rebuilt(rebuilt(first, "host", 2, UNCACHED), "host", 2, UNCACHED)
+    values = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(Module(again, threads=2)(values), values)
