@@ -176,7 +176,7 @@ def _over_shared_loops(node: Compute, first: Compute, written: dict[str, tuple[A
         for index, axis in zip(read.indices, written.get(read.tensor.name, ()), strict=False):
             if axis.extent == 1:
                 continue
-            if not isinstance(index, Axis) or names.setdefault(index, axis) != axis:
+            if not isinstance(index, Axis) or index.extent != axis.extent or names.setdefault(index, axis) != axis:
                 return None
     left = [axis for axis in node.loops if axis not in names and axis.extent != 1]
     free = [axis for axis in first.reduce if axis not in names.values() and axis.extent != 1]
