@@ -1,8 +1,9 @@
-"""Reference values with error bounds: every expression in float64, beside it how far a compiled module may be from that.
+"""Reference values with error bounds: every expression in float64, and how far a compiled module may be from that.
 
-The bound is a running error analysis (Higham 2002, section 3.3): each operation adds the half ulp of its dtype to what its
-operands bring. f16 and bf16 may be rounded after every operation or computed in f32 throughout: the bound allows both. Integers
-and bools are exact. Where a comparison of floats could go either way, the bound covers both branches of a select.
+The bound is a running error analysis (Higham 2002, section 3.3): each operation adds the half ulp of its dtype to what
+its operands bring. f16 and bf16 may be rounded after every operation or computed in f32 throughout: the bound allows
+both. Integers and bools are exact. Where a comparison of floats could go either way, the bound covers both branches of
+a select.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Array = np.ndarray[Any, Any]
 Bounded = tuple[Array, Array]  # the value, and the bound of a float or whether an integer or bool is unknown
 
 HALF_ULP = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
-TINY = {"bf16": 2.0**-126, "f16": 2.0**-24, "f32": 2.0**-126, "f64": 2.0**-1022}  # denormals may be flushed, except f16's
+TINY = {"bf16": 2.0**-126, "f16": 2.0**-24, "f32": 2.0**-126, "f64": 2.0**-1022}  # denormals may be 0; f16 has them
 LARGEST = {"bf16": 3.38e38, "f16": 65504.0, "f32": 3.4e38, "f64": 1.79e308}
 FUNCTION_ULPS = 4.0  # more than any elementary function of code generation states
 LIPSCHITZ = {"tanh": 1.0, "erf": 1.1284, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0, "atan": 1.0, "abs": 1.0, "neg": 1.0,

@@ -72,7 +72,9 @@ def test_interpreter_agrees_on_the_same_tile_program(seed: int) -> None:
     constants = module.artifact.constants
     run_main(parse_module(module.artifact.program), flat, found, constants, races=True)
     shaped = [
-        array.reshape(spec.shape).astype(bool) if spec.dtype == "bool" else _unsigned(array, spec.dtype).reshape(spec.shape)
+        array.reshape(spec.shape).astype(bool)
+        if spec.dtype == "bool"
+        else _unsigned(array, spec.dtype).reshape(spec.shape)
         for array, spec in zip(found, module.manifest.outputs, strict=True)
     ]
     holds(graph, inputs, shaped)

@@ -14,8 +14,8 @@ from tilewright.codegen.cpu.tests.execute import Array, aimed, compile_program, 
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
-from tilewright.machine.detect import host
 from tilewright.machine.description import missing_features
+from tilewright.machine.detect import host
 from tilewright.machine.registry import resolve_cpu
 
 X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
