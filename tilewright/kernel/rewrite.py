@@ -51,7 +51,10 @@ def rewrite(block: Block, rules: Mapping[type[Operation], Sequence[Rule]]) -> No
 
 
 def _apply(op: Operation, rules: Mapping[type[Operation], Sequence[Rule]]) -> bool:
-    return any(rule(op) for rule in rules.get(type(op), ()))
+    for rule in rules.get(type(op), ()):  # noqa: SIM110 - half the time of any()
+        if rule(op):
+            return True
+    return False
 
 
 def insert_before(op: Operation, *new: Operation) -> None:

@@ -32,11 +32,14 @@ class CsePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                _Walk().block(kernel.body.block)
+                stored: dict[Operation, set[SSAValue]] = {}
+                stored_views(kernel.body.block, stored)
+                _Walk(stored).block(kernel.body.block)
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, stored: dict[Operation, set[SSAValue]]) -> None:
+        self.stored = stored
         self.known: dict[Hashable, Operation] = {}
         self.version: dict[SSAValue, int] = {}  # grows with every write to a view
         self.writes = 0
@@ -68,7 +71,7 @@ class _Walk:
             replace_by_values(op, earlier.results)
 
     def regions(self, op: Operation) -> None:
-        stored = {view for region in op.regions for view in stored_views(region)}
+        stored = self.stored[op]
         for region in op.regions:
             for inner in region.blocks:
                 if isinstance(op, scf.ForOp):
@@ -87,7 +90,8 @@ def _key(op: Operation, version: int) -> Hashable:
     properties = op.properties
     if type(op) is arith.ConstantOp:
         return properties["value"]
-    result = op.results[0].type
+    # The numbers of objects: values are compared by identity, and the operation that is known keeps them alive.
+    operands = tuple(map(id, op.operands))
     if not properties:
-        return (type(op), result, version, *op.operands)
-    return (type(op), result, version, *op.operands, *properties.items())
+        return (type(op), op.results[0].type, version, operands)
+    return (type(op), op.results[0].type, version, operands, *properties.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.ir import Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.kernel.dialect import (
     BroadcastOp,
@@ -26,6 +26,14 @@ PURE: frozenset[type[Operation]] = frozenset(
 READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp})
 
 
-def stored_views(region: Region) -> set[SSAValue]:
-    """The views that a region writes."""
-    return {op.view for op in region.walk() if type(op) is StoreOp}
+def stored_views(block: Block, inside: dict[Operation, set[SSAValue]]) -> set[SSAValue]:
+    """The views that a block writes; `inside` receives those of every loop and branch in it."""
+    stored: set[SSAValue] = set()
+    for op in block.ops:
+        if type(op) is StoreOp:
+            stored.add(op.view)
+        elif op.regions:
+            blocks = [inner for region in op.regions for inner in region.blocks]
+            inside[op] = set().union(*(stored_views(inner, inside) for inner in blocks))
+            stored |= inside[op]
+    return stored

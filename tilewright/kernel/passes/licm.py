@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -10,8 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from tilewright.kernel.dialect import FuncOp, StoreOp
-from tilewright.kernel.passes.effects import PURE, READS
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.passes.effects import PURE, READS, stored_views
 from tilewright.kernel.passes.rules.control import trips
 
 
@@ -31,48 +32,61 @@ class LicmPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                _walk(kernel.body.block)
+                stored: dict[Operation, set[SSAValue]] = {}
+                stored_views(kernel.body.block, stored)
+                _Nest(stored).walk(kernel.body.block)
 
 
-def _walk(block: Block) -> set[SSAValue]:
-    """Hoist out of every loop of a block, the innermost first; gives the views that the block writes."""
-    stored: set[SSAValue] = set()
-    op = block.first_op
-    while op is not None:
-        if type(op) is StoreOp:
-            stored.add(op.view)
-        elif op.regions:
-            for region in op.regions:
-                for inner in region.blocks:
-                    written = _walk(inner)
-                    if isinstance(op, scf.ForOp):
-                        _hoist(op, written)
-                    stored |= written
-        op = op.next_op
-    return stored
+class _Nest:
+    """The loops around a block, from the outermost that operations may leave; a branch is never left."""
 
+    def __init__(self, stored: dict[Operation, set[SSAValue]]) -> None:
+        self.stored = stored
+        self.loops: list[scf.ForOp] = []
+        self.level: dict[SSAValue, int] = {}  # of what is defined inside: how many of the loops are around it
 
-def _hoist(loop: scf.ForOp, written: set[SSAValue]) -> None:
-    body, outside = loop.body.block, loop.parent
-    assert outside is not None
-    runs: bool | None = None
-    op: Operation | None = body.first_op
-    while op is not None:
-        following = op.next_op
+    def walk(self, block: Block) -> None:
+        op = block.first_op
+        while op is not None:
+            following = op.next_op
+            if op.regions:
+                self.enter(op)
+            elif self.loops:
+                self.hoist(block, op)
+            op = following
+
+    def enter(self, op: Operation) -> None:
+        if isinstance(op, scf.ForOp):
+            self.define(op.results, len(self.loops))
+            self.loops.append(op)
+            self.define(op.body.block.args, len(self.loops))
+            self.walk(op.body.block)
+            self.loops.pop()
+            return
+        self.define(op.results, len(self.loops))
+        for region in op.regions:
+            for inner in region.blocks:
+                _Nest(self.stored).walk(inner)
+
+    def hoist(self, block: Block, op: Operation) -> None:
+        depth = len(self.loops)
+        level = depth
         kind = type(op)
         if kind in PURE or kind in READS:
-            operands = op.operands
-            # A block argument or result of the body itself is what may change; deeper ones are not visible here.
-            invariant = all(_block(operand) is not body for operand in operands)
-            if invariant and kind in READS:
-                if runs is None:
-                    runs = (trips(loop) or 0) > 0
-                invariant = runs and operands[0] not in written
-            if invariant:
-                outside.insert_op_before(body.detach_op(op), loop)
-        op = following
+            level = max((self.level.get(operand, 0) for operand in op.operands), default=0)
+            if level < depth and kind in READS:
+                level = next((d for d in range(depth, level, -1) if not self.reads_alike(op, self.loops[d - 1])), level)
+        if level < depth:
+            outside = self.loops[level].parent
+            assert outside is not None
+            outside.insert_op_before(block.detach_op(op), self.loops[level])
+        self.define(op.results, level)
 
+    def reads_alike(self, op: Operation, loop: scf.ForOp) -> bool:
+        """Whether a load in the loop reads the same before it, and may."""
+        return op.operands[0] not in self.stored[loop] and (trips(loop) or 0) > 0
 
-def _block(value: SSAValue) -> Block | None:
-    owner = value.owner
-    return owner if isinstance(owner, Block) else owner.parent
+    def define(self, values: Sequence[SSAValue], level: int) -> None:
+        if level:
+            for value in values:
+                self.level[value] = level

@@ -7,6 +7,7 @@ every number, -0.0 and infinities included: ``x + 0.0`` is not one of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import copysign
 from typing import Any
 
@@ -28,6 +29,11 @@ from tilewright.kernel.rewrite import (
     uniform,
 )
 
+Operands = Sequence[SSAValue]
+Numbers = Sequence[float | None]
+ElementRule = Callable[[Operation, Operands, Numbers], bool]
+"""A rule that gets the operands and, for each, its number if it is a constant."""
+
 INEXACT = frozenset({
     math.FmaOp, math.ExpOp, math.LogOp, math.TanhOp, math.ErfOp, math.PowFOp, math.SinOp, math.CosOp, math.TanOp,
     math.AsinOp, math.AcosOp, math.AtanOp, math.SinhOp, math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
@@ -42,20 +48,16 @@ JOINED = frozenset({arith.AddiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith
 """Integer operations for which ``(x op c1) op c2 = x op (c1 op c2)``."""
 
 
-def fold_constants(op: Operation) -> bool:
+def fold_constants(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``c1 op c2`` is a constant."""
-    operands = op.operands
-    numbers = []
-    for operand in operands:
-        number = uniform(operand)
-        if number is None:
-            return False
-        numbers.append(number)
-    replace_by_number(op, _folded(op, operands, numbers))
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return False
+    replace_by_number(op, _folded(op, operands, known))
     return True
 
 
-def _folded(op: Operation, operands: Any, numbers: list[float]) -> float:
+def _folded(op: Operation, operands: Operands, numbers: Sequence[float]) -> float:
     if type(element(op.results[0].type)) is IndexType and type(op) in _INDEX:
         wrapped: int = _INDEX[type(op)](int(numbers[0]), int(numbers[1]))
         return (wrapped + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -68,23 +70,19 @@ _INDEX: dict[type[Operation], Any] = {
 }  # fmt: skip
 
 
-def constant_to_the_right(op: Operation) -> bool:
+def constant_to_the_right(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``c op x`` is ``x op c``."""
-    lhs, rhs = op.operands
-    if uniform(lhs) is None or uniform(rhs) is not None:
+    if numbers[0] is None or numbers[1] is not None:
         return False
-    op.operands = [rhs, lhs]
+    op.operands = operands[::-1]
     return True
 
 
-def join_constants(op: Operation) -> bool:
+def join_constants(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``(x op c1) op c2`` is ``x op (c1 op c2)``: exact, because integers wrap."""
-    lhs, rhs = op.operands
-    inner = lhs.owner
-    if type(inner) is not type(op):
-        return False
-    outer_number = uniform(rhs)
-    if outer_number is None:
+    lhs, rhs = operands
+    inner, outer_number = lhs.owner, numbers[1]
+    if outer_number is None or type(inner) is not type(op):
         return False
     inner_number = uniform(inner.operands[1])
     if inner_number is None:
@@ -118,13 +116,13 @@ def _number_like(op: Operation, value: float) -> SSAValue:
     return repeated.result
 
 
-def subtract_constant(op: arith.SubiOp) -> bool:
+def subtract_constant(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``x - c`` is ``x + -c``, ``x - x`` is 0."""
-    lhs, rhs = op.operands
+    lhs, rhs = operands
     if lhs is rhs:
         replace_by_number(op, 0)
         return True
-    number = uniform(rhs)
+    number = numbers[1]
     if number is None or not isinstance(number, int) or element(rhs) == IntegerType(1):
         return False
     replace(op, arith.AddiOp(lhs, _number_like(op, _negated(number, rhs))))
@@ -154,14 +152,14 @@ _IDEMPOTENT = frozenset({
 })  # fmt: skip
 
 
-def identities(op: Operation) -> bool:
+def identities(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``x + 0``, ``x * 1``, ``x * 0``, ``max(x, x)`` and their like."""
-    lhs, rhs = op.operands
+    lhs, rhs = operands
     kind = type(op)
     if lhs is rhs and kind in _IDEMPOTENT:
         replace_by_values(op, [lhs])
         return True
-    number = uniform(rhs)
+    number = numbers[1]
     if number is None:
         return False
     neutral = _NEUTRAL.get(kind)
@@ -179,43 +177,43 @@ def _same_number(a: float, b: float) -> bool:
     return a == b and (not isinstance(b, float) or copysign(1.0, a) == copysign(1.0, b))
 
 
-def double_negation(op: arith.NegfOp) -> bool:
+def double_negation(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``-(-x)`` is x."""
-    inner = op.operand.owner
+    inner = operands[0].owner
     if not isinstance(inner, arith.NegfOp):
         return False
     replace_by_values(op, [inner.operand])
     return True
 
 
-def compare_with_itself(op: CompareOp) -> bool:
+def compare_with_itself(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """``x <= x`` is true and ``x < x`` false, for integers."""
-    if op.lhs is not op.rhs or not isinstance(element(op.lhs), IntegerType | IndexType):
+    assert isinstance(op, CompareOp)
+    if operands[0] is not operands[1] or not isinstance(element(operands[0]), IntegerType | IndexType):
         return False
     replace_by_number(op, int(op.predicate.data in ("eq", "le", "ge")))
     return True
 
 
-def select_known(op: SelectOp) -> bool:
+def select_known(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """A constant condition, or two equal sides, choose a side; ``select(c, true, false)`` is c."""
-    condition, yes, no = op.operands
-    chosen = uniform(condition)
-    if yes is no or chosen is not None:
-        replace_by_values(op, [yes if chosen != 0 else no])
+    condition, yes, no = operands
+    if yes is no or numbers[0] is not None:
+        replace_by_values(op, [yes if numbers[0] != 0 else no])
         return True
-    if condition.type == yes.type and uniform(yes) == -1 and uniform(no) == 0:
+    if numbers[1:] == [-1, 0] and condition.type == yes.type:
         replace_by_values(op, [condition])
         return True
     return False
 
 
-def on_scalars(op: Operation) -> bool:
+def on_scalars(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     """The same function of repeated scalars, element by element, is computed once and repeated."""
     extents = shape(op.results[0])
     if not extents:
         return False
     scalars = []
-    for operand in op.operands:
+    for operand in operands:
         owner = operand.owner
         if not shape(operand):
             scalars.append(operand)
@@ -233,26 +231,40 @@ def on_scalars(op: Operation) -> bool:
     return True
 
 
-def _rules() -> dict[type[Operation], list[Rule]]:
-    rules: dict[type[Operation], list[Rule]] = {}
-    for kind in ELEMENT:
-        mine: list[Rule] = []
-        if kind not in INEXACT:
-            mine.append(fold_constants)
-        if kind in COMMUTATIVE:
-            mine.append(constant_to_the_right)
-        if kind in _NEUTRAL or kind in _ABSORBING or kind in _IDEMPOTENT:
-            mine.append(identities)
-        if kind in JOINED:
-            mine.append(join_constants)
-        rules[kind] = mine
-    rules[arith.SubiOp].append(subtract_constant)
-    rules[arith.NegfOp].append(double_negation)
-    rules[CompareOp].append(compare_with_itself)
-    rules[SelectOp].append(select_known)
-    for mine in rules.values():
-        mine.append(on_scalars)
-    return rules
+def _rules_of(kind: type[Operation]) -> list[ElementRule]:
+    rules: list[ElementRule] = []
+    if kind not in INEXACT:
+        rules.append(fold_constants)
+    if kind in COMMUTATIVE:
+        rules.append(constant_to_the_right)
+    if kind in _NEUTRAL or kind in _ABSORBING or kind in _IDEMPOTENT:
+        rules.append(identities)
+    if kind in JOINED:
+        rules.append(join_constants)
+    rules.extend(_OF_ONE_KIND.get(kind, ()))
+    return [*rules, on_scalars]
 
 
-RULES = _rules()
+_OF_ONE_KIND: dict[type[Operation], tuple[ElementRule, ...]] = {
+    arith.SubiOp: (subtract_constant,),
+    arith.NegfOp: (double_negation,),
+    CompareOp: (compare_with_itself,),
+    SelectOp: (select_known,),
+}
+
+
+def _together(rules: Sequence[ElementRule]) -> Rule:
+    """One rule that looks at the operands once and tries the others in turn."""
+
+    def apply(op: Operation) -> bool:
+        operands = tuple(op.operands)
+        numbers = [uniform(operand) for operand in operands]
+        for rule in rules:  # noqa: SIM110 - half the time of any()
+            if rule(op, operands, numbers):
+                return True
+        return False
+
+    return apply
+
+
+RULES: dict[type[Operation], list[Rule]] = {kind: [_together(_rules_of(kind))] for kind in ELEMENT}
