@@ -127,7 +127,8 @@ class _Planner:
         for name, array in plan.graph.constants.items():
             if name not in held:
                 self.constants[name] = array
-                self._place(Tensor(name, array.shape, dtypes.from_numpy(array.dtype)), row_major(array.shape), "constant")
+                tensor = Tensor(name, array.shape, dtypes.from_numpy(array.dtype))
+                self._place(tensor, row_major(array.shape), "constant")
                 kept.add(name)
         plan.stored = {n: stored for n, stored in plan.stored.items() if stored.space != "constant" or n in kept}
         plan.constants = {name: array for name, array in self.constants.items() if name in plan.stored}

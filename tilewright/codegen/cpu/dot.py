@@ -23,7 +23,8 @@ from tilewright.codegen.cpu.values import (
 )
 from tilewright.errors import InvalidProgram
 
-#: One accumulation into one register: (builder, target, scalar of a, register of b, accumulator, unsigned) -> accumulator.
+#: One accumulation into one register: (builder, target, scalar of a, register of b, accumulator, unsigned) ->
+#: accumulator.
 #: With a group, the scalar is the i32 word of a's neighbours along k, and the register holds such words of b.
 Step = Callable[[ir.IRBuilder, Target, ir.Value, ir.Value, ir.Value, str], ir.Value]
 
@@ -55,7 +56,10 @@ def emit_dot(
 def _found(name: str) -> tuple[Step, int]:
     found = STEPS.get(name)
     if found is None:
-        raise InvalidProgram(f"no emitter for intrinsic {name!r} on this target", help=f"one of {', '.join(filter(None, STEPS))}, or none")
+        raise InvalidProgram(
+            f"no emitter for intrinsic {name!r} on this target",
+            help=f"one of {', '.join(filter(None, STEPS))}, or none",
+        )
     return found
 
 
@@ -106,10 +110,11 @@ def _vpdpbusd(
     return _by_words(builder, "llvm.x86.avx512.vpdpbusd", ir.IntType(8), a, b, acc)
 
 
-def _by_words(
-    builder: ir.IRBuilder, name: str, part: ir.Type, a: ir.Value, b: ir.Value, acc: ir.Value
-) -> ir.Value:
-    """An instruction on 4, 8 or 16 words of 32 bits, whose parts have type `part`; other numbers of lanes are widened."""
+def _by_words(builder: ir.IRBuilder, name: str, part: ir.Type, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    """An instruction on 4, 8 or 16 words of 32 bits, whose parts have type `part`.
+
+    Other numbers of lanes are widened.
+    """
     count = lanes_of(acc)
     lanes = next(width for width in (4, 8, 16) if width >= count)
     parts = ir.VectorType(part, 32 * lanes // (16 if isinstance(part, _BFloat) else 8))
@@ -164,4 +169,3 @@ STEPS: dict[str, tuple[Step, int]] = {
     "vdpbf16ps": (_vdpbf16ps, 2),
     "vpdpbusd": (_vpdpbusd, 4),
 }
-

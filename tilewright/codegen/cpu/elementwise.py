@@ -334,8 +334,8 @@ ELEMENT: dict[type[Operation], Emit] = {
 }
 
 ARITHMETIC = (
-    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, math.SqrtOp, math.FloorOp,
-    math.CeilOp, math.TruncOp, math.RoundEvenOp, math.FmaOp, tile.CompareOp,
+    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, math.SqrtOp,
+    math.FloorOp, math.CeilOp, math.TruncOp, math.RoundEvenOp, math.FmaOp, tile.CompareOp,
 )  # fmt: skip
 
 __all__ = ["ELEMENT", "constant", "emit_element", "fma", "splat"]

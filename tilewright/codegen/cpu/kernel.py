@@ -46,7 +46,8 @@ SCRATCH_ALIGNMENT = 64
 class KernelEmitter:
     """Emits the programs of one `tile.func`.
 
-    `scratch_bytes` is what its allocations need per thread; `nontemporal` the alignment that stores around the caches may assume.
+    `scratch_bytes` is what its allocations need per thread; `nontemporal` the alignment that stores around the caches
+    may assume.
     """
 
     def __init__(self, module: ir.Module, target: Target, func: tile.FuncOp, name: str, nontemporal: int) -> None:
@@ -205,7 +206,9 @@ class KernelEmitter:
             return
         scalars = [piece for row in value.rows for piece in lane_pieces(self.builder, row)]
         width = row_width(extents)
-        rows = (from_scalars(self.builder, scalars[i : i + width], self.target.lanes) for i in range(0, len(scalars), width))
+        rows = (
+            from_scalars(self.builder, scalars[i : i + width], self.target.lanes) for i in range(0, len(scalars), width)
+        )
         self.values[op.result] = TileValue(extents, tuple(rows))
 
     def _reduce(self, op: tile.ReduceOp) -> None:
@@ -246,9 +249,7 @@ class KernelEmitter:
             vector = combine(low, high)
         return self._tree([*lane_pieces(self.builder, [vector]), *rest], combine)
 
-    def _combiner(
-        self, kind: str, element_type: object, unsigned: bool
-    ) -> Callable[[ir.Value, ir.Value], ir.Value]:
+    def _combiner(self, kind: str, element_type: object, unsigned: bool) -> Callable[[ir.Value, ir.Value], ir.Value]:
         floating = not isinstance(llvm_type(element_type), ir.IntType)  # type: ignore[arg-type]
         kinds: dict[tuple[str, bool], type[Operation]] = {
             ("sum", True): arith.AddfOp,
@@ -299,7 +300,9 @@ class KernelEmitter:
         if self.nontemporal and op.nontemporal is not None:
             size = _bits(memory.element_llvm(op.view)) // 8
             step = gcd(memory.divisor(op.offset), *tile.strides_of(op)[:-1]) * size
-            aligned = next((a for a in memory.NONTEMPORAL_ALIGNMENTS if a <= self.nontemporal and a and step % a == 0), 0)
+            aligned = next(
+                (a for a in memory.NONTEMPORAL_ALIGNMENTS if a <= self.nontemporal and a and step % a == 0), 0
+            )
         memory.store(self._access(op, tile.shape(op.value)), self.values[op.value], aligned)
 
     def _prefetch(self, op: tile.PrefetchOp) -> None:
@@ -327,9 +330,7 @@ class KernelEmitter:
         name = op.intrinsic.data
         group = group_of(name)
         a, b = self._broadcast_operand(op.a, group), self._vector_operand(op.b, group)
-        self.values[op.result] = emit_dot(
-            self.builder, self.target, name, op.unsigned.data, a, b, self.values[op.c]
-        )
+        self.values[op.result] = emit_dot(self.builder, self.target, name, op.unsigned.data, a, b, self.values[op.c])
 
     def _broadcast_operand(self, value: SSAValue, group: int) -> list[list[ir.Value]]:
         """a as scalars, or as i32 words of `group` neighbours: loaded one by one where a load made it."""
@@ -341,7 +342,8 @@ class KernelEmitter:
                 return memory.load_scalars(access)
             return memory.load_words(access, group)
         pieces = [lane_pieces(self.builder, row) for row in self.values[value].rows]
-        assert len(pieces) == rows and len(pieces[0]) == k
+        assert len(pieces) == rows
+        assert len(pieces[0]) == k
         if group == 1:
             return pieces
         return [[self._word(row[i : i + group]) for i in range(0, k, group)] for row in pieces]
@@ -461,7 +463,7 @@ class KernelEmitter:
         """Terminators: their operands are read by the loop or branch that they end."""
 
 
-def _scalar_constant(element_type: object, number: float | int) -> ir.Constant:
+def _scalar_constant(element_type: object, number: float) -> ir.Constant:
     from xdsl.dialects.builtin import BFloat16Type
 
     if isinstance(element_type, BFloat16Type):
@@ -490,9 +492,11 @@ def _through_reshapes(value: SSAValue) -> Operation | Block:
 
 
 def _read_by_products_only(op: tile.LoadOp) -> bool:
-    """Whether only products read a load, as their broadcast operand or as grouped words: they load it element by element.
+    """Whether only products read a load, as their broadcast operand or as grouped words: they load it element by
+    element.
 
-    Legal when nothing can write between the load and the product: the product is in the same block, and no store lies between.
+    Legal when nothing can write between the load and the product: the product is in the same block, and no store lies
+    between.
     """
     if op.bounds or op.mask is not None:
         return False
@@ -518,7 +522,10 @@ def _read_by_products_only(op: tile.LoadOp) -> bool:
 
 
 def _readable_in_parts(load: tile.LoadOp, dot: tile.DotOp, operand: int) -> bool:
-    """Whether a product can load an operand piece by piece: the neighbours that make a word must lie next to each other."""
+    """Whether a product can load an operand piece by piece.
+
+    The neighbours that make a word must lie next to each other.
+    """
     group = group_of(dot.intrinsic.data)
     strides, extents = tile.strides_of(load), tile.shape(load.result)
     if operand == 0:

@@ -1,4 +1,7 @@
-"""Loads, stores and gathers of tiles: contiguous rows become vectors, other strides become transposes or single elements."""
+"""Loads, stores and gathers of tiles.
+
+Contiguous rows become vectors, other strides become transposes or single elements.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +190,10 @@ def gather(
 
 
 def prefetch(builder: ir.IRBuilder, pointer: ir.Value, element_type: ir.Type, offset: ir.Value, size: int) -> None:
-    """Ask for `size` bytes from an element on to be brought close: one hint per cache line, to read, into all levels."""
+    """Ask for `size` bytes from an element on to be brought close.
+
+    One hint per cache line, to read, into all levels.
+    """
     base = builder.gep(pointer, [offset], source_etype=element_type)
     for start in range(0, size, LINE_BYTES):
         place = builder.gep(base, [I64(start)], source_etype=I8) if start else base
@@ -209,7 +215,12 @@ def load_words(access: Access, group: int) -> list[list[ir.Value]]:
     words = []
     for _, _, offset in access.rows():
         columns = range(0, row_width(access.extents), group)
-        words.append([access.builder.load(access.address(offset + c), align=_bytes(access.element_type), typ=I32) for c in columns])
+        words.append(
+            [
+                access.builder.load(access.address(offset + c), align=_bytes(access.element_type), typ=I32)
+                for c in columns
+            ]
+        )
     return words
 
 
@@ -222,7 +233,9 @@ def load_word_vectors(access: Access, n: int, group: int) -> list[tuple[ir.Value
         registers, start = [], 0
         for length in chunks_of(n, access.lanes):
             address = access.address(step * stride + start * group)
-            registers.append(access.builder.load(address, align=_bytes(access.element_type), typ=with_lanes(I32, length)))
+            registers.append(
+                access.builder.load(address, align=_bytes(access.element_type), typ=with_lanes(I32, length))
+            )
             start += length
         rows.append(tuple(registers))
     return rows
@@ -277,7 +290,9 @@ def _load_transposed(access: Access) -> TileValue:
     columns = []
     for column in range(access.extents[1]):
         start = column * access.strides[1]
-        columns.append([_plain_load(access, start + first, access.lanes) for first in range(0, access.extents[0], access.lanes)])
+        columns.append(
+            [_plain_load(access, start + first, access.lanes) for first in range(0, access.extents[0], access.lanes)]
+        )
     return TileValue(access.extents, tuple(transpose(access.builder, columns)))
 
 
@@ -301,10 +316,9 @@ def _load_chunk(access: Access, offset: int, length: int, predicate: ir.Value | 
 
 
 def _plain_load(access: Access, offset: int, length: int) -> ir.Value:
-    loaded = access.builder.load(
+    return access.builder.load(
         access.address(offset), align=_bytes(access.element_type), typ=with_lanes(access.element_type, length)
     )
-    return loaded
 
 
 def _read_places(
@@ -334,7 +348,8 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
         return
     flags = predicate.constant if isinstance(predicate, ir.Constant) and length > 1 else []
     if len(flags) > 1 and sum(flag.constant for flag in flags) <= 1:
-        # LLVM stores the whole 32-bit lane where it merges the truncation of a 16-bit tile into a masked store of one lane.
+        # LLVM stores the whole 32-bit lane where it merges the truncation of a 16-bit tile into a masked store of one
+        # lane.
         for lane, flag in enumerate(flags):
             if flag.constant:
                 piece = builder.extract_element(register, I32(lane))
@@ -344,7 +359,11 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
         if predicate is None:
             _store_contiguous(access, offset, register, nontemporal)
             return
-        vector = register if length > 1 else builder.insert_element(ir.Constant(ir.VectorType(register.type, 1), ir.Undefined), register, I32(0))
+        vector = (
+            register
+            if length > 1
+            else builder.insert_element(ir.Constant(ir.VectorType(register.type, 1), ir.Undefined), register, I32(0))
+        )
         flags = predicate if length > 1 else builder.bitcast(predicate, ir.VectorType(I1, 1))
         name = f"llvm.masked.store.{mangle(vector.type)}.p0"
         intrinsic(builder, name, ir.VoidType(), [vector, access.address(offset), flags])
@@ -375,7 +394,7 @@ def _store_contiguous(access: Access, offset: int, register: ir.Value, nontempor
 
 def _bytes(element_type: ir.Type) -> int:
     if isinstance(element_type, ir.IntType):
-        return max(1, element_type.width // 8)
+        return max(1, int(element_type.width) // 8)
     return {"half": 2, "float": 4, "double": 8}[str(element_type)]
 
 
