@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from llvmlite import ir
@@ -23,15 +24,35 @@ from tilewright.codegen.cpu.values import (
 )
 from tilewright.errors import InvalidProgram
 
-#: One accumulation into one register: (builder, target, scalar of a, register of b, accumulator, unsigned) ->
-#: accumulator.
-#: With a group, the scalar is the i32 word of a's neighbours along k, and the register holds such words of b.
-Step = Callable[[ir.IRBuilder, Target, ir.Value, ir.Value, ir.Value, str], ir.Value]
+
+@dataclass(frozen=True)
+class Product:
+    """How one intrinsic multiplies: operands are made ready once, then there is one step per register.
+
+    It consumes `group` neighbours along k at once. `broadcast` turns a scalar of a (with a group: the i32 word of these
+    neighbours) into a register of `lanes`;
+    `ready` converts a register of b; `step` adds the product of the two to an accumulator.
+    """
+
+    group: int
+    broadcast: Callable[[Emission, ir.Value, int], ir.Value]
+    ready: Callable[[Emission, ir.Value], ir.Value]
+    step: Callable[[Emission, ir.Value, ir.Value, ir.Value], ir.Value]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Where one `tile.dot` is emitted: its accumulator's element type, and which operands hold unsigned integers."""
+
+    builder: ir.IRBuilder
+    target: Target
+    accumulator: ir.Type
+    unsigned: str
 
 
 def group_of(name: str) -> int:
     """How many neighbours along k the intrinsic consumes at once."""
-    return _found(name)[1]
+    return _found(name).group
 
 
 def emit_dot(
@@ -44,83 +65,76 @@ def emit_dot(
     c: TileValue,
 ) -> TileValue:
     """``c + a @ b``: a as scalars (words) ``[m][k / group]``, b as registers ``[k / group][chunk]``."""
-    step, _ = _found(name)
+    product = _found(name)
+    at = Emission(builder, target, scalar_type(c.rows[0][0]), unsigned)
     rows = [list(row) for row in c.rows]
     for k, registers in enumerate(b):
+        ready = [product.ready(at, register) for register in registers]
         for m, row in enumerate(rows):
-            for chunk, register in enumerate(registers):
-                row[chunk] = step(builder, target, a[m][k], register, row[chunk], unsigned)
+            spread: dict[int, ir.Value] = {}
+            for chunk, register in enumerate(ready):
+                lanes = lanes_of(row[chunk])
+                if lanes not in spread:
+                    spread[lanes] = product.broadcast(at, a[m][k], lanes)
+                row[chunk] = product.step(at, spread[lanes], register, row[chunk])
     return TileValue(c.shape, tuple(tuple(row) for row in rows))
 
 
-def _found(name: str) -> tuple[Step, int]:
-    found = STEPS.get(name)
+def _found(name: str) -> Product:
+    found = PRODUCTS.get(name)
     if found is None:
         raise InvalidProgram(
             f"no emitter for intrinsic {name!r} on this target",
-            help=f"one of {', '.join(filter(None, STEPS))}, or none",
+            help=f"one of {', '.join(filter(None, PRODUCTS))}, or none",
         )
     return found
 
 
-def _fma(builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str) -> ir.Value:
-    return fma(builder, target, splat(builder, a, lanes_of(acc)), b, acc)
+def _splat(at: Emission, a: ir.Value, lanes: int) -> ir.Value:
+    return splat(at.builder, a, lanes)
 
 
-def _widen_float(
-    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
-) -> ir.Value:
-    """f16, bf16 or f32 operands, products in f32."""
-
-    def wide(value: ir.Value) -> ir.Value:
-        if scalar_type(value) == F32:
-            return value
-        if scalar_type(value) == F32:
-            return value
-        if scalar_type(value) == F16:
-            return convert_half_to_float(builder, target, value)
-        return convert_bfloat_to_float(builder, value)
-
-    return fma(builder, target, splat(builder, wide(a), lanes_of(acc)), wide(b), acc)
+def _as_is(at: Emission, b: ir.Value) -> ir.Value:
+    return b
 
 
-def _widen_integer(
-    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
-) -> ir.Value:
-    """Integers of any width, products and sums in the width of the accumulator."""
-
-    def wide(value: ir.Value, operand: str) -> ir.Value:
-        wanted = with_lanes(scalar_type(acc), lanes_of(value))
-        if value.type == wanted:
-            return value
-        return builder.zext(value, wanted) if operand in unsigned else builder.sext(value, wanted)
-
-    return builder.add(builder.mul(splat(builder, wide(a, "a"), lanes_of(acc)), wide(b, "b")), acc)
+def _fma(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    return fma(at.builder, at.target, a, b, acc)
 
 
-def _vdpbf16ps(
-    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
-) -> ir.Value:
-    return _by_words(builder, "llvm.x86.avx512bf16.dpbf16ps", _bfloat(), a, b, acc)
+def _wide_float(at: Emission, value: ir.Value) -> ir.Value:
+    """An f16, bf16 or f32 operand in f32."""
+    if scalar_type(value) == F32:
+        return value
+    if scalar_type(value) == F16:
+        return convert_half_to_float(at.builder, at.target, value)
+    return convert_bfloat_to_float(at.builder, value)
 
 
-def _vpdpbusd(
-    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
-) -> ir.Value:
-    return _by_words(builder, "llvm.x86.avx512.vpdpbusd", ir.IntType(8), a, b, acc)
+def _wide_integer(at: Emission, value: ir.Value, operand: str) -> ir.Value:
+    """An integer operand in the width of the accumulator."""
+    wanted = with_lanes(at.accumulator, lanes_of(value))
+    if value.type == wanted:
+        return value
+    return at.builder.zext(value, wanted) if operand in at.unsigned else at.builder.sext(value, wanted)
 
 
-def _by_words(builder: ir.IRBuilder, name: str, part: ir.Type, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-    """An instruction on 4, 8 or 16 words of 32 bits, whose parts have type `part`.
+def _multiply_add(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    return at.builder.add(at.builder.mul(a, b), acc)
 
-    Other numbers of lanes are widened.
-    """
-    count = lanes_of(acc)
-    lanes = next(width for width in (4, 8, 16) if width >= count)
-    parts = ir.VectorType(part, 32 * lanes // (16 if isinstance(part, _BFloat) else 8))
-    words = [builder.bitcast(word, parts) for word in (splat(builder, a, lanes), _resized(builder, b, lanes))]
-    wide = _resized(builder, acc, lanes)
-    return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
+
+def _by_words(name: str, part: Callable[[], ir.Type], bits: int) -> Callable[..., ir.Value]:
+    """An instruction on 4, 8 or 16 words of 32 bits, made of parts of `bits`; other numbers of lanes are widened."""
+
+    def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+        builder, count = at.builder, lanes_of(acc)
+        lanes = next(width for width in (4, 8, 16) if width >= count)
+        parts = ir.VectorType(part(), 32 * lanes // bits)
+        words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in (a, b)]
+        wide = _resized(builder, acc, lanes)
+        return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
+
+    return step
 
 
 def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
@@ -152,20 +166,32 @@ def _bfloat() -> ir.Type:
     return _BFloat()
 
 
-def _portable(
-    builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, acc: ir.Value, unsigned: str
-) -> ir.Value:
-    """What a product without a chosen intrinsic does, for every combination of operands and accumulator."""
-    if isinstance(scalar_type(acc), ir.IntType):
-        return _widen_integer(builder, target, a, b, acc, unsigned)
-    return (_widen_float if scalar_type(acc) == F32 else _fma)(builder, target, a, b, acc, unsigned)
+def _portable(at: Emission, value: ir.Value, operand: str) -> ir.Value:
+    """An operand as a product without a chosen intrinsic wants it, for every combination of types."""
+    if isinstance(at.accumulator, ir.IntType):
+        return _wide_integer(at, value, operand)
+    return _wide_float(at, value) if at.accumulator == F32 else value
 
 
-STEPS: dict[str, tuple[Step, int]] = {
-    "": (_portable, 1),
-    "fma": (_fma, 1),
-    "widen_f32": (_widen_float, 1),
-    "widen_i32": (_widen_integer, 1),
-    "vdpbf16ps": (_vdpbf16ps, 2),
-    "vpdpbusd": (_vpdpbusd, 4),
+def _portable_step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    return (_multiply_add if isinstance(at.accumulator, ir.IntType) else _fma)(at, a, b, acc)
+
+
+PRODUCTS: dict[str, Product] = {
+    "": Product(
+        1,
+        lambda at, a, lanes: _splat(at, _portable(at, a, "a"), lanes),
+        lambda at, b: _portable(at, b, "b"),
+        _portable_step,
+    ),
+    "fma": Product(1, _splat, _as_is, _fma),
+    "widen_f32": Product(1, lambda at, a, lanes: _splat(at, _wide_float(at, a), lanes), _wide_float, _fma),
+    "widen_i32": Product(
+        1,
+        lambda at, a, lanes: _splat(at, _wide_integer(at, a, "a"), lanes),
+        lambda at, b: _wide_integer(at, b, "b"),
+        _multiply_add,
+    ),
+    "vdpbf16ps": Product(2, _splat, _as_is, _by_words("llvm.x86.avx512bf16.dpbf16ps", lambda: _bfloat(), 16)),
+    "vpdpbusd": Product(4, _splat, _as_is, _by_words("llvm.x86.avx512.vpdpbusd", lambda: ir.IntType(8), 8)),
 }
