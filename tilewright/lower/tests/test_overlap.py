@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tilewright.compiler.plan as plan
+import tilewright.compiler.rows as rows_module
 from tilewright.compiler.compile import compile_graph
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
@@ -33,7 +33,7 @@ def _norm(b: GraphBuilder, rows: int, columns: int) -> Any:
 def test_overlapped_rows_agree(
     build: Callable[..., Any], rows: int, columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduled = plan.schedule_nest
+    scheduled = rows_module.schedule_nest
     overlapped = []
 
     def always(nest: Any, *rest: Any) -> Any:
@@ -42,7 +42,7 @@ def test_overlapped_rows_agree(
         overlapped.append(fits)
         return replace(schedule, overlap=fits, blocks={nest.outer[0].name: 2} if fits else schedule.blocks), decision
 
-    monkeypatch.setattr(plan, "schedule_nest", always)
+    monkeypatch.setattr(rows_module, "schedule_nest", always)
     builder = GraphBuilder()
     graph = builder.finish([build(builder, rows, columns)])
     inputs = [np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in graph.inputs]
@@ -56,9 +56,9 @@ def test_overlapped_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) -
     """A row whose sum is tiny is divided, not multiplied by an infinite reciprocal; its neighbours are unchanged."""
     from tilewright.expr import Axis, Compute, Tensor, apply
 
-    scheduled = plan.schedule_nest
+    scheduled = rows_module.schedule_nest
     monkeypatch.setattr(
-        plan,
+        rows_module,
         "schedule_nest",
         lambda nest, *rest: (replace(scheduled(nest, *rest)[0], overlap=True), scheduled(nest, *rest)[1]),
     )

@@ -1,0 +1,192 @@
+"""What is known while a graph is planned: where tensors are stored, which kernels there are, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.decision import Decision
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.graph import Graph
+from tilewright.graph.passes.rewritten import Rewritten
+from tilewright.instruction.mapping import Mapping, find_mapping, loops_of, product_factors
+from tilewright.layouts import Packed, permuted, row_major
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.flatten import flatten
+from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.tree import tree_of
+from tilewright.tiles.notation import print_tree
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena."""
+
+    tensor: Tensor
+    layout: Packed
+    space: str
+
+    @property
+    def bytes(self) -> int:
+        return self.layout.size * dtypes.size_bytes(self.tensor.dtype)
+
+    @property
+    def flat(self) -> Tensor:
+        """The tensor as its storage, in one dimension."""
+        return Tensor(self.tensor.name, (self.layout.size,), self.tensor.dtype)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments."""
+
+    name: str
+    work: Nest | Contraction
+    schedule: NestSchedule | ContractionSchedule
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (*self.reads, *self.writes)
+
+
+@dataclass
+class Plan:
+    """All decisions about one graph for one machine."""
+
+    graph: Graph
+    stored: dict[str, Stored] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
+
+
+class Planning:
+    """A plan in the making, and what all its groups share. `plan` grows; nothing else changes but `constants`."""
+
+    def __init__(self, graph: Graph, rewritten: Rewritten, machine: Cpu, threads: int) -> None:
+        """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        self.machine = machine
+        self.threads = threads
+        self.graph = rewritten.graph
+        self.borders = rewritten.borders
+        self.constants = dict(self.graph.constants)
+        self.outputs = {tensor.name for tensor in self.graph.outputs}
+        self.users = self.graph.consumers()
+        self.plan = Plan(graph, decisions=list(rewritten.decisions))
+
+    # Storage --------------------------------------------------------------------------------------------------
+
+    def place(self, tensor: Tensor, layout: Packed, space: str) -> None:
+        self.plan.stored[tensor.name] = Stored(tensor, layout, space)
+
+    def place_result(self, tensor: Tensor, order: Sequence[int]) -> None:
+        """Store what a kernel writes: an output as it is, other results in `order` with their border."""
+        shape = static_shape(tensor.shape)
+        if tensor.name in self.outputs:
+            self.place(tensor, row_major(shape), "output")
+            return
+        border = self.borders.get(tensor.name)
+        self.place(tensor, permuted(shape, order, border.widths if border else None), "arena")
+
+    def stored(self, tensor: Tensor) -> Stored:
+        """How a tensor that is read is stored; constants are placed when first met."""
+        if tensor.name not in self.plan.stored:
+            assert tensor.name in self.constants, f"{tensor.name} is read before it is written"
+            self.place(tensor, row_major(static_shape(tensor.shape)), "constant")
+        return self.plan.stored[tensor.name]
+
+    def layout(self, tensor: Tensor) -> Packed:
+        return self.stored(tensor).layout
+
+    def flat(self, body: Expr, own: set[str]) -> Expr:
+        """Reads of the values `own` of a kernel lose their indices; reads of stored tensors become flat."""
+        return flatten(body, self.layout, own)
+
+    def keep_constants(self) -> None:
+        """Leave stored what kernels read, and what only the stored graph reads, so that it can be compiled again.
+
+        Kernels do not read a constant where a condition that never holds guards it.
+        """
+        plan = self.plan
+        kept = {name for kernel in plan.kernels for name in kernel.reads}
+        held = {plan.sources.get(name, name) for name in kept}
+        for name, array in plan.graph.constants.items():
+            if name not in held:
+                self.constants[name] = array
+                tensor = Tensor(name, array.shape, dtypes.from_numpy(array.dtype))
+                self.place(tensor, row_major(array.shape), "constant")
+                kept.add(name)
+        plan.stored = {n: stored for n, stored in plan.stored.items() if stored.space != "constant" or n in kept}
+        plan.constants = {name: array for name, array in self.constants.items() if name in plan.stored}
+
+    # Products -------------------------------------------------------------------------------------------------
+
+    def mapping_of(self, node: Compute) -> Mapping | None:
+        """The instruction and the roles of loops with which a compute runs as a product, or None."""
+        if product_factors(node) is None or any(axis.extent == 0 for axis in node.loops):
+            return None
+        mapping, _ = find_mapping(node, self.machine.features, self.constants)
+        return mapping if mapping is not None and mapping.k_loops and self._can_be_panels(mapping) else None
+
+    def _can_be_panels(self, mapping: Mapping) -> bool:
+        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger."""
+        if is_plain(mapping.b):
+            return True
+        gathered = prod(static_shape(tuple(axis.extent for axis in vector_loops(mapping))))
+        return mapping.b.tensor.name not in self.constants and gathered <= mapping.b.tensor.size
+
+    # Kernels --------------------------------------------------------------------------------------------------
+
+    def add_kernel(
+        self,
+        name: str,
+        work: Nest | Contraction,
+        schedule: NestSchedule | ContractionSchedule,
+        bodies: Sequence[Expr],
+        writes: Sequence[str],
+        flops: int,
+    ) -> None:
+        """Launch `work` next; `bodies` are all that it evaluates."""
+        reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
+        for read in reads:
+            assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
+        kernel = Kernel(name, work, schedule, tuple(r for r in reads if r not in writes), tuple(writes), flops)
+        self.plan.kernels.append(kernel)
+        tree = print_tree(tree_of(work, schedule))
+        self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
+
+
+def is_plain(read: Read) -> bool:
+    """Whether every index is one loop over its whole dimension (0 where that has extent 1), each loop used once."""
+    loops: list[Axis] = []
+    for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
+        form = affine(index)
+        if form is None or form.constant:
+            return False
+        if extent == 1 and not form.terms:
+            continue
+        if list(form.terms.values()) != [1] or any(axis.extent != extent for axis in form.terms):
+            return False
+        loops.extend(form.terms)
+    return len(set(loops)) == len(loops)
+
+
+def vector_loops(mapping: Mapping) -> tuple[Axis, ...]:
+    """The loops that index b, as its panels want them."""
+    loops = (*mapping.outer, *mapping.k_loops, mapping.n_loop)
+    return tuple(axis for axis in loops if axis in loops_of(mapping.b))
+
+
+def points(node: Compute) -> int:
+    return prod(static_shape(tuple(axis.extent for axis in node.loops)))

@@ -1,0 +1,230 @@
+"""Products to contractions: operands, the panels that b is packed into, register tiles and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewright.compiler.planning import Planning, Stored, is_plain, points, vector_loops
+from tilewright.compiler.rows import fill_borders, plan_rows, write_rows
+from tilewright.decision import Decision
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.graph.groups import Group
+from tilewright.graph.passes.separate_outputs import copy_of
+from tilewright.instruction.mapping import Mapping, find_mapping
+from tilewright.layouts import Packed, packed, permuted, row_major
+from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
+from tilewright.operator.flatten import address
+from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction
+
+ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
+SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
+
+
+def plan_product(planning: Planning, group: Group) -> None:
+    """Place the result of a product with its epilogue, and add its kernels."""
+    _Product(planning, group).run()
+
+
+class _Product:
+    """One product on its way to a contraction.
+
+    `gather` computes the vector operand where it exists only as the panels that it is packed into.
+    """
+
+    def __init__(self, planning: Planning, group: Group) -> None:
+        self.planning = planning
+        self.group = group
+        self.node, self.result = group.main, group.nodes[-1]
+        self.gather: Compute | None = None
+
+    def run(self) -> None:
+        planning, plan = self.planning, self.planning.plan
+        mapping = self._map()
+        self.target = self._place_target(mapping)
+        fill_borders(planning, self.group.stored)
+        mapping = replace(mapping, k_loops=self._ordered_k_loops(mapping))
+        panels = self._wants_panels(mapping)
+        work = self._contraction(mapping, self._plain_operand(mapping), panels)
+        a_bytes = planning.stored(mapping.a.tensor).bytes
+        schedule, decision = schedule_contraction(work, planning.machine, planning.threads, a_bytes, self.group.name)
+        plan.decisions.append(decision)
+        if panels:
+            mapping = self._split_depth(mapping, work, schedule)
+            work = self._contraction(mapping, self._packed_operand(mapping, schedule), panels)
+        schedule = replace(schedule, k_unroll=k_unroll(work))
+        schedule = replace(schedule, k_block=k_block(work, schedule, planning.machine))
+        reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
+        flops = 2 * points(self.node)
+        planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)
+        if self.target != self.result.output:
+            copy = copy_of(self.target, self.result.output)
+            plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+
+    def _map(self) -> Mapping:
+        """The mapping, with b indexed by single loops: where it is not, b is the tensor that packing it gathers."""
+        planning, node = self.planning, self.node
+        mapping, refused = find_mapping(node, planning.machine.features, planning.constants)
+        assert mapping is not None
+        if not is_plain(mapping.b):
+            loops = vector_loops(mapping)
+            extents = tuple(axis.extent for axis in loops)
+            gathered = Tensor(f"{mapping.b.tensor.name}.for.{node.name}", extents, mapping.b.dtype)
+            self.gather = Compute(gathered, loops, substitute(mapping.b, _unit_loops(node)))
+            mapping = replace(mapping, b=gathered[loops])
+        reason = "the first record whose types and features fit"
+        planning.plan.decisions.append(
+            Decision(f"instruction of {node.name}", str(mapping), reason, refused=tuple(refused))
+        )
+        return mapping
+
+    def _place_target(self, mapping: Mapping) -> Tensor:
+        """What the kernel writes, the vector loop innermost: the result, or a tensor that is copied to an output."""
+        planning, output = self.planning, self.result.output
+        n_dim = self.node.axes.index(mapping.n_loop)
+        order = [d for d in range(len(self.node.axes)) if d != n_dim] + [n_dim]
+        if output.name not in planning.outputs or _keeps_order(order, output):
+            planning.place_result(output, order)
+            return output
+        target = Tensor(f"{output.name}.channels-last", output.shape, output.dtype)
+        planning.place(target, permuted(static_shape(target.shape), order), "arena")
+        return target
+
+    def _ordered_k_loops(self, mapping: Mapping) -> tuple[Axis, ...]:
+        """Reduction loops with the one that walks neighbours of a innermost."""
+        form = affine(address(self.planning.layout(mapping.a.tensor), mapping.a.indices))
+        assert form is not None
+        return tuple(sorted(mapping.k_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
+
+    def _contraction(self, mapping: Mapping, b: Stored, panels: bool) -> Contraction:
+        """The contraction that reads its vector operand as `b` stores it."""
+        planning, node, result = self.planning, self.node, self.result
+        total = Tensor(node.name, (), node.output.dtype)
+        epilogue: Expr = Read(total, ())
+        if result is not node:
+            renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
+            epilogue = planning.flat(substitute(result.body, renamed), {node.name})
+        a = planning.stored(mapping.a.tensor)
+        unit = _unit_loops(node)
+        index = substitute(address(planning.layout(self.target), node.axes), unit)
+        form = affine(index)
+        assert form is not None
+        work = Contraction(
+            outer=mapping.outer,
+            m_loops=tuple(sorted(mapping.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62))),
+            n_loop=mapping.n_loop,
+            k_loops=mapping.k_loops,
+            a=Operand(a.flat, substitute(address(a.layout, mapping.a.indices), unit)),
+            b=Operand(b.flat, substitute(address(b.layout, mapping.b.indices), unit)),
+            accumulator=total,
+            epilogue=substitute(epilogue, unit),
+            output=self.target,
+            index=index,
+            intrinsic=mapping.intrinsic.emitter,
+            group=mapping.intrinsic.group,
+            whole_panels=panels,
+        )
+        return merge_product_loops(work)
+
+    # The vector operand -----------------------------------------------------------------------------------------
+
+    def _wants_panels(self, mapping: Mapping) -> bool:
+        """Whether b is packed into panels: not where it is contiguous along n and too few rows read it."""
+        if mapping.b.tensor.name in self.planning.constants or self.gather is not None or mapping.intrinsic.group > 1:
+            return True
+        form = affine(address(self.planning.layout(mapping.b.tensor), mapping.b.indices))
+        rows = prod(static_shape(tuple(axis.extent for axis in mapping.m_loops)))
+        return form is None or form.coefficient(mapping.n_loop) != 1 or rows > ROWS_WORTH_PACKING
+
+    def _plain_operand(self, mapping: Mapping) -> Stored:
+        """b as it is before it is packed; what no kernel reads like this is not stored like this."""
+        tensor = mapping.b.tensor
+        if tensor.name in self.planning.plan.stored:
+            return self.planning.plan.stored[tensor.name]
+        return Stored(tensor, row_major(static_shape(tensor.shape)), "arena")
+
+    def _split_depth(self, mapping: Mapping, work: Contraction, schedule: ContractionSchedule) -> Mapping:
+        """Cut the innermost of several k loops in two, the outer part outermost, where a panel of b would outgrow L2.
+
+        Windows stay whole inside, so that each block of k reads one slice of the image.
+        """
+        last, group = mapping.k_loops[-1], mapping.intrinsic.group
+        size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.planning.machine)
+        if len(mapping.k_loops) < 2 or not size:
+            return mapping
+        extent = int(last.extent)  # type: ignore[arg-type]
+        block = max((d for d in range(group, size + 1, group) if extent % d == 0), default=0)
+        if block < SMALLEST_DEPTH or block == extent:
+            return mapping
+        outside, inside = Axis(f"{last.name}.0", extent // block), Axis(f"{last.name}.1", block)
+        parts: dict[Axis, Expr] = {last: outside * block + inside}
+        a, b = (
+            Read(read.tensor, tuple(substitute(index, parts) for index in read.indices))
+            for read in (mapping.a, mapping.b)
+        )
+        return replace(mapping, a=a, b=b, k_loops=(outside, *mapping.k_loops[:-1], inside))
+
+    def _packed_operand(self, mapping: Mapping, schedule: ContractionSchedule) -> Stored:
+        """b in panels as wide as the register tile: a constant when it is packed, else by a kernel of its own."""
+        planning, plan, source = self.planning, self.planning.plan, mapping.b.tensor
+        layout = _panels(mapping, max(schedule.tile[mapping.n_loop.name], 1))
+        tensor = Tensor(f"{source.name}.panels{_tag(layout)}", source.shape, source.dtype)
+        if tensor.name in plan.stored:
+            return plan.stored[tensor.name]
+        if source.name in planning.constants:
+            planning.constants[tensor.name] = planning.constants[source.name]
+            plan.sources[tensor.name] = source.name
+            planning.place(tensor, layout, "constant")
+            reason = "folded into the constant"
+        else:
+            planning.place(tensor, layout, "arena")
+            copy = copy_of(source, tensor) if self.gather is None else replace(self.gather, output=tensor)
+            write_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+            reason = "one copy, read many times"
+        plan.decisions.append(
+            Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}")
+        )
+        return plan.stored[tensor.name]
+
+
+def _panels(mapping: Mapping, width: int) -> Packed:
+    """``[outer…][n / width][k…][n % width]``, and the innermost k split by the group of the instruction."""
+    shape = static_shape(mapping.b.tensor.shape)
+    dims: dict[Axis, int] = {}
+    for dim, index in enumerate(mapping.b.indices):
+        for axis in affine(index).terms:  # type: ignore[union-attr]
+            dims[axis] = dim
+    group = mapping.intrinsic.group
+    n_dim = dims[mapping.n_loop]
+    digits = [(dim, 1) for dim in range(len(shape)) if dim not in dims.values()]
+    digits += [(dims[axis], shape[dims[axis]]) for axis in mapping.outer if axis in dims]
+    digits.append((n_dim, -(-shape[n_dim] // width)))
+    for position, axis in enumerate(mapping.k_loops):
+        if axis not in dims:
+            continue
+        extent = int(axis.extent)  # type: ignore[arg-type]
+        last = position == len(mapping.k_loops) - 1
+        digits.append((dims[axis], -(-extent // group) if last else extent))
+    digits.append((n_dim, width))
+    if group > 1:
+        digits.append((dims[mapping.k_loops[-1]], group))
+    return packed(shape, digits)
+
+
+def _tag(layout: Packed) -> str:
+    return "-".join(f"{dim}.{extent}" for dim, extent in layout.digits)
+
+
+def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:
+    """Whether the order changes nothing in memory: dimensions it moves have extent 1."""
+    shape = static_shape(tensor.shape)
+    return [d for d in order if shape[d] != 1] == [d for d in range(len(shape)) if shape[d] != 1]
+
+
+def _unit_loops(node: Compute) -> dict[Axis, Expr]:
+    """Loops of extent 1 are index 0."""
+    return {axis: Const(0, INDEX) for axis in node.loops if axis.extent == 1}

@@ -1,0 +1,150 @@
+"""Row groups and maps to nests: how their results are stored, and the loops that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, static_shape, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.graph.groups import Group
+from tilewright.operator.flatten import address, guarded, storage_loops
+from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
+from tilewright.operator.rules import schedule_nest
+
+
+def plan_rows(planning: Planning, group: Group) -> None:
+    """Place the results of a row group or map, and add its kernels."""
+    for node in group.nodes:
+        if node.name in group.stored:
+            wanted = _wanted_order(planning, node.output)
+            planning.place_result(node.output, _inherited_order(planning, node, group) if wanted is None else wanted)
+    fill_borders(planning, group.stored)
+    write_rows(planning, group)
+
+
+def write_rows(planning: Planning, group: Group) -> None:
+    """Add the kernel of a group whose results are placed."""
+    if len(group.nodes) == 1:
+        nest = _single_nest(planning, group.main)
+    else:
+        nest = _group_nest(planning, group)
+    nest = _by_stride(merge_loops(drop_unit_loops(nest)))
+    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, group.name)
+    planning.plan.decisions.append(decision)
+    flops = sum(_operations(node.body) * points(node) for node in group.nodes)
+    planning.add_kernel(group.name, nest, schedule, [n.body for n in nest.nodes], group.stored, flops)
+
+
+def fill_borders(planning: Planning, names: Sequence[str]) -> None:
+    """Add kernels that fill the borders of stored results, to run before these are written."""
+    for name in names:
+        stored = planning.plan.stored.get(name)
+        if stored is None or not any(before or after for before, after in stored.layout.halo):
+            continue
+        for number, (loops, index) in enumerate(_border_loops(stored)):
+            fill = NestNode(stored.tensor, planning.borders[name].value, None, index)
+            nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
+            schedule, _ = schedule_nest(nest, planning.machine, 1, name)
+            planning.add_kernel(f"{name}.border{number}", nest, schedule, [], (name,), 0)
+
+
+# Nests ----------------------------------------------------------------------------------------------------------------
+
+
+def _single_nest(planning: Planning, node: Compute) -> Nest:
+    """One compute over the digits of its storage, so that panels too are written in the order of memory."""
+    layout = planning.plan.stored[node.name].layout
+    replaced, outer, condition = storage_loops(node, layout)
+    body = planning.flat(guarded(node.body, condition, replaced), {node.name})
+    index = address(layout, tuple(substitute(axis, replaced) for axis in node.axes))
+    return Nest(outer, node.reduce, (NestNode(node.output, body, node.accum, index),))
+
+
+def _group_nest(planning: Planning, group: Group) -> Nest:
+    """Several computes over shared loops; those that nothing else reads stay in the kernel."""
+    own = {node.name for node in group.nodes}
+    unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}
+    nodes = []
+    for node in group.nodes:
+        index = None
+        if node.name in group.stored:
+            index = substitute(address(planning.plan.stored[node.name].layout, node.axes), unit)
+        body = substitute(planning.flat(node.body, own), unit)
+        nodes.append(NestNode(node.output, body, node.accum, index))
+    return Nest(group.outer, group.inner, tuple(nodes))
+
+
+def _by_stride(nest: Nest) -> Nest:
+    """Outer loops in the order of the strides of the last stored node, largest first."""
+    stored = [node for node in nest.nodes if node.index is not None]
+    form = affine(stored[-1].index) if stored and stored[-1].index is not None else None
+    if form is None:
+        return nest
+    order = sorted(nest.outer, key=lambda axis: -(form.coefficient(axis) or 1 << 62))
+    return replace(nest, outer=tuple(order))
+
+
+def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
+    """Boxes that together are the border: for each dimension what lies before and after, one box where widths agree."""
+    layout = stored.layout
+    boxes = []
+    for dim, (before, after) in enumerate(layout.halo):
+        distance = before + layout.shape[dim]
+        sides = [(0, before, 2)] if before == after else [(0, before, 1), (distance, after, 1)]
+        for start, count, repeats in sides:
+            if not count:
+                continue
+            side = Axis("side", repeats)
+            total: Expr = Const(0, INDEX)
+            loops = [side]
+            for (d, extent), stride in zip(layout.digits, layout.strides, strict=True):
+                axis = Axis(f"z{d}", count if d == dim else extent)
+                loops.append(axis)
+                total = total + (axis + side * distance + start if d == dim else axis) * stride
+            boxes.append((tuple(loops), substitute(total, {})))
+    return boxes
+
+
+def _operations(body: Expr) -> int:
+    return sum(1 for node in walk(body) if isinstance(node, Apply) and node.dtype not in (INDEX, "bool"))
+
+
+# Orders of storage ----------------------------------------------------------------------------------------------------
+
+
+def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
+    """The order that a product wants of its broadcast operand: its longest reduction dimension innermost."""
+    best: tuple[int, int] | None = None
+    extents = static_shape(tensor.shape)
+    for user in planning.users.get(tensor.name, []):
+        mapping = planning.mapping_of(user)
+        if mapping is None or mapping.a.tensor != tensor:
+            continue
+        for dim, index in enumerate(mapping.a.indices):
+            form = affine(index)
+            if form is not None and len(form.terms) == 1:
+                ((axis, coefficient),) = form.terms.items()
+                if axis in mapping.k_loops and coefficient == 1 and (best is None or extents[dim] > best[0]):
+                    best = (extents[dim], dim)
+    if best is None:
+        return None
+    return [d for d in range(len(tensor.shape)) if d != best[1]] + [best[1]]
+
+
+def _inherited_order(planning: Planning, node: Compute, group: Group) -> list[int]:
+    """The order of the largest stored tensor that the group reads along several loops of `node`."""
+    own = {member.name for member in group.nodes}
+    best: tuple[int, list[int]] | None = None
+    for read in (read for member in group.nodes for read in member.reads() if read.tensor.name not in own):
+        form = affine(address(planning.layout(read.tensor), read.indices))
+        if form is None:
+            continue
+        strides = [form.coefficient(axis) for axis in node.axes]
+        if sum(1 for stride in strides if stride) > 1 and (best is None or read.tensor.size > best[0]):
+            order = sorted(range(len(strides)), key=lambda d: -(strides[d] or 1 << 62))
+            best = (read.tensor.size, order)
+    return best[1] if best is not None else list(range(len(node.axes)))
