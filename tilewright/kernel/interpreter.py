@@ -247,6 +247,8 @@ def constant_value(op: arith.ConstantOp) -> Array:
         return np.asarray(attribute.value.data).astype(dtype)
     if not isinstance(attribute, DenseIntOrFPElementsAttr):
         raise InvalidProgram(f"constant {attribute} is neither a number nor dense")
+    if dtype == np.bool_:  # xDSL stores true as 0xFF, which is no bool of NumPy
+        return np.frombuffer(attribute.data.data, np.int8).astype(np.bool_).reshape(shape(op.result))
     return np.frombuffer(attribute.data.data, dtype).reshape(shape(op.result))
 
 

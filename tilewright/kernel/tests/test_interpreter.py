@@ -135,6 +135,22 @@ def test_reduce_of_unsigned_and_of_bool() -> None:
     assert y.tolist() == [3, 255, 1]
 
 
+def test_dense_bools_count_as_one() -> None:
+    module = kernel(
+        INDICES
+        + """
+        %m = arith.constant dense<[true, false, true]> : tensor<3xi1>
+        %n = tile.cast %m : tensor<3xi1> -> tensor<3xbf16>
+        %s = tile.reduce "sum" %n, 0 : tensor<3xbf16> -> tensor<1xbf16>
+        tile.store %s, %y[%c0] strides [1] : tensor<1xbf16>, memref<1xbf16>""",
+        "%y: memref<1xbf16>",
+        "[1]",
+    )
+    y = np.zeros(1, ml_dtypes.bfloat16)
+    run_kernel(module, "k", [y])
+    assert y[0] == 2
+
+
 def test_loops_carry_values_and_branches_choose() -> None:
     module = kernel(
         INDICES
