@@ -15,7 +15,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
-from tilewright.instruction.mapping import Mapping, find_mapping
+from tilewright.instruction.mapping import Mapping, find_mapping, loops_of
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address
@@ -95,10 +95,11 @@ class _Product:
         return target
 
     def _ordered_k_loops(self, mapping: Mapping) -> tuple[Axis, ...]:
-        """Reduction loops with the one that walks neighbours of a innermost."""
+        """Reduction loops with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
         form = affine(address(self.planning.layout(mapping.a.tensor), mapping.a.indices))
         assert form is not None
-        return tuple(sorted(mapping.k_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
+        in_b = loops_of(mapping.b) if mapping.intrinsic.group > 1 else mapping.k_loops
+        return tuple(sorted(mapping.k_loops, key=lambda axis: (axis in in_b, -(form.coefficient(axis) or 1 << 62))))
 
     def _contraction(self, mapping: Mapping, b: Stored, panels: bool) -> Contraction:
         """The contraction that reads its vector operand as `b` stores it."""

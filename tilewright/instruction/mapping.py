@@ -20,13 +20,6 @@ from tilewright.instruction.registry import RECORDS
 
 
 @dataclass(frozen=True)
-class Factor:
-    """One operand of a product: a read, and whether the body casts it to the accumulator's type."""
-
-    read: Read
-
-
-@dataclass(frozen=True)
 class Mapping:
     """``(i1 | i2 | r1)`` with the loops that stay outside; `a` is broadcast, `b` is the vector operand."""
 
@@ -132,17 +125,16 @@ def _mapping(compute: Compute, a: Read, b: Read, features: Collection[str], refu
         if missing:
             refused.append(Refusal(record.name, "the machine has its features", f"lacks {', '.join(missing)}"))
             continue
-        if record.group > 1 and not _contiguous_group(reduce, a):
-            refused.append(Refusal(record.name, "the last reduction loop walks neighbours of a"))
+        if record.group > 1 and not _group_loops(reduce, a, b):
+            refused.append(Refusal(record.name, "a reduction loop indexes b and walks neighbours of a"))
             continue
         return Mapping(compute, record, outer, m_loops, vector, reduce, a, b)
     refused.append(Refusal(f"{dtypes[0]} x {dtypes[1]} -> {compute.output.dtype}", "some record has these dtypes"))
     return None
 
 
-def _contiguous_group(reduce: tuple[Axis, ...], a: Read) -> bool:
-    """Whether some reduction loop indexes one dimension of a, alone there, with coefficient 1."""
-    if not reduce:
-        return False
+def _group_loops(reduce: tuple[Axis, ...], a: Read, b: Read) -> list[Axis]:
+    """Reduction loops that index b, and one dimension of a, alone there, with coefficient 1."""
     forms = [affine(index) for index in a.indices]
-    return any(form is not None and form.terms == {axis: 1} for form in forms for axis in reduce)
+    walked = [axis for axis in reduce if any(form is not None and form.terms == {axis: 1} for form in forms)]
+    return [axis for axis in walked if axis in loops_of(b)]

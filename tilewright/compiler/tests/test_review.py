@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilewright.compiler.compile import compile_graph, rebuilt
+from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, Read, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -56,3 +58,20 @@ def test_a_constant_that_only_the_stored_graph_reads_is_there_to_compile_again()
     again = rebuilt(rebuilt(first, "host", 2, UNCACHED), "host", 2, UNCACHED)
     values = np.arange(8, dtype=np.float32)
     np.testing.assert_array_equal(Module(again, threads=2)(values), values)
+
+
+@pytest.mark.parametrize(("a", "b", "total"), [("u8", "i8", "i32"), ("bf16", "bf16", "f32"), ("f32", "f32", "f32")])
+@pytest.mark.parametrize("inner", ["both", "only a", "only b"])
+def test_a_reduction_loop_that_indexes_one_factor(a: str, b: str, total: str, inner: str) -> None:
+    builder = GraphBuilder()
+    i, k, r, n = Axis("i", 9), Axis("k", 7), Axis("r", 6), Axis("n", 33)
+    x_loops = (i, k) if inner == "only b" else (i, k, r)
+    w_loops = (k, n) if inner == "only a" else (k, r, n)
+    x = builder.input("x", tuple(int(axis.extent) for axis in x_loops), a)
+    w = builder.input("w", tuple(int(axis.extent) for axis in w_loops), b)
+    body = x[x_loops].cast(total) * w[w_loops].cast(total)
+    builder.add(Compute(Tensor("y", (9, 33), total), (i, n), body, (k, r), "sum"))
+    inputs = [RNG.integers(0, 9, t.shape).astype(dtypes.numpy_dtype(t.dtype)) for t in builder.inputs]
+    graph = builder.finish([builder.nodes[-1].output])
+    found = compile_graph(graph, threads=2, options=UNCACHED)(*inputs)
+    np.testing.assert_array_equal(found, *evaluate(graph, inputs))  # small whole numbers: every sum is exact
