@@ -16,6 +16,7 @@ from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
+    AnyFloat,
     DenseArrayBase,
     DictionaryAttr,
     FunctionType,
@@ -576,6 +577,26 @@ class ReshapeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class RemainderOp(IRDLOperation):
+    """``d = a - q * b`` on floats, q the quotient without its fraction: exact, with the sign of a; NaN for b = 0."""
+
+    name = "tile.remainder"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    a = operand_def(T)
+    b = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$a `,` $b attr-dict `:` type($result)"
+
+    def __init__(self, a: SSAValue, b: SSAValue) -> None:
+        super().__init__(operands=[a, b], result_types=[a.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element(self.a), AnyFloat):
+            raise VerifyException(f"the remainder of {self.a.type}, which are no floats")
+
+
+@irdl_op_definition
 class CompareOp(IRDLOperation):
     """Element comparison; on floats every predicate but `ne` is false where an operand is NaN. i1 counts as 0 and 1."""
 
@@ -741,7 +762,7 @@ Tile = Dialect(
     [
         FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
         PrefetchOp, IotaOp,
-        BroadcastOp, ReshapeOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
+        BroadcastOp, ReshapeOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
     ],
 )  # fmt: skip
 

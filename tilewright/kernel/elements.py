@@ -25,7 +25,7 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
 from tilewright.expr.special import erf
-from tilewright.kernel.dialect import CastOp, CompareOp, SelectOp, element
+from tilewright.kernel.dialect import CastOp, CompareOp, RemainderOp, SelectOp, element
 
 Array = np.ndarray[Any, Any]
 Element = Callable[..., Array]
@@ -221,7 +221,9 @@ ELEMENT: dict[type[Operation], Element] = {
     math.RoundEvenOp: _plain(np.rint),
     math.FmaOp: _float(_fma),
     math.ExpOp: _float(np.exp),
+    math.ExpM1Op: _float(np.expm1),
     math.LogOp: _float(np.log),
+    math.Log1pOp: _float(np.log1p),
     math.TanhOp: _float(np.tanh),
     math.ErfOp: _plain(erf),
     math.PowFOp: _float(np.power),
@@ -236,6 +238,7 @@ ELEMENT: dict[type[Operation], Element] = {
     math.AsinhOp: _float(np.arcsinh),
     math.AcoshOp: _float(np.arccosh),
     math.AtanhOp: _float(np.arctanh),
+    RemainderOp: _plain(np.fmod),
     CompareOp: _compare,
     SelectOp: _plain(np.where),
     CastOp: _cast,

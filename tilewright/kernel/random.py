@@ -55,6 +55,7 @@ from tilewright.kernel.dialect import (
     PrefetchOp,
     ProgramIdOp,
     ReduceOp,
+    RemainderOp,
     ReshapeOp,
     ReturnOp,
     SelectOp,
@@ -72,11 +73,13 @@ SHAPES = ((), (1,), (4,), (17,), (3, 5), (4, 1), (1, 5), (4, 16), (2, 3, 4))
 INPUT_ELEMENTS = 96
 PART_ELEMENTS = 80  # of an output, for each program
 
-FLOAT_BINARY = (arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp)
+FLOAT_BINARY = (
+    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, RemainderOp,
+)  # fmt: skip
 FLOAT_UNARY = (arith.NegfOp, math.AbsFOp, math.SqrtOp, math.FloorOp, math.CeilOp, math.TruncOp, math.RoundEvenOp)
 FLOAT_FUNCTIONS = (
     math.ExpOp, math.LogOp, math.TanhOp, math.ErfOp, math.SinOp, math.CosOp, math.TanOp, math.AsinOp, math.AcosOp,
-    math.AtanOp, math.SinhOp, math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
+    math.AtanOp, math.SinhOp, math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp, math.ExpM1Op, math.Log1pOp,
 )  # fmt: skip
 INTEGER_BINARY = (
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp, arith.DivSIOp, arith.DivUIOp,

@@ -328,9 +328,7 @@ def _remainder(floored: bool) -> Emit:
         a, b = args
         unsigned = dtypes.is_unsigned(a.dtype)
         if dtypes.is_float(a.dtype):
-            quotient = builder.insert(math.TruncOp(builder.insert(arith.DivfOp(a.ssa, b.ssa))))
-            minus = builder.insert(arith.NegfOp(quotient))
-            rest = builder.insert(math.FmaOp(minus, b.ssa, a.ssa))
+            rest = builder.insert(tile.RemainderOp(a.ssa, b.ssa))
         elif unsigned:
             return Value(builder.insert(arith.RemUIOp(a.ssa, b.ssa)), a.dtype)
         else:

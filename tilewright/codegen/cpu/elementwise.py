@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import isnan
 from typing import Any
 
 from llvmlite import ir
@@ -98,12 +99,20 @@ def _shift(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: i
 def _extreme(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     """Float maximum or minimum where NaN wins: ``a > b or a is NaN ? a : b``; one instruction against a constant."""
     sign = ">" if name == "max" else "<"
-    if isinstance(b, ir.Constant):
+    if _is_number(b):
         a, b = b, a
-    if isinstance(a, ir.Constant):  # a is not NaN, so NaN can only come from b, which the false branch gives
+    if _is_number(a):  # a is not NaN, so NaN can only come from b, which the false branch gives
         return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
     larger = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
     return builder.select(builder.fcmp_unordered("uno", a, a), a, larger)
+
+
+def _is_number(value: ir.Value) -> bool:
+    """Whether a register is a constant without NaN."""
+    if not isinstance(value, ir.Constant):
+        return False
+    lanes = value.constant if isinstance(value.type, ir.VectorType) else [value]
+    return isinstance(lanes, list) and all(isinstance(lane.constant, float) and not isnan(lane.constant) for lane in lanes)
 
 
 def _integer_extreme(
@@ -141,6 +150,53 @@ def _function(name: str, builder: ir.IRBuilder, target: Target, op: Operation, *
         wide = [convert_half_to_float(builder, target, arg) for arg in args]
         return convert_float_to_half(builder, target, MATH[name](builder, *wide, target))
     return MATH[name](builder, *args, target)
+
+
+def _remainder(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+    if scalar_type(a) == F16:
+        wide = [convert_half_to_float(builder, target, arg) for arg in (a, b)]
+        return convert_float_to_half(builder, target, emit_remainder(builder, *wide))
+    return emit_remainder(builder, a, b)
+
+
+def emit_remainder(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """What a leaves when b is subtracted as often as it fits, exactly: doubled until it fits no more, then halved again.
+
+    Takes two steps per bit of the largest quotient. NaN where a is infinite, b is 0, or one of them is NaN.
+    """
+    type_ = a.type
+    left, divisor = (intrinsic(builder, f"llvm.fabs.{mangle(type_)}", type_, [value]) for value in (a, b))
+    finite = builder.fcmp_ordered("<", left, constant(type_, float("inf")))
+    legal = builder.and_(finite, builder.fcmp_ordered(">", divisor, constant(type_, 0.0)))
+    left = builder.select(legal, left, constant(type_, 0.0))
+    divisor = builder.select(legal, divisor, constant(type_, 1.0))
+    entry, growing, shrinking, after = builder.block, *(builder.append_basic_block("remainder") for _ in range(3))
+    builder.branch(growing)
+    builder.position_at_end(growing)
+    multiple = builder.phi(type_)
+    multiple.add_incoming(divisor, entry)
+    twice = builder.fadd(multiple, multiple)
+    fits = builder.fcmp_ordered("<=", twice, left)
+    multiple.add_incoming(builder.select(fits, twice, multiple), growing)
+    builder.cbranch(_any(builder, fits), growing, shrinking)
+    builder.position_at_end(shrinking)
+    rest, part = builder.phi(type_), builder.phi(type_)
+    smaller = builder.select(builder.fcmp_ordered(">=", rest, part), builder.fsub(rest, part), rest)
+    above = builder.fcmp_ordered(">", part, divisor)
+    rest.add_incoming(left, growing)
+    rest.add_incoming(smaller, shrinking)
+    part.add_incoming(multiple, growing)
+    part.add_incoming(builder.select(above, builder.fmul(part, constant(type_, 0.5)), part), shrinking)
+    builder.cbranch(_any(builder, above), shrinking, after)
+    builder.position_at_end(after)
+    signed = intrinsic(builder, f"llvm.copysign.{mangle(type_)}", type_, [smaller, a])
+    return builder.select(legal, signed, constant(type_, float("nan")))
+
+
+def _any(builder: ir.IRBuilder, flags: ir.Value) -> ir.Value:
+    if lanes_of(flags) == 1:
+        return flags
+    return intrinsic(builder, f"llvm.vector.reduce.or.{mangle(flags.type)}", scalar_type(flags), [flags])
 
 
 def _compare(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -313,7 +369,9 @@ ELEMENT: dict[type[Operation], Emit] = {
     math.RoundEvenOp: partial(_intrinsic1, "roundeven"),
     math.FmaOp: _fma,
     math.ExpOp: partial(_function, "exp"),
+    math.ExpM1Op: partial(_function, "expm1"),
     math.LogOp: partial(_function, "log"),
+    math.Log1pOp: partial(_function, "log1p"),
     math.TanhOp: partial(_function, "tanh"),
     math.ErfOp: partial(_function, "erf"),
     math.PowFOp: partial(_function, "pow"),
@@ -328,6 +386,7 @@ ELEMENT: dict[type[Operation], Emit] = {
     math.AsinhOp: partial(_function, "asinh"),
     math.AcoshOp: partial(_function, "acosh"),
     math.AtanhOp: partial(_function, "atanh"),
+    tile.RemainderOp: _remainder,
     tile.CompareOp: _compare,
     tile.SelectOp: _select,
     tile.CastOp: _cast,

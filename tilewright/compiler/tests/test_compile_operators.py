@@ -72,7 +72,7 @@ def constant_weights(graph: Graph) -> Graph:
     return replace(graph, inputs=(first,), constants={**graph.constants, **values})
 
 
-# The catalogue ----------------------------------------------------------------------------------------------------------
+# The catalogue --------------------------------------------------------------------------------------------------------
 
 ODD: dict[str, list[dict[str, int]]] = {
     "GMV": [{"rows": 1, "columns": 7}, {"rows": 17, "columns": 1}, {"rows": 37, "columns": 53}],
@@ -172,7 +172,7 @@ def test_attention(sizes: tuple[int, int, int, int], dtype: str) -> None:
     check(built(lambda b, t: build(b, t, mask=b.input("mask", (rows, keys), t), softcap=3.0), dtype))
 
 
-# Rows -------------------------------------------------------------------------------------------------------------------
+# Rows -----------------------------------------------------------------------------------------------------------------
 
 SHAPES = [(1,), (7,), (17,), (64,), (3, 7), (17, 1), (1, 17), (2, 3, 5), (5, 16, 3), (2, 3, 4, 17), (37, 97)]
 AXES = [(extents, axis) for extents in SHAPES for axis in range(len(extents))]
@@ -251,7 +251,7 @@ def test_image_norms(dtype: str) -> None:
     check(built(build, dtype))
 
 
-# Windows ----------------------------------------------------------------------------------------------------------------
+# Windows --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
@@ -293,7 +293,7 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, An
         check(constant_weights(graph) if constant else graph)
 
 
-# Shapes -----------------------------------------------------------------------------------------------------------------
+# Shapes ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "bool", "i64", "f64"])
@@ -368,7 +368,7 @@ def test_empty_and_scalar(extents: tuple[int, ...]) -> None:
         check(built(build, dtype))
 
 
-# One test per mistake that was once made ----------------------------------------------------------------------------------
+# One test per mistake that was once made ------------------------------------------------------------------------------
 
 
 def test_a_part_of_a_row_is_no_row() -> None:

@@ -149,7 +149,8 @@ def test_products_of_words(
     %5 = tile.load %1[%3] strides [{b_strides}] : memref<{b_size}x{b}> -> tensor<{b_shape}x{b}>
     %6 = arith.constant {zero} : {c}
     %7 = tile.broadcast %6 : {c} -> tensor<{m}x{n}x{c}>
-    %8 = tile.dot "{intrinsic}" %4, %5, %7 unsigned "a" : tensor<{m}x{k}x{a}>, tensor<{b_shape}x{b}>, tensor<{m}x{n}x{c}>
+    %8 = tile.dot "{intrinsic}" %4, %5, %7 unsigned "a" : tensor<{m}x{k}x{a}>, tensor<{b_shape}x{b}>,
+    tensor<{m}x{n}x{c}>
     tile.store %8, %2[%3] strides [{n}, 1] : tensor<{m}x{n}x{c}>, memref<{c_size}x{c}>""",
         f"%0: memref<{a_size}x{a}>, %1: memref<{b_size}x{b}>, %2: memref<{c_size}x{c}>",
         views,
