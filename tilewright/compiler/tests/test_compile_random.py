@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.compiler.compile import compile_graph
+from tilewright.codegen.cpu.pipeline import generate
+from tilewright.codegen.cpu.tests.execute import undefined_symbols
+from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr.graph import Graph
 from tilewright.expr.random import random_graph, random_inputs
@@ -78,6 +80,17 @@ def test_interpreter_agrees_on_the_same_tile_program(seed: int) -> None:
         for array, spec in zip(found, module.manifest.outputs, strict=True)
     ]
     holds(graph, inputs, shaped)
+
+
+@pytest.mark.parametrize("machine", ["host", *OTHERS, "aarch64"])
+@pytest.mark.parametrize("seed", range(3000, 3000 + SEEDS // 6))
+def test_text_is_the_only_input_of_code_generation(seed: int, machine: str) -> None:
+    """The printed program, parsed again, gives the bytes that the compilation gave, each time; they call nothing."""
+    described, options = resolve_cpu(machine), replace(Options(), cache=False)
+    first, second = (build(random_graph(seed), described, 2, options) for _ in range(2))
+    assert first.program == second.program
+    assert first.code == second.code == generate(parse_module(first.program)).code
+    assert not undefined_symbols(first.code)
 
 
 def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
