@@ -49,12 +49,9 @@ def compile(
     """Compile a model for a machine and load it.
 
     `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are
-    example
-    inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine` is
-    "host", a
-    name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the affinity
-    mask.
-    Raises CompileError, which says where and what, and the nearest legal change.
+    example inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine`
+    is "host", a name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the
+    affinity mask. Raises CompileError, which says where and what, and the nearest legal change.
     """
     return compile_graph(import_any(model_or_path, inputs, shapes), machine=machine, threads=threads, options=options)
 

@@ -1,7 +1,7 @@
 """The plan: every decision about a graph, in the order in which they depend on each other.
 
-graph passes → groups → mappings → layouts → schedules. The result lists kernels to lower, with the
-tensors they touch; `lower` needs nothing else.
+graph passes → groups → mappings → layouts → schedules. The result lists kernels to lower, with the tensors they touch;
+`lower` needs nothing else.
 """
 
 from __future__ import annotations

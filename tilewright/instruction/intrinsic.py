@@ -10,8 +10,7 @@ class Intrinsic:
     """One multiply-accumulate instruction: ``Dst[i2] += sum_r Src1[r] * Src2[i2, r]`` with Src1 broadcast to all lanes.
 
     `group` is the extent of r; `emitter` the name under which code generation finds it; `inputs` the accepted (Src1,
-    Src2)
-    dtypes; `cost` how many multiply-adds of one f32 lane its issue slot is worth (1 for a full-rate instruction).
+    Src2) dtypes; `source` the document that says what it computes.
     """
 
     name: str

@@ -1,10 +1,8 @@
 """Which loops of a tensor expression an outer-product intrinsic executes.
 
 A sum of products of two reads maps to ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``: loops that index only Src1 and
-the output
-go to i1, loops that index only Src2 and the output to i2 (the vector), reduction loops to r1, loops that index all
-three stay
-outside. Nothing depends on the name of an operator. Source: spec 3, sections 1.2 and 2.2 (signatures).
+the output go to i1, loops that index only Src2 and the output to i2 (the vector), reduction loops to r1, loops that
+index all three stay outside. Nothing depends on the name of an operator.
 """
 
 from __future__ import annotations
@@ -77,9 +75,8 @@ def find_mapping(
 ) -> tuple[Mapping | None, list[Refusal]]:
     """The mapping used for a compute, and what was refused on the way.
 
-    The vector operand is the one whose loops include the output's last dimension; a constant operand wins a tie,
-    since it can be
-    packed ahead of time.
+    The vector operand is the one whose loops include the output's last dimension; a constant operand wins a tie, since
+    it can be packed ahead of time.
     """
     factors = product_factors(compute)
     if factors is None:

@@ -1,10 +1,9 @@
 """Packed layouts: dimensions in any order, split into blocks, with a border of zeros.
 
 A layout is a list of storage digits, outermost first. Each digit belongs to one logical dimension; the digits of one
-dimension are the mixed-radix digits of its index (shifted by the border in front of it). Row-major storage is one
-digit per
-dimension in order; channels-last is the same in another order; weight panels ``[K/32][R][S][C][K%32]`` split K in two
-digits.
+dimension are the mixed-radix digits of its index (shifted by the border in front of it). Row-major storage is one digit
+per dimension in order; channels-last is the same in another order; weight panels ``[K/32][R][S][C][K%32]`` split K in
+two digits.
 """
 
 from __future__ import annotations

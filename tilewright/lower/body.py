@@ -1,9 +1,8 @@
 """Scalar expressions to tile operations: one body, evaluated for a whole tile of loop points at once.
 
-Some loops of a body are *tile dimensions* (each point of the tile is one loop point), the others have a value. A
-value that
-does not depend on a tile dimension has extent 1 there, or is a scalar; it is repeated only where it meets a larger one.
-f16 and bf16 are computed in f32; only explicit casts and stores round.
+Some loops of a body are *tile dimensions* (each point of the tile is one loop point), the others have a value. A value
+that does not depend on a tile dimension has extent 1 there, or is a scalar; it is repeated only where it meets a larger
+one. f16 and bf16 are computed in f32; only explicit casts and stores round.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ def computed_in(dtype: dtypes.DType) -> dtypes.DType:
 class BodyEmitter:
     """Evaluates expressions over one tile.
 
-    `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it,
-    `extents` the
-    tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors,
-    `provided`
-    computes reads of tensors that have no memory (an accumulator, a value of this kernel).
+    `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it, `extents`
+    the tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors,
+    `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel).
     """
 
     builder: KernelBuilder

@@ -2,8 +2,7 @@
 
 A nest walks *outer* loops; at each outer point its nodes run in order, each as its own pass over the *inner* loops (the
 reduction loops, absent in a map). A node writes a value per outer point or per outer and inner point. Values that a
-later pass
-needs again are kept in scratch where they are costly, recomputed where they are cheap.
+later pass needs again are kept in scratch where they are costly, recomputed where they are cheap.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ def overlap_rows(
 ) -> None:
     """Rows in turn, the last pass of each put off into the first pass of the next.
 
-    The last pass only streams out; beside a pass that computes, its stores cost no time of their own. What it needs
-    of its
-    row is carried: whether it was put off, and the row's values. A row whose divisors have no safe reciprocals is
+    The last pass only streams out; beside a pass that computes, its stores cost no time of their own. What it needs of
+    its row is carried: whether it was put off, and the row's values. A row whose divisors have no safe reciprocals is
     finished at once.
     """
     (loop,) = loops

@@ -26,9 +26,8 @@ class Contraction:
 
     `outer` loops (batch, groups) are not tiled. `accumulator` is the name by which `epilogue` reads the sum, at rank 0;
     `output` is written at the linear address `index`. `intrinsic` names the instruction, `group` its neighbours along
-    k,
-    which the last k loop provides contiguously in a and interleaved in b. `whole_panels`: the storage of b holds whole
-    tiles along n, so that the ragged one may be read beyond the last column.
+    k, which the last k loop provides contiguously in a and interleaved in b. `whole_panels`: the storage of b holds
+    whole tiles along n, so that the ragged one may be read beyond the last column.
     """
 
     outer: tuple[Axis, ...]
@@ -66,11 +65,9 @@ class ContractionSchedule:
     """How it runs: tile extents per loop (m loops multiply to the rows of the register tile), order and blocks of the
     loops.
 
-    `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose
-    slowest axis is the first of `grid_order`. `k_unroll` is how many steps of
-    the last k loop one product takes. `k_block` > 0 cuts the first k loop into blocks of so many points that run
-    outside
-    the m loops.
+    `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose slowest axis is the first
+    of `grid_order`. `k_unroll` is how many steps of the last k loop one product takes. `k_block` > 0 cuts the first k
+    loop into blocks of so many points that run outside the m loops.
     """
 
     tile: Mapping[str, int]

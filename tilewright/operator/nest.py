@@ -20,8 +20,7 @@ class NestNode:
     """One pass: ``tensor = accum over inner of body``, or without `accum` a value for every point it covers.
 
     `index` is the linear address in the output's storage, None for a value that stays in the kernel. In `body`, reads
-    of
-    stored tensors are flat; reads of the nest's own values are reads of rank 0.
+    of stored tensors are flat; reads of the nest's own values are reads of rank 0.
     """
 
     tensor: Tensor
@@ -65,12 +64,10 @@ class NestSchedule:
     """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the
     grid.
 
-    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer
-    loop is
-    dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
-    streamed
-    tensor is asked for, each of `prefetch_passes` asks for its share of every step.
-    `overlap` puts the last pass of a row off into the first pass of the next.
+    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop
+    is dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
+    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `overlap` puts the last
+    pass of a row off into the first pass of the next.
     """
 
     vector: str = ""

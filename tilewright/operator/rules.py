@@ -1,18 +1,14 @@
 """Tile sizes from the machine description, by rule.
 
 *Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR
-accumulators, the NR
-vectors of b and two more registers fit the register file. Cycles of one step of k are the largest of: multiply-adds
-over
-`fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with
-the fewest
-cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a
-in half of L2,
-walks the panels of b outside and the rows inside, so that a panel stays near while the rows pass by.
+accumulators, the NR vectors of b and two more registers fit the register file. Cycles of one step of k are the largest
+of: multiply-adds over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of
+multiply-adds. The tile with the fewest cycles over the whole iteration space, ragged tiles included, wins. A program
+takes as many rows as keep its part of a in half of L2, walks the panels of b outside and the rows inside, so that a
+panel stays near while the rows pass by.
 
-*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs
-are dealt so
-that each has some thousand elements.
+*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
+dealt so that each has some thousand elements.
 """
 
 from __future__ import annotations
@@ -141,7 +137,7 @@ def k_unroll(work: Contraction) -> int:
 
 
 def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
-    """Points of the last k loop for which a panel of b, all other k loops whole, fits a third of L2; 0 where all do."""
+    """Points of the last k loop for which a panel of b, other k loops whole, fills 0.3 of L2; 0 where all fit 0.4."""
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
     others = prod(_extent(axis) for axis in work.k_loops) // max(1, _extent(work.k_loops[-1]))
     point_bytes = schedule.tile.get(work.n_loop.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
@@ -153,9 +149,8 @@ def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) 
 def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
     """Points of the first k loop per block, or 0 for no blocks.
 
-    Blocks are made where the panel of b outgrows a third of L2 or the rows of a tile outgrow half of L1, there is
-    more than
-    one tile of rows to reuse them, and the sums of one panel fit in L2.
+    Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
+    tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
     """
     l1_bytes = machine.caches[0].bytes
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
@@ -337,8 +332,8 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int],
     """Which tensors to ask for ahead, how many elements, and in which pass.
 
     Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead.
-    Several passes
-    over a row ask for the next row in all but the first, so that it arrives while this row is computed on and written.
+    Several passes over a row ask for the next row in all but the first, so that it arrives while this row is computed
+    on and written.
     """
     last = machine.caches[-1].bytes
     found: dict[str, int] = {}
@@ -365,9 +360,8 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int],
 def _can_overlap(nest: Nest, vector: Axis) -> bool:
     """Whether the last pass of a row may be put off into the first pass of the next.
 
-    One outer and one inner loop, a first pass that reads stored tensors only, costly work between, and a last pass
-    that alone
-    writes. (Without costly work the passes between leave room for the stores, and asking ahead in all of them is
+    One outer and one inner loop, a first pass that reads stored tensors only, costly work between, and a last pass that
+    alone writes. (Without costly work the passes between leave room for the stores, and asking ahead in all of them is
     faster.)
     """
     first, last = nest.nodes[0], nest.nodes[-1]
