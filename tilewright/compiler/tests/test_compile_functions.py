@@ -58,12 +58,10 @@ def functions_of(dtype: str) -> list[str]:
     return [name for name, rule in FUNCTIONS.items() if kind in rule.kinds]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("dtype", dtypes.DTYPES)
-def test_functions(dtype: str, machine: str) -> None:
-    """All functions of a dtype in one module; two arguments take all pairs of the special numbers."""
+def function_graph(dtype: str) -> tuple[Graph, list[str], list[Array]]:
+    """All functions of a dtype in one graph, their names, and all pairs of the special numbers."""
     values = numbers(dtype)
-    a, b = (array.reshape(-1) for array in np.meshgrid(values, values, indexing="ij"))
+    a, b = (np.ascontiguousarray(array).reshape(-1) for array in np.meshgrid(values, values, indexing="ij"))
     size = a.size
     x, y, i = Tensor("x", (size,), dtype), Tensor("y", (size,), dtype), Axis("i", size)
     nodes, names = [], functions_of(dtype)
@@ -75,12 +73,18 @@ def test_functions(dtype: str, machine: str) -> None:
             second = apply("and", y[i], 7) if name in SHIFTS else y[i]
             body = apply(name, *[x[i], second][: rule.arity])
         nodes.append(Compute(Tensor(name, (size,), body.dtype), (i,), body))
-    found = run(Graph((x, y), tuple(node.output for node in nodes), tuple(nodes), {}, "functions"), [a, b], machine)
-    for name, result in zip(names, found, strict=True):
-        _check(name, dtype, a, b, result)
+    return Graph((x, y), tuple(node.output for node in nodes), tuple(nodes), {}, "functions"), names, [a, b]
 
 
-def _check(name: str, dtype: str, a: Array, b: Array, result: Array) -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", dtypes.DTYPES)
+def test_functions(dtype: str, machine: str) -> None:
+    graph, names, arrays = function_graph(dtype)
+    for name, result in zip(names, run(graph, arrays, machine), strict=True):
+        check_function(name, dtype, *arrays, result)
+
+
+def check_function(name: str, dtype: str, a: Array, b: Array, result: Array) -> None:
     rule = FUNCTIONS[name]
     second = b & b.dtype.type(7) if name in SHIFTS else b
     arguments = [a != b, a, b] if rule.result == "select" else [a, second][: rule.arity]
