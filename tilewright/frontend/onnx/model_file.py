@@ -161,9 +161,9 @@ def _changed_since(graph: Any, version: int) -> bool:
             continue
         if any(_changed_since(a.g, version) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
             return True
-        old = onnx.defs.get_schema(node.op_type, version, "").since_version
-        if not onnx.defs.has(node.op_type, OLDEST_OPSET, ""):
+        if not all(onnx.defs.has(node.op_type, opset, "") for opset in (version, OLDEST_OPSET)):
             return True
+        old = onnx.defs.get_schema(node.op_type, version, "").since_version
         if onnx.defs.get_schema(node.op_type, OLDEST_OPSET, "").since_version != old:
             return True
     return False

@@ -394,3 +394,16 @@ def test_the_given_model_is_not_changed() -> None:
     before = proto.SerializeToString()
     import_model(proto)
     assert proto.SerializeToString() == before
+
+
+def test_two_versions_of_the_default_domain_are_answered_in_words() -> None:
+    """Found by fuzzing: the checker accepts the second import, the first has no operators."""
+    graph = helper.make_graph(
+        [helper.make_node("ReduceL1", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    imports = [helper.make_opsetid("ai.onnx", 0), helper.make_opsetid("", 18)]
+    with pytest.raises((InvalidModel, Unsupported), match=r"opset 0|checker"):
+        import_model(helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString())
