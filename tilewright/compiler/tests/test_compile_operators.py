@@ -78,20 +78,37 @@ ODD: dict[str, list[dict[str, int]]] = {
     "GMV": [{"rows": 1, "columns": 7}, {"rows": 17, "columns": 1}, {"rows": 37, "columns": 53}],
     "GMM": [
         {"m": m, "n": n, "k": k}
-        for m, n, k in [(1, 1, 1), (1, 17, 7), (7, 1, 17), (17, 7, 1), (13, 31, 29), (67, 71, 73), (5, 16, 64), (33, 3, 5)]
+        for m, n, k in [
+            (1, 1, 1),
+            (1, 17, 7),
+            (7, 1, 17),
+            (17, 7, 1),
+            (13, 31, 29),
+            (67, 71, 73),
+            (5, 16, 64),
+            (33, 3, 5),
+        ]
     ],
     "BIL": [{"n": 3, "m": 5, "k": 7, "l": 11}],
     "C1D": [{"batch": 2, "c": 3, "size": 17, "k": 5, "stride": 2}, {"batch": 1, "c": 7, "size": 9, "k": 19, "pad": 0}],
     "T1D": [{"batch": 2, "c": 3, "size": 7, "k": 5, "output_padding": 0}],
     "C2D": [
-        {"batch": 2, "c": 3, "size": 11, "k": 7}, {"batch": 1, "c": 5, "size": 13, "k": 17, "stride": 2},
-        {"batch": 1, "c": 17, "size": 7, "k": 23, "kernel": 1, "pad": 0}, {"batch": 1, "c": 1, "size": 5, "k": 1},
+        {"batch": 2, "c": 3, "size": 11, "k": 7},
+        {"batch": 1, "c": 5, "size": 13, "k": 17, "stride": 2},
+        {"batch": 1, "c": 17, "size": 7, "k": 23, "kernel": 1, "pad": 0},
+        {"batch": 1, "c": 1, "size": 5, "k": 1},
     ],
     "T2D": [{"batch": 1, "c": 3, "size": 5, "k": 7}],
     "C3D": [{"batch": 1, "c": 3, "size": 5, "k": 7, "depth": 3}],
     "T3D": [{"batch": 1, "c": 3, "size": 3, "k": 5, "depth": 2}],
-    "GRP": [{"batch": 1, "c": 6, "size": 7, "k": 9, "groups": 3}, {"batch": 2, "c": 34, "size": 5, "k": 34, "groups": 2}],
-    "DEP": [{"batch": 1, "c": 5, "size": 9, "multiplier": 1}, {"batch": 2, "c": 3, "size": 7, "multiplier": 2, "stride": 2}],
+    "GRP": [
+        {"batch": 1, "c": 6, "size": 7, "k": 9, "groups": 3},
+        {"batch": 2, "c": 34, "size": 5, "k": 34, "groups": 2},
+    ],
+    "DEP": [
+        {"batch": 1, "c": 5, "size": 9, "multiplier": 1},
+        {"batch": 2, "c": 3, "size": 7, "multiplier": 2, "stride": 2},
+    ],
     "DIL": [{"batch": 1, "c": 3, "size": 11, "k": 5}],
     "CAP": [{"batch": 1, "c": 3, "size": 7, "k": 5, "kernel": 3, "capsules": 3}],
     "BCV": [{"batch": 3, "c": 3, "size": 7, "k": 5}],
@@ -101,7 +118,7 @@ ODD: dict[str, list[dict[str, int]]] = {
     "MEN": [{"batch": 3, "c": 7, "size": 5}],
     "VAR": [{"batch": 3, "c": 7, "size": 5}],
     "SCN": [{"m": 3, "n": 17, "k": 17}],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("weights", ["inputs", "constants"])
@@ -138,9 +155,20 @@ def test_integer_products(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
 @pytest.mark.parametrize(
     ("left", "right"),
-    [((3, 5), (5, 7)), ((2, 3, 5), (5, 7)), ((2, 3, 5), (2, 5, 7)), ((2, 1, 3, 5), (1, 4, 5, 7)), ((5,), (5, 7)), ((3, 5), (5,)),
-     ((5,), (5,)), ((1, 1), (1, 1)), ((7, 2, 17, 33), (7, 2, 33, 19)), ((0, 5), (5, 3)), ((3, 0), (0, 5))],
-)  # fmt: skip
+    [
+        ((3, 5), (5, 7)),
+        ((2, 3, 5), (5, 7)),
+        ((2, 3, 5), (2, 5, 7)),
+        ((2, 1, 3, 5), (1, 4, 5, 7)),
+        ((5,), (5, 7)),
+        ((3, 5), (5,)),
+        ((5,), (5,)),
+        ((1, 1), (1, 1)),
+        ((7, 2, 17, 33), (7, 2, 33, 19)),
+        ((0, 5), (5, 3)),
+        ((3, 0), (0, 5)),
+    ],
+)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
     graph = built(lambda b, t: linalg.matmul(b, b.input("a", left, t), b.input("b", right, t)), dtype)
     check(graph)
@@ -257,9 +285,14 @@ def test_image_norms(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 @pytest.mark.parametrize(
     ("extents", "kernel", "more"),
-    [((2, 3, 9), (3,), {"strides": 2}), ((1, 5, 7, 9), (3, 2), {"strides": 2, "pads": 1}), ((1, 17, 5, 5), (2, 2), {}),
-     ((1, 2, 5, 6, 7), (2, 3, 2), {"pads": 1, "strides": 2}), ((1, 3, 11, 11), (3, 3), {"dilations": 2, "pads": 2})],
-)  # fmt: skip
+    [
+        ((2, 3, 9), (3,), {"strides": 2}),
+        ((1, 5, 7, 9), (3, 2), {"strides": 2, "pads": 1}),
+        ((1, 17, 5, 5), (2, 2), {}),
+        ((1, 2, 5, 6, 7), (2, 3, 2), {"pads": 1, "strides": 2}),
+        ((1, 3, 11, 11), (3, 3), {"dilations": 2, "pads": 2}),
+    ],
+)
 def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str, Any], dtype: str) -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", extents, t)
@@ -275,11 +308,16 @@ def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
     ("x", "w", "more"),
-    [((1, 3, 7, 9), (5, 3, 3, 2), {"pads": 1}), ((2, 4, 8, 8), (6, 2, 3, 3), {"groups": 2, "strides": 2, "pads": 1}),
-     ((1, 17, 5, 5), (17, 1, 3, 3), {"groups": 17, "pads": 1}), ((1, 6, 9), (4, 6, 3), {"dilations": 2}),
-     ((1, 3, 10, 10), (33, 3, 7, 7), {"strides": 4, "pads": 3}), ((3, 5, 1, 1), (7, 5, 1, 1), {}),
-     ((1, 2, 5, 5, 5), (3, 2, 2, 2, 2), {"pads": 1})],
-)  # fmt: skip
+    [
+        ((1, 3, 7, 9), (5, 3, 3, 2), {"pads": 1}),
+        ((2, 4, 8, 8), (6, 2, 3, 3), {"groups": 2, "strides": 2, "pads": 1}),
+        ((1, 17, 5, 5), (17, 1, 3, 3), {"groups": 17, "pads": 1}),
+        ((1, 6, 9), (4, 6, 3), {"dilations": 2}),
+        ((1, 3, 10, 10), (33, 3, 7, 7), {"strides": 4, "pads": 3}),
+        ((3, 5, 1, 1), (7, 5, 1, 1), {}),
+        ((1, 2, 5, 5, 5), (3, 2, 2, 2, 2), {"pads": 1}),
+    ],
+)
 def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, Any], constant: bool) -> None:
     """With bias and an activation; padding folded or not, weights packed ahead of time or not."""
 
