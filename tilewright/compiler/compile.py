@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.errors import InvalidArgument, InvalidExpression, InvalidFile
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
+from tilewright.expr.infer import check_bounds
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
@@ -59,6 +61,8 @@ def compile(
 def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
     """The expression graph of anything that `compile` takes."""
     if isinstance(model, Graph):
+        with _nesting():
+            check_bounds(model)
         return model
     if isinstance(model, str | os.PathLike | bytes) or type(model).__module__.startswith("onnx"):
         from tilewright.frontend.onnx.importer import import_model
@@ -86,7 +90,20 @@ def compile_graph(
     options = options or Options()
     target = _resolve(machine)
     count = _thread_count(threads)
-    return Module(build(graph, target, count, options), threads=count, options=options)
+    with _nesting():
+        artifact = build(graph, target, count, options)
+    return Module(artifact, threads=count, options=options)
+
+
+@contextmanager
+def _nesting() -> Iterator[None]:
+    """Expressions are walked by recursion: one that is nested deeper than Python allows is the user's error."""
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidExpression(
+            "an expression is nested too deeply", help="give a part of it a tensor of its own"
+        ) from error
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, options: Options | None = None) -> Module:

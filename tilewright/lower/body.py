@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.expr import dtypes
@@ -196,6 +197,8 @@ class BodyEmitter:
 
     def _gather(self, view: SSAValue, index: Expr, mask: SSAValue | None) -> SSAValue:
         places = self.emit(index, mask)
+        if _reads(index):
+            places = self._inside(places, view)
         flags = mask
         for dim, bound in self.bounds.items():
             if places.shape and places.shape[dim] > 1:
@@ -207,6 +210,14 @@ class BodyEmitter:
             return self.builder.insert(tile.GatherOp(view, places.ssa))
         shape = _join(places.shape, tile.shape(flags))
         return self.builder.insert(tile.GatherOp(view, self._repeat(places.ssa, shape), self._repeat(flags, shape)))
+
+    def _inside(self, places: Value, view: SSAValue) -> Value:
+        """Addresses that come from data, moved to the nearest element: a wrong index must not reach other memory."""
+        type_ = view.type
+        assert isinstance(type_, MemRefType)
+        last = _like(self.builder, places, max(0, type_.element_count() - 1))
+        above = self.builder.insert(arith.MaxSIOp(places.ssa, _like(self.builder, places, 0)))
+        return Value(self.builder.insert(arith.MinSIOp(above, last)), places.dtype)
 
     def _as_value(self, loaded: SSAValue, dtype: dtypes.DType) -> Value:
         if dtype == "bool":

@@ -74,7 +74,10 @@ def allocate(size: int) -> NDArray[np.uint8]:
         return raw[start : start + size]
     # Only pages that are touched cost memory, so rounding up to whole huge pages and aligning to one are free.
     length = align(size, HUGE_PAGE) + HUGE_PAGE
-    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"cannot reserve {size} bytes: {error.strerror}") from error
     raw = np.frombuffer(pages, np.uint8)
     start = -raw.ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):

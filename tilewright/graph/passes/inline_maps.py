@@ -28,7 +28,7 @@ class InlineMaps:
     """
 
     is_product: Callable[[Compute], bool]
-    body_nodes: int = 400
+    body_nodes: int = 200
     name: ClassVar[str] = "inline-maps"
 
     def apply(self, state: Rewritten) -> Rewritten:
