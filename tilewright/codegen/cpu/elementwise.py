@@ -112,7 +112,9 @@ def _is_number(value: ir.Value) -> bool:
     if not isinstance(value, ir.Constant):
         return False
     lanes = value.constant if isinstance(value.type, ir.VectorType) else [value]
-    return isinstance(lanes, list) and all(isinstance(lane.constant, float) and not isnan(lane.constant) for lane in lanes)
+    if not isinstance(lanes, list):
+        return False
+    return all(isinstance(lane.constant, float) and not isnan(lane.constant) for lane in lanes)
 
 
 def _integer_extreme(
@@ -160,7 +162,7 @@ def _remainder(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value
 
 
 def emit_remainder(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """What a leaves when b is subtracted as often as it fits, exactly: doubled until it fits no more, then halved again.
+    """The exact remainder of a by b: b is doubled until it fits no more, then halved and subtracted where it fits.
 
     Takes two steps per bit of the largest quotient. NaN where a is infinite, b is 0, or one of them is NaN.
     """
