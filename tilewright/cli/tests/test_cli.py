@@ -333,9 +333,15 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, stored: str) -> None:
     command = [sys.executable, "-m", "tilewright.cli", "bench", str(tmp_path / stored), "--seconds", "600"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    heeding = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - a parent may ignore it
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heeding
+    )
+    try:
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
