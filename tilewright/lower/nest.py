@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, Tensor, identity, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
@@ -26,6 +26,9 @@ from tilewright.lower.loops import Point, for_each_tile, grid_of, rows_of_progra
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tiling import SpatialLoop
 from tilewright.operator.tree import row_buffers
+
+#: Functions of floats that are not continuous.
+JUMPS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod"})
 
 
 def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
@@ -268,20 +271,23 @@ class Passes:
         return body
 
     def invariant_divisors(self, body: Expr) -> list[str]:
-        """Names of per-row scalars that every element of a float row is divided by."""
+        """Names of per-row scalars that every element of a float row is divided by, where the last place may differ."""
         if not self.vector_inside:
             return []
-        return sorted(
-            {
-                node.args[1].tensor.name
-                for node in walk(body)
-                if isinstance(node, Apply)
-                and node.function == "div"
-                and dtypes.is_float(node.dtype)
-                and isinstance(node.args[1], Read)
-                and node.args[1].tensor.name in self.kept
-            }
-        )
+        below = [child for node in walk(body) if _jumps(node) for child in node.children()]
+        exact = {name for child in below for name in self._divisors(child)}
+        return sorted(self._divisors(body) - exact)
+
+    def _divisors(self, body: Expr) -> set[str]:
+        return {
+            node.args[1].tensor.name
+            for node in walk(body)
+            if isinstance(node, Apply)
+            and node.function == "div"
+            and dtypes.is_float(node.dtype)
+            and isinstance(node.args[1], Read)
+            and node.args[1].tensor.name in self.kept
+        }
 
     def reciprocals(self, divisors: Sequence[str]) -> SSAValue:
         """Compute the reciprocals, and whether all are far from overflow and underflow, so that they may be used."""
@@ -517,6 +523,13 @@ def replace_views(emitter: BodyEmitter, views: Mapping[str, SSAValue]) -> BodyEm
 
 def _ignore(carried: list[SSAValue]) -> None:
     assert not carried
+
+
+def _jumps(expr: Expr) -> bool:
+    """Whether a value may change by much where a float that it is computed from changes in its last place."""
+    if isinstance(expr, Cast):
+        return not dtypes.is_float(expr.dtype)
+    return isinstance(expr, Apply) and (expr.dtype == "bool" or expr.function in JUMPS)
 
 
 def reciprocal_of(name: str) -> str:

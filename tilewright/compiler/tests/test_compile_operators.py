@@ -14,7 +14,7 @@ import pytest
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Compute, Const, Tensor, select
+from tilewright.expr.core import Axis, Compute, Const, Tensor, apply, select
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import (
     attention,
@@ -434,3 +434,16 @@ def test_gathered_operand_with_a_unit_loop() -> None:
         return b.add(Compute(Tensor("y", (70, 1, 7), t), (i, u, j), x[i, u, k] * w[j + u + 1, k], (k,), "sum"))
 
     check(built(build, "f32"))
+
+
+def test_rounding_of_a_quotient_by_a_row_value() -> None:
+    """73.5 / 49 is 1.5 and rounds to 2; 73.5 times the reciprocal of 49 is less."""
+    i, j, k = Axis("i", 2), Axis("j", 20), Axis("k", 20)
+    x = Tensor("x", (2, 20), "f32")
+    total = Compute(Tensor("total", (2,), "f32"), (i,), x[i, k], (k,), "sum")
+    body = apply("round", x[i, j] / total.output[i])
+    rounded = Compute(Tensor("rounded", (2, 20), "f32"), (i, j), body)
+    graph = Graph((x,), (rounded.output,), (total, rounded), {}, "round")
+    row = np.asarray([73.5, -24.5] + 18 * [0.0], np.float32)
+    found = compile_graph(graph, "host", 1, replace(Options(), cache=False))(np.stack([row, row]))
+    np.testing.assert_array_equal(found[:, :2], [[2.0, 0.0]] * 2)
