@@ -260,12 +260,31 @@ def _convert(builder: ir.IRBuilder, target: Target, a: ir.Value, to: ir.Type, un
     if isinstance(to, ir.IntType):
         if to.width == 1:
             return builder.fcmp_unordered("!=", a, constant(a.type, 0.0))
-        name = "fptoui" if unsigned else "fptosi"
-        return intrinsic(builder, f"llvm.{name}.sat.{mangle(wanted)}.{mangle(a.type)}", wanted, [a])
+        return _saturated(builder, a, to, unsigned)
     if to == F16:
         narrow = builder.fptrunc(a, with_lanes(F32, lanes)) if source == F64 else a
         return convert_float_to_half(builder, target, narrow)
     return builder.fpext(a, wanted) if to == F64 else builder.fptrunc(a, wanted)
+
+
+def _saturated(builder: ir.IRBuilder, a: ir.Value, to: ir.IntType, unsigned: bool) -> ir.Value:
+    """Float to integer: cut, NaN to 0, what is outside to the nearest end. LLVM's own would take lane by lane."""
+    lanes, value_bits = lanes_of(a), to.width - (0 if unsigned else 1)
+    mantissa = 53 if scalar_type(a) == F64 else 24
+    last = (1 << value_bits) - 1
+    high = float(last) if value_bits <= mantissa else float((1 << value_bits) - (1 << (value_bits - mantissa)))
+    low = 0.0 if unsigned else -float(1 << value_bits)
+    value = builder.select(builder.fcmp_ordered("ord", a, a), a, constant(a.type, 0.0))
+    value = builder.select(builder.fcmp_ordered(">", value, constant(a.type, low)), value, constant(a.type, low))
+    value = builder.select(builder.fcmp_ordered("<", value, constant(a.type, high)), value, constant(a.type, high))
+    wide = with_lanes(to if to.width >= 32 else I32, lanes)
+    whole = builder.fptoui(value, wide) if unsigned and to.width >= 32 else builder.fptosi(value, wide)
+    if to.width < 32:
+        return builder.trunc(whole, with_lanes(to, lanes))
+    if value_bits <= mantissa:
+        return whole
+    above = builder.fcmp_ordered(">=", a, constant(a.type, float(1 << value_bits)))
+    return builder.select(above, constant(wide, last), whole)
 
 
 def convert_half_to_float(builder: ir.IRBuilder, target: Target, a: ir.Value) -> ir.Value:
