@@ -13,7 +13,7 @@ dealt so that each has some thousand elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -147,7 +147,19 @@ def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) 
 
 
 def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
-    """Points of the first k loop per block, or 0 for no blocks.
+    """Points of the first k loop per block, or 0 for no blocks (`_depth_blocks` says how many)."""
+    blocks = _depth_blocks(work, schedule.tile, machine)
+    if blocks == 1:
+        return 0
+    first = _extent(work.k_loops[0])
+    size = -(-first // blocks)
+    if len(work.k_loops) == 1:
+        size = -(-size // schedule.k_unroll) * schedule.k_unroll
+    return size if size < first else 0
+
+
+def _depth_blocks(work: Contraction, tile: Mapping[str, int], machine: Cpu) -> int:
+    """Into how many blocks k is cut; 1 for none.
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
     tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
@@ -155,29 +167,24 @@ def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> i
     l1_bytes = machine.caches[0].bytes
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
     rows = prod(_extent(axis) for axis in work.m_loops)
-    height = prod(schedule.tile.get(axis.name, 1) for axis in work.m_loops)
-    width = schedule.tile.get(work.n_loop.name, 1)
+    height = prod(tile.get(axis.name, 1) for axis in work.m_loops)
+    width = tile.get(work.n_loop.name, 1)
     depth = prod(_extent(axis) for axis in work.k_loops)
     panel_bytes = width * depth * dtypes.size_bytes(work.b.tensor.dtype)
     strip_bytes = height * depth * dtypes.size_bytes(work.a.tensor.dtype)
     if rows <= height or rows * width * dtypes.size_bytes(work.accumulator.dtype) > l2_bytes:
-        return 0
+        return 1
     if panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes:
-        return 0
-    blocks = max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2)))
-    first = _extent(work.k_loops[0])
-    size = -(-first // int(blocks))
-    if len(work.k_loops) == 1:
-        size = -(-size // schedule.k_unroll) * schedule.k_unroll
-    return size if size < first else 0
+        return 1
+    return int(max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2))))
 
 
 def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
-    """Deal outer loops point by point, m loops so that a's part fits half of L2, n loops if threads still lack work."""
+    """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work."""
     blocks = {axis.name: _extent(axis) for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
     rows = prod(_extent(axis) for axis in work.m_loops)
-    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)))
+    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _depth_blocks(work, tile, machine))
     wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())
