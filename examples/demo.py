@@ -6,12 +6,13 @@ core; a machine that does other work meanwhile makes them longer for both. Exit 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def measure(name: str, title: str, folder: Path, threads: int) -> Row:
     (exact,) = evaluate(graph, [x], precise=True, wide=True)
     error = float(np.abs(result - exact).max() / np.abs(exact).max())
     peer = onnxruntime_call(path, module.manifest.inputs[0].name, x, threads)
-    ours, theirs = medians(lambda: module(x, out=result), peer)
+    with caller_on_its_core(threads):
+        ours, theirs = medians(lambda: module(x, out=result), peer)
     return Row(title, compile_seconds, ours, theirs, error)
 
 
@@ -90,6 +92,19 @@ def onnxruntime_call(path: Path, name: str, x: Array, threads: int) -> Callable[
     binding.bind_cpu_input(name, x)
     binding.bind_output(session.get_outputs()[0].name, "cpu")
     return lambda: session.run_with_iobinding(binding)
+
+
+@contextmanager
+def caller_on_its_core(threads: int) -> Iterator[None]:
+    """Keep the calling thread on the first core, away from onnxruntime's pinned workers; both use it as a thread."""
+    cores = affinity()
+    if 1 < threads <= len(cores) and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cores[0]})
+    try:
+        yield
+    finally:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
 
 
 def medians(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float]:
