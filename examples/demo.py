@@ -62,7 +62,9 @@ def measure(name: str, title: str, folder: Path, threads: int) -> Row:
     export_onnx(name, str(path))
     start = time.perf_counter()
     graph = import_any(path)
-    module = compile_graph(graph, threads=threads, options=tilewright.Options(cache=False))
+    # torch is loaded, and with it OpenMP, whose workers spin for milliseconds after a call: in the other's turn.
+    options = tilewright.Options(cache=False, openmp=False)
+    module = compile_graph(graph, threads=threads, options=options)
     compile_seconds = time.perf_counter() - start
     shape = module.manifest.inputs[0].shape
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
