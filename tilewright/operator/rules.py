@@ -241,16 +241,18 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         length = extent
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
+    prefetch, passes = _prefetches(nest, vector, machine)
     schedule = NestSchedule(
-        vector.name,
-        length,
-        unroll,
-        unroll_extent,
-        _nest_blocks(nest, tiled, threads),
-        streams,
-        *_prefetches(nest, vector, machine),
-        bool(streams) and _can_overlap(nest, vector),
-        lanes,
+        vector=vector.name,
+        vector_extent=length,
+        unroll=unroll,
+        unroll_extent=unroll_extent,
+        blocks=_nest_blocks(nest, tiled, threads),
+        nontemporal=streams,
+        prefetch=prefetch,
+        prefetch_passes=passes,
+        overlap=bool(streams) and _can_overlap(nest, vector),
+        lanes=lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
