@@ -16,7 +16,7 @@ from tilewright.expr.graph import Graph
 from tilewright.graph.groups import form_groups
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import run_passes, simplifying, storing
-from tilewright.instruction.mapping import product_factors
+from tilewright.instruction.outer_product import product_factors
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu
 

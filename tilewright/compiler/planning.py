@@ -15,7 +15,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.mapping import Mapping, find_mapping, loops_of, product_factors
+from tilewright.instruction.outer_product import OuterProduct, find_mapping, loops_of, product_factors
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
@@ -132,14 +132,14 @@ class Planning:
 
     # Products -------------------------------------------------------------------------------------------------
 
-    def mapping_of(self, node: Compute) -> Mapping | None:
+    def mapping_of(self, node: Compute) -> OuterProduct | None:
         """The instruction and the roles of loops with which a compute runs as a product, or None."""
         if product_factors(node) is None or any(axis.extent == 0 for axis in node.loops):
             return None
         mapping, _ = find_mapping(node, self.machine.features, self.constants)
         return mapping if mapping is not None and mapping.k_loops and self._can_be_panels(mapping) else None
 
-    def _can_be_panels(self, mapping: Mapping) -> bool:
+    def _can_be_panels(self, mapping: OuterProduct) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger."""
         if is_plain(mapping.b):
             return True
@@ -182,7 +182,7 @@ def is_plain(read: Read) -> bool:
     return len(set(loops)) == len(loops)
 
 
-def vector_loops(mapping: Mapping) -> tuple[Axis, ...]:
+def vector_loops(mapping: OuterProduct) -> tuple[Axis, ...]:
     """The loops that index b, as its panels want them."""
     loops = (*mapping.outer, *mapping.k_loops, mapping.n_loop)
     return tuple(axis for axis in loops if axis in loops_of(mapping.b))

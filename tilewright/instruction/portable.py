@@ -1,13 +1,13 @@
 """Products that every CPU has: a multiply-add of one lane, after conversions where the operands are narrower."""
 
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.multiply import Multiply
 
 _NARROW = ("i8", "u8", "i16", "u16", "i32")
 
 RECORDS = (
-    Intrinsic("fma_f32", (("f32", "f32"),), "f32", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
-    Intrinsic("fma_f64", (("f64", "f64"),), "f64", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
-    Intrinsic(
+    Multiply("fma_f32", (("f32", "f32"),), "f32", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
+    Multiply("fma_f64", (("f64", "f64"),), "f64", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
+    Multiply(
         "widen_f32",
         (
             ("bf16", "bf16"),
@@ -23,7 +23,7 @@ RECORDS = (
         (),
         "exact conversion to f32, then a multiply-add",
     ),
-    Intrinsic(
+    Multiply(
         "widen_i32",
         tuple((a, b) for a in _NARROW for b in _NARROW),
         "i32",
@@ -32,7 +32,7 @@ RECORDS = (
         (),
         "extension to 32 bits, then integer multiply and add",
     ),
-    Intrinsic(
+    Multiply(
         "widen_i64",
         tuple((a, b) for a in ("i64", "i32") for b in ("i64", "i32")),
         "i64",

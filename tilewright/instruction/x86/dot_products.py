@@ -1,9 +1,9 @@
 """AVX-512 instructions that multiply neighbours along k and add them into one 32-bit lane."""
 
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.multiply import Multiply
 
 RECORDS = (
-    Intrinsic(
+    Multiply(
         name="vdpbf16ps_16x2_bf16_f32",
         inputs=(("bf16", "bf16"),),
         accumulator="f32",
@@ -12,7 +12,7 @@ RECORDS = (
         features=("avx512bf16",),
         source="Intel SDM vol. 2, VDPBF16PS: odd product first, then even, each addition rounded; denormals are zero",
     ),
-    Intrinsic(
+    Multiply(
         name="vpdpbusd_16x4_u8s8_s32",
         inputs=(("u8", "i8"),),
         accumulator="i32",

@@ -24,7 +24,7 @@ from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, run_passes, simplifying, storing
-from tilewright.instruction.mapping import product_factors
+from tilewright.instruction.outer_product import product_factors
 from tilewright.options import Options
 
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from tilewright.decision import Refusal
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.multiply import Multiply
 from tilewright.instruction.registry import RECORDS
 
 
 @dataclass(frozen=True)
-class Mapping:
+class OuterProduct:
     """``(i1 | i2 | r1)`` with the loops that stay outside; `a` is broadcast, `b` is the vector operand."""
 
     compute: Compute
-    intrinsic: Intrinsic
+    intrinsic: Multiply
     outer: tuple[Axis, ...]
     m_loops: tuple[Axis, ...]
     n_loop: Axis
@@ -72,7 +72,7 @@ def loops_of(read: Read) -> set[Axis]:
 
 def find_mapping(
     compute: Compute, features: Collection[str], constants: Collection[str]
-) -> tuple[Mapping | None, list[Refusal]]:
+) -> tuple[OuterProduct | None, list[Refusal]]:
     """The mapping used for a compute, and what was refused on the way.
 
     The vector operand is the one whose loops include the output's last dimension; a constant operand wins a tie, since
@@ -82,7 +82,7 @@ def find_mapping(
     if factors is None:
         return None, [Refusal("outer product", "the body is a sum of products of two affine reads")]
     refused: list[Refusal] = []
-    best: tuple[tuple[int, ...], Mapping] | None = None
+    best: tuple[tuple[int, ...], OuterProduct] | None = None
     for a, b in (factors, factors[::-1]):
         mapping = _mapping(compute, a, b, features, refused)
         if mapping is None:
@@ -99,7 +99,9 @@ def find_mapping(
     return (None if best is None else best[1]), refused
 
 
-def _mapping(compute: Compute, a: Read, b: Read, features: Collection[str], refused: list[Refusal]) -> Mapping | None:
+def _mapping(
+    compute: Compute, a: Read, b: Read, features: Collection[str], refused: list[Refusal]
+) -> OuterProduct | None:
     in_a, in_b = loops_of(a), loops_of(b)
     reduce = tuple(axis for axis in compute.reduce if axis.extent != 1)
     if any(axis not in in_a and axis not in in_b for axis in compute.reduce if axis.extent != 1):
@@ -125,7 +127,7 @@ def _mapping(compute: Compute, a: Read, b: Read, features: Collection[str], refu
         if record.group > 1 and not _group_loops(reduce, a, b):
             refused.append(Refusal(record.name, "a reduction loop indexes b and walks neighbours of a"))
             continue
-        return Mapping(compute, record, outer, m_loops, vector, reduce, a, b)
+        return OuterProduct(compute, record, outer, m_loops, vector, reduce, a, b)
     refused.append(Refusal(f"{dtypes[0]} x {dtypes[1]} -> {compute.output.dtype}", "some record has these dtypes"))
     return None
 
