@@ -228,12 +228,12 @@ def _check_apart(
     inputs: Sequence[View], input_specs: Sequence[TensorSpec], outputs: Sequence[View], specs: Sequence[TensorSpec]
 ) -> None:
     """Raise if an output shares memory with an input or with another output."""
-    for index, output in enumerate(outputs):
-        for other_index, other in enumerate([*inputs, *outputs[:index]]):
+    others = [(f"input {spec.name!r}", view) for spec, view in zip(input_specs, inputs, strict=True)]
+    for spec, output in zip(specs, outputs, strict=True):
+        where = f"output {spec.name!r}"
+        for name, other in others:
             if output.address < other.end and other.address < output.end and output.bytes and other.bytes:
-                name = [*input_specs, *specs][other_index].name
                 raise InvalidArgument(
-                    f"out shares memory with {name!r}",
-                    where=f"output {specs[index].name!r}",
-                    help="give another array as out",
+                    f"out shares memory with {name}", where=where, help=f"give an array of its own as out: {spec}"
                 )
+        others.append((where, output))

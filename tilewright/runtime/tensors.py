@@ -54,6 +54,8 @@ def ready_output(array: Any, spec: TensorSpec) -> View:
     if _is_ready_tensor(array, spec):
         return View(array.data_ptr(), spec.bytes, array)
     where = f"output {spec.name!r}"
+    if isinstance(array, np.generic):  # a value: NumPy would view a copy of it
+        raise InvalidArgument(f"out is a {_type(array)}, which cannot be written", where=where, help=f"an array {spec}")
     given, array = array, _as_array(array, spec, where)
     _check(array, spec, where)
     if is_torch(array):

@@ -122,6 +122,19 @@ def test_a_wrong_number_of_inputs(way: str, add_artifact: Make) -> None:
         assert "a: f32[3], b: f32[3]" in caught.value.help
 
 
+class Dlpack:
+    """Some other library's array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
 def outs_that_do_not_fit() -> Iterator[tuple[str, Callable[[np.ndarray], Any], str]]:
     def read_only(a: np.ndarray) -> np.ndarray:
         out = np.zeros_like(a)
@@ -135,8 +148,10 @@ def outs_that_do_not_fit() -> Iterator[tuple[str, Callable[[np.ndarray], Any], s
     yield "read-only", read_only, "read-only"
     yield "too many", lambda a: (np.zeros_like(a), np.zeros_like(a)), "out has 2 arrays, the module has 1"
     yield "none", lambda a: (), "out has 0 arrays"
-    yield "an input", lambda a: a, "out shares memory with 'a'"
-    yield "a part of an input", lambda a: a.base[12:36].reshape(6, 4), "out shares memory with 'a'"
+    yield "an input", lambda a: a, "out shares memory with input 'a'"
+    yield "an input in a tuple", lambda a: (a,), "out shares memory with input 'a'"
+    yield "a part of an input", lambda a: a.base[12:36].reshape(6, 4), "out shares memory with input 'a'"
+    yield "an input by another kind of array", Dlpack, "out shares memory with input 'a'"
     yield "a list", lambda a: a.tolist(), "out has 6 arrays"
     yield "a number", lambda a: 3.0, "got a float"
 
@@ -148,6 +163,26 @@ def test_outs_that_do_not_fit(name: str, make: Any, message: str, way: str, add_
     with pytest.raises(InvalidArgument, match=message):
         module(a, np.ones((6, 4), F32), out=make(a))
     assert (a == 1).all()
+
+
+def test_outs_that_share_memory(way: str, add_artifact: Make) -> None:
+    """With a module that claims two outputs: nothing may run before both are looked at."""
+    tensor = {"dtype": "f32", "shape": [24]}
+    both = add_artifact((24,), outputs=[{"name": "c", **tensor}, {"name": "d", **tensor}])
+    memory, (a, b) = np.ones(60, F32), arrays((24,))
+    with pytest.raises(InvalidArgument, match=r"output 'd'.*out shares memory with output 'c'"):
+        Module(both, threads=1)(a, b, out=(memory[:24], memory[23:47]))
+    assert (memory == 1).all()
+
+
+def test_a_value_cannot_be_out(way: str, add_artifact: Make) -> None:
+    module = Module(add_artifact(()), threads=1)
+    a = np.array(1, F32)
+    with pytest.raises(InvalidArgument, match="out is a float32, which cannot be written"):
+        module(a, a.copy(), out=F32(0))
+    out = np.array(0, F32)
+    assert module(a, a, out=out) is out
+    assert out == 2.5
 
 
 def test_out_beside_an_input_in_one_array_is_fine(way: str, add_artifact: Make) -> None:
@@ -212,26 +247,16 @@ def test_torch_errors(add_artifact: Make) -> None:
 
 
 def test_other_objects_with_dlpack(add_artifact: Make) -> None:
-    class Foreign:
-        def __init__(self, array: np.ndarray) -> None:
-            self.array = array
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return self.array.__dlpack_device__()
-
-    class Elsewhere(Foreign):
+    class Elsewhere(Dlpack):
         def __dlpack_device__(self) -> tuple[int, int]:
             return (2, 0)
 
     module = Module(add_artifact((6, 4)), threads=1)
     a, b = arrays((6, 4))
-    result = module(Foreign(a), Foreign(b))
+    result = module(Dlpack(a), Dlpack(b))
     assert type(result) is np.ndarray
     assert np.array_equal(result, a + b + F32(0.5))
-    out = Foreign(np.zeros((6, 4), F32))
+    out = Dlpack(np.zeros((6, 4), F32))
     assert module(a, b, out=out) is out
     assert np.array_equal(out.array, result)
     with pytest.raises(InvalidArgument, match="on another device"):
