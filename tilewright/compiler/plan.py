@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from tilewright.compiler.planning import Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
+from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import form_groups
+from tilewright.graph.passes import table
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import run_passes, simplifying, storing
 from tilewright.instruction.outer_product import product_factors
@@ -24,7 +26,8 @@ __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
 
 def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = ()) -> Plan:
-    """Decide everything. `disable` names graph passes to leave out."""
+    """Decide everything. `disable` names passes to leave out; those of the tile program come after the plan."""
+    _check_disabled(disable)
     prepared = prepare(graph, disable)
     planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads)
     for tensor in planning.graph.inputs:
@@ -45,6 +48,19 @@ def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] =
 def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
     """The clean graph that is stored with a module: what no machine has a say in."""
     return run_passes(graph, simplifying(_is_product), disable)
+
+
+def _check_disabled(names: Sequence[str]) -> None:
+    """Raise InvalidArgument for a name of no pass that can be switched off."""
+    if not names:
+        return
+    from tilewright.kernel.passes.table import PASSES  # brings xDSL, which a cached module does without
+
+    for name in names:
+        if name not in table.NAMES and name not in PASSES:
+            fact = f"pass {name!r} cannot be switched off" if name in table.REQUIRED else f"no pass {name!r}"
+            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(PASSES)}"
+            raise InvalidArgument(fact, where="disable", help=known)
 
 
 def _is_product(node: Compute) -> bool:

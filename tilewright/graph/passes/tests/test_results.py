@@ -1,5 +1,6 @@
 """The passes together keep what graphs compute: under the evaluator, and compiled with any of them switched off."""
 
+import re
 from functools import cache
 from itertools import combinations
 
@@ -23,8 +24,9 @@ from tilewright.expr.ops.shape import reshape, transpose
 from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.table import NAMES, run_passes, simplifying, storing
+from tilewright.graph.passes.table import NAMES, REQUIRED, run_passes, simplifying, storing
 from tilewright.instruction.outer_product import product_factors
+from tilewright.kernel.passes.table import PASSES
 from tilewright.options import Options
 
 
@@ -139,5 +141,14 @@ def test_compiled_with_any_pass_switched_off(disable: tuple[str, ...]) -> None:
 
 
 def test_an_unknown_name_cannot_be_switched_off() -> None:
-    with pytest.raises(InvalidArgument, match="no pass 'fold-nothing'"):
+    with pytest.raises(InvalidArgument, match="no pass 'fold-nothing'") as caught:
         compile_graph(network(), threads=1, options=Options(cache=False, disable=("fold-nothing",)))
+    listed = set(re.findall(r"[a-z][a-z-]*", caught.value.help))
+    assert listed >= {*NAMES, *PASSES}
+    assert not listed & REQUIRED
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_a_required_pass_cannot_be_switched_off(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"pass '{name}' cannot be switched off"):
+        compile_graph(network(), threads=1, options=Options(cache=False, disable=(name,)))
