@@ -8,7 +8,8 @@ channels-last images need no copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -22,8 +23,12 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.tiling import SpatialLoop
+
+#: Adds hints to one step of k: the k loops in terms of counters, and the counters.
+Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
 
 
 def contraction_loops(work: Contraction, schedule: ContractionSchedule) -> list[SpatialLoop]:
@@ -85,26 +90,60 @@ class _Blocked:
 
         The first ones leave their sums in scratch, the last one finishes.
         """
-        first, block = self.work.k_loops[0], self.schedule.k_block
-        blocks = -(-int(first.extent) // block)  # type: ignore[arg-type]
-        if len(self.work.k_loops) == 1:  # the only k loop counts products of `k_unroll` steps
-            assert block % self.schedule.k_unroll == 0
-            block //= self.schedule.k_unroll
+        blocks = -(-int(self.work.k_loops[0].extent) // self.schedule.k_block)  # type: ignore[arg-type]
+        block = self._steps()[0]
         builder = self.builder
         self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
 
         def middle(number: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
             low = builder.mul(number, builder.index(block))
             high = builder.add(low, builder.index(block))
-            self.tiler.visit(self.inside, lambda p: self._tile(p).accumulate(self._partial(p), (low, high)), point)
+            hints = self._hints(low)
+            self.tiler.visit(
+                self.inside, lambda p: self._tile(p, hints).accumulate(self._partial(p), (low, high)), point
+            )
             return []
 
         builder.loop(builder.index(0), builder.index(blocks - 1), middle)
         low = builder.index((blocks - 1) * block)
-        self.tiler.visit(self.inside, lambda p: self._tile(p).complete(self._partial(p), low), point)
+        hints = self._hints(low)
+        self.tiler.visit(self.inside, lambda p: self._tile(p, hints).complete(self._partial(p), low), point)
 
-    def _tile(self, point: Point) -> _Tile:
-        return _Tile(self.builder, self.work, self.schedule, self.memory, point)
+    def _tile(self, point: Point, hints: Hints | None = None) -> _Tile:
+        return _Tile(self.builder, self.work, self.schedule, self.memory, point, hints)
+
+    def _steps(self) -> tuple[int, ...]:
+        """Steps of every k loop in one block; the last k loop counts products of `k_unroll` points."""
+        _, *rest = (int(axis.extent) for axis in self.work.k_loops)  # type: ignore[arg-type]
+        counts = [self.schedule.k_block, *rest]
+        assert rest or counts[0] % self.schedule.k_unroll == 0
+        counts[-1] = max(1, counts[-1] // self.schedule.k_unroll)
+        return tuple(counts)
+
+    def _hints(self, low: SSAValue) -> Hints:
+        """What the tiles of the block from step `low` on ask for ahead of time."""
+        work, builder, memory = self.work, self.builder, self.memory
+        steps = StepsOfBlock(low, self._steps())
+        a, b = memory[work.a.tensor.name], memory[work.b.tensor.name]
+
+        def ask(at: _Tile, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> None:
+            here = replace(at.point, counters={**at.point.counters, **counters})
+            rows = [axis for position, axis in enumerate(at.point.dims) if position != at.n_dim]
+            prefetch_rows(builder, a, work.a, at.address(work.a.index, where), rows, here)
+            number = tile_number(builder, self.inside, at.point.counters)
+            form = at.address(work.b.index, where)
+            own = {axis: c for axis, c in form.terms.items() if axis in counters}
+            ks = list(counters)
+            if number is None or any(axis not in own for axis in ks):
+                return
+            # The block starts where the first k loop is at its first step and the others at zero.
+            outside = Affine(form.constant, {axis: c for axis, c in form.terms.items() if axis not in counters})
+            start = builder.affine(outside, at.point.counters)
+            start = builder.add(start, builder.mul(low, builder.index(own[ks[0]])))
+            elements = steps.counts[0] * own[ks[0]]
+            prefetch_block(builder, b, work.b, (start, elements), steps, [counters[k] for k in ks], number)
+
+        return ask
 
     def _partial(self, point: Point) -> tuple[SSAValue, Expr]:
         """The scratch view and the linear index of a point: rows as in the m loops, columns as in the panel."""
@@ -126,8 +165,10 @@ class _Tile:
         schedule: ContractionSchedule,
         memory: Mapping[str, SSAValue],
         point: Point,
+        hints: Hints | None = None,
     ) -> None:
         self.builder = builder
+        self.hints = hints
         self.work = work
         self.schedule = schedule
         self.memory = memory
@@ -216,9 +257,10 @@ class _Tile:
         part = Axis(f"{axis.name}.i", step)
 
         def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-            return [
-                self._dot(part, {**where, axis: counter * step + part}, {**counters, counter: index}, carried[0], step)
-            ]
+            reached = {**counters, counter: index}
+            if self.hints is not None:
+                self.hints(self, {**where, axis: counter * step}, reached)
+            return [self._dot(part, {**where, axis: counter * step + part}, reached, carried[0], step)]
 
         end = builder.index(full) if high is None else high
         if full:
@@ -247,7 +289,7 @@ class _Tile:
     def _broadcast_operand(
         self, part: Axis, where: Mapping[Axis, Expr], loops: Mapping[Axis, SSAValue], valid: int
     ) -> SSAValue:
-        form = self._address(self.work.a.index, where)
+        form = self.address(self.work.a.index, where)
         m_dims = [axis for position, axis in enumerate(self.point.dims) if position != self.n_dim]
         extents = [*(int(axis.extent) for axis in m_dims), int(part.extent)]  # type: ignore[arg-type]
         strides = [*(form.coefficient(axis) for axis in m_dims), form.coefficient(part)]
@@ -263,7 +305,7 @@ class _Tile:
         steps = int(part.extent) // group  # type: ignore[arg-type]
         inside, along = Axis("k.group", group), Axis("k.step", steps)
         split = {part: along * group + inside if group > 1 else along}
-        form = self._address(substitute(self.work.b.index, where), split)
+        form = self.address(substitute(self.work.b.index, where), split)
         n_axis = self.point.dims[self.n_dim] if self.n_dim is not None else None
         strides = [form.coefficient(along), form.coefficient(n_axis) if n_axis is not None else 0]
         extents = [steps, n]
@@ -277,7 +319,7 @@ class _Tile:
         view = self.memory[self.work.b.tensor.name]
         return self.builder.insert(tile.LoadOp(view, self.builder.affine(form, loops), extents, strides, bounds))
 
-    def _address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
+    def address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
         form = affine(substitute(substitute(index, where), self.point.replaced))
         assert form is not None, f"operand address {index} is not affine in the tile"
         return form

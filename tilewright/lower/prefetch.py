@@ -1,0 +1,105 @@
+"""Hints about what a blocked contraction reads next, spread over the steps of the tile at hand.
+
+While a tile is computed, the same columns of the next rows of a are asked for, and a share of the next block of b:
+every tile of a block asks for its own share, so that the next block is near when its first tile starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Axis
+from tilewright.kernel import dialect as tile
+from tilewright.lower.builder import KernelBuilder
+from tilewright.lower.loops import Point
+from tilewright.operator.contraction import Operand
+from tilewright.operator.tiling import SpatialLoop
+
+LINE_BYTES = 64
+MOST_LINES = 4  # of b that one step asks for; more would hold up the products
+
+
+@dataclass(frozen=True)
+class StepsOfBlock:
+    """One block of the first k loop: its first step, and how many steps a tile takes through it."""
+
+    low: SSAValue
+    counts: tuple[int, ...]  # per k loop, outermost first
+
+    def number(self, builder: KernelBuilder, counters: Sequence[SSAValue]) -> SSAValue:
+        """How many steps of the block came before this one, from the counters of the k loops, outermost first."""
+        first, *rest = counters
+        total = builder.insert(arith.SubiOp(first, self.low))
+        for counter, count in zip(rest, self.counts[1:], strict=True):
+            total = builder.add(builder.mul(total, builder.index(count)), counter)
+        return total
+
+
+def prefetch_rows(
+    builder: KernelBuilder, view: SSAValue, operand: Operand, form: Affine, dims: Sequence[Axis], point: Point
+) -> None:
+    """Ask for what the tile after this one along the last of `dims` reads of a in the same step of k."""
+    if not dims or dims[-1] not in form.terms:
+        return
+    beyond = int(dims[-1].extent) * form.coefficient(dims[-1])  # type: ignore[arg-type]
+    outside = {axis: c for axis, c in form.terms.items() if axis not in dims}
+    size = dtypes.size_bytes(operand.tensor.dtype)
+    for place in product(*(range(int(axis.extent)) for axis in dims)):  # type: ignore[arg-type]
+        offset = sum(form.coefficient(axis) * index for axis, index in zip(dims, place, strict=True))
+        at = Affine(form.constant + beyond + offset, outside)
+        builder.insert(tile.PrefetchOp(view, builder.affine(at, point.counters), size))
+
+
+def prefetch_block(
+    builder: KernelBuilder,
+    view: SSAValue,
+    operand: Operand,
+    block: tuple[SSAValue, int],
+    steps: StepsOfBlock,
+    counters: Sequence[SSAValue],
+    tile_of_block: tuple[SSAValue, int],
+) -> None:
+    """Ask for this step's share of the block of b that follows the one at hand in memory.
+
+    `block` is where this one starts and how many elements it has; `tile_of_block` which tile this is, of how many.
+    """
+    start, elements = block
+    number, tiles = tile_of_block
+    size = dtypes.size_bytes(operand.tensor.dtype)
+    lines = -(-elements * size // LINE_BYTES)
+    share = -(-lines // tiles)
+    at_once = -(-share // prod(steps.counts))
+    if at_once > MOST_LINES:
+        return
+    last = builder.index(-(-share // at_once) - 1)
+    turn = builder.insert(arith.MinSIOp(steps.number(builder, counters), last))
+    line = builder.add(builder.mul(number, builder.index(share)), builder.mul(turn, builder.index(at_once)))
+    ahead = builder.add(builder.mul(line, builder.index(LINE_BYTES // size)), builder.index(elements))
+    builder.insert(tile.PrefetchOp(view, builder.add(start, ahead), at_once * LINE_BYTES))
+
+
+def tile_number(
+    builder: KernelBuilder, loops: Sequence[SpatialLoop], counters: Mapping[Axis, SSAValue]
+) -> tuple[SSAValue, int] | None:
+    """Which of a program's tiles over `loops` this is, and how many there are; None for a ragged one."""
+    by_name = {axis.name: value for axis, value in counters.items()}
+    number, tiles = builder.index(0), 1
+    for loop in loops:
+        counter, count = by_name.get(f"{loop.axis.name}.t"), loop.tiles_per_block
+        if counter is None:
+            if loop.full_tiles:
+                return None
+            continue
+        if count < loop.tiles:
+            counter = builder.insert(arith.RemUIOp(counter, builder.index(count)))
+        number = counter if tiles == 1 else builder.add(builder.mul(number, builder.index(count)), counter)
+        tiles *= count
+    return number, tiles
