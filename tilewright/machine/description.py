@@ -61,21 +61,27 @@ class Cache(_Facts):
 
 
 class Dram(_Facts):
-    """Main or device memory."""
+    """Main or device memory. A copy counts what it reads and what it writes; a non-temporal one passes the caches."""
 
     bytes_per_second: Rate
     bytes_per_second_per_core: Rate | None = None
+    copy_bytes_per_second: Rate | None = None
+    nontemporal_copy_bytes_per_second: Rate | None = None
     capacity_bytes: Count | None = None
     latency_seconds: Rate | None = None
 
 
 class Machine(_Facts):
-    """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first."""
+    """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first.
+
+    `issue_cycles` are measured cycles between two independent calls of an intrinsic on one core, by its name.
+    """
 
     name: Word
     kind: Literal["cpu", "gpu", "accelerator"]
     clock_hz: Rate | None = None
     intrinsics: Names = ()
+    issue_cycles: dict[Word, Rate] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The description as JSON values; `registry.machine_from_json` reads it back."""

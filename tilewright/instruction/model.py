@@ -1,0 +1,463 @@
+"""The performance model: seconds of a mapping with a schedule, predicted level by level (spec 3, section 4).
+
+Level 0 holds registers and issues intrinsics, the last level is the whole device. Level l executes once per filled
+buffer of its memory. With n the trips of level l that run one after another::
+
+    compute[l] = n * max(compute[l-1], read[l-1], write[l-1])          compute[0] = n * call_cycles
+    read[l]  = bytes_in[l] / in_bytes_per_cycle[l]
+    write[l] = bytes_out[l] / out_bytes_per_cycle[l], once per completed reduction of level l+1
+
+A `Hierarchy` says what the machine is, a `Level` per memory what the schedule does; `levels_of` makes the latter from
+loops and accesses. A prediction is data: which level it is bound by, and by what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+from typing import Any, Literal, Protocol
+
+from tilewright.errors import InvalidArgument, InvalidMachine
+from tilewright.instruction.intrinsic import Intrinsic, LoopKind
+from tilewright.machine import Cpu, Gpu, Machine
+from tilewright.operator.protocols import Evaluation
+
+Bound = Literal["compute", "read", "write", "relayout"]
+#: How a relayout comes about: by a kernel of its own, while a tile is copied inward, or before anything runs.
+Realisation = Literal["materialised", "in-copy", "folded"]
+
+REGISTER_BYTES = 4  # of one lane of a GPU
+DTYPE_OF_RATE = {"s8": "i8", "s4": "i4"}  # vendors' names of signed integers
+NOMINAL_CLOCK_HZ = 2.5e9  # of a processor whose description, that of a whole architecture, has none
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One level: what fits, how fast bytes come in and go out (per instance), and how many instances lie below one.
+
+    `near_bytes` is for the last level: a working set beyond it comes in and goes out at this level's own rates, one
+    within it at those of the level below.
+    """
+
+    name: str
+    capacity_bytes: float
+    in_bytes_per_cycle: float
+    out_bytes_per_cycle: float
+    units: int = 1
+    near_bytes: float = inf
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A machine as the model sees it, innermost level first.
+
+    `core_cycles` has measured cycles between two calls of a record on one core, `macs_per_core_cycle` what a core
+    multiplies and adds per cycle by input dtype; a record found in neither has the cost that it states itself.
+    """
+
+    name: str
+    clock_hz: float
+    levels: tuple[Memory, ...]
+    core_cycles: Mapping[str, float] = field(default_factory=dict)
+    macs_per_core_cycle: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def cores(self) -> int:
+        """Instances below the last level: cores of a CPU, multiprocessors of a GPU."""
+        return self.levels[-1].units
+
+    @property
+    def units_per_core(self) -> int:
+        """What of one core executes intrinsics independently: 1 on a CPU, the sub-cores of a multiprocessor."""
+        return prod(level.units for level in self.levels[:-1])
+
+    @property
+    def device_bytes_per_second(self) -> float:
+        """Rate at which all cores together read what no cache holds."""
+        far, near = self.levels[-1], self.levels[-2]
+        rate = near.in_bytes_per_cycle if far.near_bytes == inf else far.in_bytes_per_cycle
+        return rate * self.cores * self.clock_hz
+
+
+def hierarchy(machine: Machine, cores: int | None = None) -> Hierarchy:
+    """The levels of a CPU or GPU description, for programs on `cores` of its cores (default: all).
+
+    CPU: registers, every cache but the last, the last cache with main memory. GPU: registers of a sub-core, shared
+    memory of a multiprocessor, the device. Raises InvalidMachine for an accelerator.
+    """
+    if isinstance(machine, Cpu):
+        return _cpu(machine, cores or machine.cores)
+    if isinstance(machine, Gpu):
+        return _gpu(machine, cores or machine.multiprocessors)
+    raise InvalidMachine(f"{machine.name} is of kind {machine.kind}, which this model has no levels for",
+                         help="a cpu or a gpu, or write the Hierarchy out")  # fmt: skip
+
+
+def _cpu(machine: Cpu, cores: int) -> Hierarchy:
+    clock_hz = machine.clock_hz or NOMINAL_CLOCK_HZ
+    vector_bytes = machine.vector_bits // 8
+    *private, last = machine.caches
+    rates = _cache_rates(machine, clock_hz)
+    dram = machine.dram
+    shared_rate = dram.bytes_per_second / cores
+    far_in = min(dram.bytes_per_second_per_core or shared_rate, shared_rate) / clock_hz
+    copied = dram.copy_bytes_per_second
+    far_out = far_in if copied is None else _write_rate(copied / cores / clock_hz, far_in)
+    stores = float(machine.stores_per_cycle * vector_bytes)
+    levels = [Memory("registers", machine.vector_registers * vector_bytes, rates[0], stores)]
+    levels += [Memory(cache.name, cache.bytes, rate, rate) for cache, rate in zip(private, rates[1:], strict=True)]
+    levels.append(
+        Memory(f"{last.name}+DRAM", dram.capacity_bytes or inf, far_in, far_out, cores, last.bytes * _shares(machine))
+    )
+    return Hierarchy(machine.name, clock_hz, tuple(levels), dict(machine.issue_cycles or {}))
+
+
+def _cache_rates(machine: Cpu, clock_hz: float) -> list[float]:
+    """Bytes per cycle and core of every cache; one that states none has half of the rate inside of it."""
+    rates: list[float] = []
+    for cache in machine.caches:
+        assumed = rates[-1] / 2 if rates else machine.loads_per_cycle * machine.vector_bits / 8
+        rates.append(cache.bytes_per_cycle or (cache.bytes_per_second or 0.0) / clock_hz or assumed)
+    return rates
+
+
+def _shares(machine: Cpu) -> int:
+    """Instances of the last cache in the machine."""
+    return max(1, machine.cores // machine.caches[-1].shared_by)
+
+
+def _write_rate(copied: float, read: float) -> float:
+    """The rate of writing alone, from a copy (bytes read and written) and reading, which take turns at the memory."""
+    seconds = 2 / copied - 1 / read
+    return 1 / seconds if seconds > 0 else read
+
+
+def _gpu(machine: Gpu, cores: int) -> Hierarchy:
+    shared = machine.shared_bytes_per_cycle / machine.subcores
+    device = machine.dram.bytes_per_second / machine.clock_hz / cores
+    registers = machine.registers_per_multiprocessor * REGISTER_BYTES / machine.subcores
+    capacity = machine.dram.capacity_bytes or inf
+    levels = (
+        Memory("registers", registers, shared, shared),
+        Memory("shared", machine.shared_bytes_per_block, device, device, machine.subcores),
+        Memory("device", capacity, inf, inf, cores),
+    )
+    macs = {DTYPE_OF_RATE.get(name, name): rate for name, rate in machine.fma_per_cycle.items()}
+    return Hierarchy(machine.name, machine.clock_hz, levels, dict(machine.issue_cycles or {}), macs)
+
+
+def core_cycles(record: Intrinsic, machine: Hierarchy) -> float:
+    """Cycles between two independent calls of `record` on one core, all its units at work."""
+    measured = machine.core_cycles.get(record.name)
+    if measured is not None:
+        return measured
+    macs = machine.macs_per_core_cycle.get(record.sources[0].dtype)
+    return record.macs / macs if macs else record.cost.issue_cycles / record.cost.units_per_core
+
+
+# The schedule ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one execution of a level does.
+
+    `trips` and `reductions` are loops that run one after another, spatial and summing; `parallel` loops are dealt to
+    the units of the level as one. `bytes_in` and `bytes_out` enter and leave this level's memory, `copied_bytes` are
+    written into it by a relayout that happens in the copy, `resident_bytes` must fit (None: what enters and leaves).
+    """
+
+    trips: tuple[int, ...] = ()
+    reductions: tuple[int, ...] = ()
+    parallel: tuple[int, ...] = ()
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    copied_bytes: float = 0.0
+    resident_bytes: float | None = None
+
+    @property
+    def held_bytes(self) -> float:
+        return self.bytes_in + self.bytes_out if self.resident_bytes is None else self.resident_bytes
+
+    def rounds(self, units: int) -> int:
+        """Executions of the level below, one after another: parallel loops go in waves of `units`."""
+        return prod(self.trips) * prod(self.reductions) * -(-prod(self.parallel) // units)
+
+
+@dataclass(frozen=True)
+class Relayout:
+    """A generated relayout of one operand and how it comes about."""
+
+    name: str
+    realisation: Realisation
+    bytes_read: float
+    bytes_written: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One level of a prediction: cycles of one execution below it, and of the bytes that this takes."""
+
+    name: str
+    rounds: int
+    compute_cycles: float
+    read_cycles: float
+    write_cycles: float
+
+    @property
+    def bound(self) -> Bound:
+        """What the rounds wait for."""
+        most = max(self.compute_cycles, self.read_cycles, self.write_cycles)
+        return "compute" if most == self.compute_cycles else "read" if most == self.read_cycles else "write"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Cycles of the nest, seconds with its relayouts, and what it is bound by; infinite and `refused` if it cannot be.
+
+    `timings` has one entry per level, innermost first: level 0 waits for calls only.
+    """
+
+    cycles: float
+    seconds: float
+    relayout_seconds: float = 0.0
+    timings: tuple[Timing, ...] = ()
+    refused: str = ""
+
+    @property
+    def bottleneck(self) -> tuple[str, Bound]:
+        """Level and kind of what takes the time: the outermost level whose bytes take longer than what is inside."""
+        if self.relayout_seconds > self.seconds / 2:
+            return "relayouts", "relayout"
+        for outer, inner in zip(reversed(self.timings[1:]), reversed(self.timings[:-1]), strict=True):
+            if outer.bound != "compute":
+                return inner.name, outer.bound
+        return (self.timings[0].name if self.timings else ""), "compute"
+
+    def evaluation(self) -> Evaluation:
+        """The answer of an `operator.protocols.Cost`."""
+        return Evaluation.refused(self.refused) if self.refused else Evaluation(self.seconds)
+
+    def explain(self) -> str:
+        """One line per level: how often it runs what is below it, and what each time costs."""
+        if self.refused:
+            return f"refused: {self.refused}"
+        level, kind = self.bottleneck
+        lines = [f"{self.seconds:.3e} s, bound by {kind} at {level}"]
+        lines += [
+            f"  {timing.name}: {timing.rounds} x max(compute {timing.compute_cycles:.0f}, "
+            f"read {timing.read_cycles:.0f}, write {timing.write_cycles:.0f}) cycles"
+            for timing in reversed(self.timings)
+        ]
+        if self.relayout_seconds:
+            lines.append(f"  relayouts: {self.relayout_seconds:.3e} s")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        level, kind = self.bottleneck
+        return {
+            "seconds": self.seconds,
+            "cycles": self.cycles,
+            "relayout_seconds": self.relayout_seconds,
+            "bound": {"level": level, "by": kind},
+            "levels": [
+                {
+                    "name": timing.name, "rounds": timing.rounds, "compute_cycles": timing.compute_cycles,
+                    "read_cycles": timing.read_cycles, "write_cycles": timing.write_cycles, "bound": timing.bound,
+                }
+                for timing in self.timings
+            ],
+            "refused": self.refused,
+        }  # fmt: skip
+
+
+def predict(
+    nest: Sequence[Level],
+    call_cycles: float,
+    machine: Hierarchy,
+    relayouts: Iterable[Relayout] = (),
+    *,
+    pipelined: bool = False,
+) -> Prediction:
+    """Time of a schedule: one `Level` per memory of `machine`, innermost first; `call_cycles` per call on one unit.
+
+    `pipelined` is the variant in which the bytes of a round come in during the round before it:
+    ``(n - 1) * max(read, compute) + read + compute``.
+    """
+    if len(nest) != len(machine.levels):
+        raise InvalidArgument(
+            f"{len(nest)} levels of loops for the {len(machine.levels)} levels of {machine.name}",
+            help=f"one for each of {', '.join(memory.name for memory in machine.levels)}",
+        )
+    for level, memory in zip(nest, machine.levels, strict=True):
+        if level.held_bytes > memory.capacity_bytes:
+            return Prediction(
+                inf, inf, refused=f"{memory.name} holds {memory.capacity_bytes:.0f} bytes, the tile has "
+                f"{level.held_bytes:.0f}",
+            )  # fmt: skip
+    memories = _as_reached(nest, machine)
+    rounds = nest[0].rounds(memories[0].units)
+    timings = [Timing(memories[0].name, rounds, call_cycles, 0.0, 0.0)]
+    cycles = rounds * call_cycles
+    for inner, outer, below, memory in zip(nest, nest[1:], memories, memories[1:], strict=False):
+        executions = prod((*outer.trips, *outer.reductions, *outer.parallel))
+        read = (inner.bytes_in + outer.copied_bytes / executions) / below.in_bytes_per_cycle
+        write = inner.bytes_out / below.out_bytes_per_cycle / prod(outer.reductions)
+        rounds = outer.rounds(memory.units)
+        timings.append(Timing(memory.name, rounds, cycles, read, write))
+        if pipelined:
+            cycles = (rounds - 1) * max(read, cycles) + read + cycles
+        else:
+            cycles = rounds * max(cycles, read, write)
+    extra = relayout_seconds(relayouts, machine)
+    return Prediction(cycles, cycles / machine.clock_hz + extra, extra, tuple(timings))
+
+
+def _as_reached(nest: Sequence[Level], machine: Hierarchy) -> tuple[Memory, ...]:
+    """The memories with the rates that this working set sees: beyond the last cache, those of main memory."""
+    *inner, near, far = machine.levels
+    if nest[-1].held_bytes <= far.near_bytes:
+        return machine.levels
+    slower = replace(
+        near,
+        in_bytes_per_cycle=min(near.in_bytes_per_cycle, far.in_bytes_per_cycle),
+        out_bytes_per_cycle=min(near.out_bytes_per_cycle, far.out_bytes_per_cycle),
+    )
+    return (*inner, slower, far)
+
+
+def relayout_seconds(relayouts: Iterable[Relayout], machine: Hierarchy) -> float:
+    """Time of the relayouts that have a kernel of their own: what they read and write, at the device's rate.
+
+    One in the copy costs where it writes (`Level.copied_bytes`), a folded one nothing.
+    """
+    moved = sum(each.bytes_read + each.bytes_written for each in relayouts if each.realisation == "materialised")
+    return moved / machine.device_bytes_per_second if moved else 0.0
+
+
+# From loops and accesses to levels ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SplitLoop:
+    """A loop cut along the levels: `counts` are its trips at each, innermost first; `unit` elements per call.
+
+    At the levels in `parallel` its trips are dealt to units.
+    """
+
+    name: str
+    kind: LoopKind
+    counts: tuple[int, ...]
+    unit: int = 1
+    parallel: frozenset[int] = frozenset()
+
+    def extent(self, level: int) -> int:
+        """Elements within one execution of `level`."""
+        return self.unit * prod(self.counts[: level + 1])
+
+
+@dataclass(frozen=True)
+class Access:
+    """How an operand is indexed: for each dimension the coefficients of the loops, by name."""
+
+    dims: tuple[Mapping[str, int], ...]
+    element_bytes: int
+    output: bool = False
+
+    def bytes(self, extents: Mapping[str, int]) -> int:
+        """Footprint of a box of iterations: distinct elements, each dimension an interval."""
+        spans = (1 + sum(abs(step) * (extents[loop] - 1) for loop, step in dim.items()) for dim in self.dims)
+        return prod(spans) * self.element_bytes
+
+    def touches(self, loop: str) -> bool:
+        return any(dim.get(loop) for dim in self.dims)
+
+
+def levels_of(loops: Sequence[SplitLoop], accesses: Sequence[Access]) -> tuple[Level, ...]:
+    """The levels of a nest; `loops` stand in their order at every level, outermost first.
+
+    An input is not loaded again by the innermost loops of the next level that do not touch it; an output leaves where
+    its reduction completes.
+    """
+    return tuple(_level(loops, accesses, number) for number in range(len(loops[0].counts)))
+
+
+def _level(loops: Sequence[SplitLoop], accesses: Sequence[Access], number: int) -> Level:
+    extents = {loop.name: loop.extent(number) for loop in loops}
+    held = [access.bytes(extents) for access in accesses]
+
+    def trips(kind: LoopKind) -> tuple[int, ...]:
+        return tuple(
+            loop.counts[number]
+            for loop in loops
+            if loop.kind == kind and number not in loop.parallel and loop.counts[number] > 1
+        )
+
+    parallel = tuple(loop.counts[number] for loop in loops if number in loop.parallel and loop.counts[number] > 1)
+    moved_in = sum(
+        size / _reuse(access, loops, number + 1)
+        for access, size in zip(accesses, held, strict=True)
+        if not access.output
+    )
+    moved_out = sum(
+        size / _stay(access, loops, number + 1) for access, size in zip(accesses, held, strict=True) if access.output
+    )
+    return Level(trips("S"), trips("R"), parallel, moved_in, moved_out, resident_bytes=float(sum(held)))
+
+
+def _reuse(access: Access, loops: Sequence[SplitLoop], level: int) -> int:
+    """Executions that one load of the operand serves: innermost loops of the level outside that do not touch it."""
+    served = 1
+    for loop in reversed(loops):
+        if level >= len(loop.counts) or level in loop.parallel or loop.counts[level] == 1:
+            continue
+        if access.touches(loop.name):
+            break
+        served *= loop.counts[level]
+    return served
+
+
+def _stay(access: Access, loops: Sequence[SplitLoop], level: int) -> int:
+    """Rounds of the levels beyond the next that an output stays for: while nothing but reductions lies between."""
+    stayed = 1
+    for outer in range(level, len(loops[0].counts) - 1):
+        if any(loop.counts[outer] > 1 and (loop.kind == "S" or outer in loop.parallel) for loop in loops):
+            break
+        stayed *= prod(loop.counts[outer + 1] for loop in loops if loop.kind == "R")
+    return stayed
+
+
+# Before any schedule --------------------------------------------------------------------------------------------------
+
+
+class _Mapped(Protocol):
+    @property
+    def intrinsic(self) -> Intrinsic: ...
+
+
+class Physical(Protocol):
+    """What the model asks of a physical mapping: how many calls of which record, and the relayouts around them."""
+
+    @property
+    def calls(self) -> int: ...
+
+    @property
+    def mapping(self) -> _Mapped: ...
+
+    @property
+    def relayout_bytes(self) -> int: ...
+
+
+def mapping_seconds(physical: Physical, machine: Machine | Hierarchy) -> float:
+    """Order of mappings before any schedule: their calls at full rate, and their relayouts at the device's rate.
+
+    It costs nothing to ask, and no schedule of the mapping can be faster.
+    """
+    found = machine if isinstance(machine, Hierarchy) else hierarchy(machine)
+    waves = -(-physical.calls // found.cores)
+    compute_seconds = waves * core_cycles(physical.mapping.intrinsic, found) / found.clock_hz
+    return compute_seconds + physical.relayout_bytes / found.device_bytes_per_second

@@ -1,0 +1,234 @@
+"""The performance model: the golden example, every convention on its own, and its monotony."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.errors import InvalidArgument, InvalidMachine
+from tilewright.instruction.intrinsic import Cost, Intrinsic, Operand
+from tilewright.instruction.model import (
+    Access,
+    Hierarchy,
+    Level,
+    Memory,
+    Relayout,
+    SplitLoop,
+    core_cycles,
+    hierarchy,
+    levels_of,
+    mapping_seconds,
+    predict,
+)
+from tilewright.machine import machine_from_json, resolve
+
+TOY = Hierarchy(
+    "toy", 1e9,
+    (Memory("registers", 64 << 10, 32, 32), Memory("shared", 96 << 10, 64, 64, 4), Memory("device", inf, inf, inf, 80)),
+)  # fmt: skip
+GEMM = (  # block 128x128, k-step 32, 4 warps of 64x64, wmma 16x16x16, 32 k-steps
+    Level((4, 4), bytes_in=4096),
+    Level((), reductions=(2,), parallel=(2, 2), bytes_in=16384, bytes_out=65536, resident_bytes=16384),
+    Level((), reductions=(32,)),
+)
+MULTIPLY = Intrinsic(
+    "multiply", "toy", "Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]", {"i1": 16, "i2": 16, "r1": 16},
+    (Operand("Src1", "f16", ("i1", "r1")), Operand("Src2", "f16", ("r1", "i2")), Operand("Dst", "f32", ("i1", "i2"))),
+    Cost(issue_cycles=64, units_per_core=4), "a test",
+)  # fmt: skip
+
+
+def with_rate(machine: Hierarchy, level: int, rate: float) -> Hierarchy:
+    levels = list(machine.levels)
+    levels[level] = replace(levels[level], in_bytes_per_cycle=rate)
+    return replace(machine, levels=tuple(levels))
+
+
+def test_spec3_g27() -> None:
+    assert predict(GEMM, 32, TOY).cycles == 32768
+    assert predict(GEMM, 32, TOY, pipelined=True).cycles == 37120
+    assert predict(GEMM, 32, with_rate(TOY, 1, 10)).cycles == pytest.approx(52428.8)
+
+
+def test_spec3_g27_from_loops_and_accesses() -> None:
+    loops = [
+        SplitLoop("i", "S", (4, 2, 1), 16, frozenset({1})),
+        SplitLoop("j", "S", (4, 2, 1), 16, frozenset({1})),
+        SplitLoop("k", "R", (1, 2, 32), 16),
+    ]
+    accesses = [Access(({"i": 1}, {"k": 1}), 2), Access(({"k": 1}, {"j": 1}), 2), Access(({"i": 1}, {"j": 1}), 4, True)]
+    levels = levels_of(loops, accesses)
+    assert [level.bytes_in for level in levels[:2]] == [4096, 16384]
+    assert levels[1].bytes_out == 65536
+    assert predict(levels, 32, TOY).cycles == 32768
+    assert predict(levels, 32, with_rate(TOY, 1, 10)).cycles == pytest.approx(52428.8)
+
+
+def test_the_bottleneck_is_named() -> None:
+    fast = predict(GEMM, 32, TOY)
+    assert fast.bottleneck == ("registers", "compute")
+    slow = predict(GEMM, 32, with_rate(TOY, 1, 10))
+    assert slow.bottleneck == ("shared", "read")
+    assert slow.to_json()["bound"] == {"level": "shared", "by": "read"}
+    assert "bound by read at shared" in slow.explain()
+    (registers, shared, device) = slow.timings
+    assert (shared.compute_cycles, shared.read_cycles, shared.rounds) == (512, 128, 2)
+    assert (device.compute_cycles, device.read_cycles, device.write_cycles) == (1024, 1638.4, 32)
+    assert registers.rounds == 16
+
+
+def test_parallel_loops_go_in_waves() -> None:
+    levels = tuple(replace(memory, units=4) for memory in TOY.levels)
+    machine = replace(TOY, levels=levels)
+    nest = (Level(), Level(), Level(parallel=(2,)))
+    assert predict(nest, 4, machine).cycles == 4
+    assert predict((Level(), Level(), Level(parallel=(3, 3))), 4, machine).cycles == 12  # nine in waves of four
+
+
+def test_too_much_for_a_memory_is_refused() -> None:
+    found = predict((GEMM[0], replace(GEMM[1], resident_bytes=(96 << 10) + 1), GEMM[2]), 32, TOY)
+    assert found.seconds == inf
+    assert "shared holds 98304 bytes, the tile has 98305" in found.explain()
+    assert not found.evaluation().valid
+
+
+def test_relayouts_cost_where_they_happen() -> None:
+    plain = predict(GEMM, 32, TOY)
+    folded = predict(GEMM, 32, TOY, [Relayout("w", "folded", 1e9, 1e9)])
+    assert folded == plain
+    own = predict(GEMM, 32, TOY, [Relayout("x", "materialised", 3e9, 1e9)])
+    assert own.relayout_seconds == pytest.approx(4e9 / (64 * 80 * 1e9))
+    assert own.seconds == plain.seconds + own.relayout_seconds
+    assert own.bottleneck == ("relayouts", "relayout")
+    copied = replace(GEMM[1], copied_bytes=8 * 32 * 1024)  # 8 executions of level 0: 1024 more cycles each
+    assert predict((GEMM[0], copied, GEMM[2]), 32, TOY).timings[1].read_cycles == 128 + 1024
+
+
+def test_an_input_is_not_loaded_again_by_loops_that_do_not_touch_it() -> None:
+    accesses = [Access(({"i": 1}, {"k": 1}), 4), Access(({"k": 1}, {"j": 1}), 4), Access(({"i": 1}, {"j": 1}), 4, True)]
+
+    def outer(*order: str) -> float:
+        counts = {"i": (1, 8), "j": (1, 8), "k": (1, 1)}
+        unit = {"i": 2, "j": 2, "k": 16}
+        loops = [SplitLoop(n, "R" if n == "k" else "S", counts[n], unit[n]) for n in order]
+        return levels_of(loops, accesses)[0].bytes_in
+
+    assert outer("i", "j", "k") == outer("j", "i", "k") == 2 * 16 * 4 / 8 + 16 * 2 * 4  # one of the two stays
+
+
+def test_windows_are_intervals() -> None:
+    image = Access(({"p": 2, "r": 1},), 4)
+    assert image.bytes({"p": 4, "r": 3}) == 4 * (1 + 2 * 3 + 2)
+    assert not image.touches("q")
+
+
+def test_a_working_set_beyond_the_last_cache_is_read_from_memory() -> None:
+    memories = (
+        Memory("registers", 1e4, 64, 64), Memory("L1", 1e5, 32, 32), Memory("L2+DRAM", inf, 2, 4, 2, near_bytes=1000),
+    )  # fmt: skip
+    machine = Hierarchy("toy", 1e9, memories)
+    nest = (Level((1,)), Level((1,), bytes_in=640), Level((10,), resident_bytes=1000))
+    assert predict(nest, 1, machine).cycles == 10 * 20
+    assert predict((*nest[:2], replace(nest[2], resident_bytes=1001)), 1, machine).cycles == 10 * 320
+
+
+def test_levels_of_loops_and_machine_must_agree() -> None:
+    with pytest.raises(InvalidArgument, match="2 levels of loops for the 3 levels"):
+        predict(GEMM[:2], 32, TOY)
+
+
+def test_gpu_facts_of_spec3_4_2() -> None:
+    """Bytes per cycle into shared memory, cycles of wmma 16x16x16 on a sub-core, global bytes per cycle."""
+    expected = {
+        "nvidia-v100-sxm2": (7.35, 32, 588),
+        "nvidia-a100-sxm4-40gb": (10.2, 16, 1103),
+        "nvidia-h200-sxm": (19.9, 8, 2623),
+    }
+    for name, (into_shared, cycles, whole) in expected.items():
+        machine = hierarchy(resolve(name))
+        assert machine.levels[1].in_bytes_per_cycle == pytest.approx(into_shared, abs=0.05)
+        assert core_cycles(MULTIPLY, machine) * machine.units_per_core == cycles
+        assert machine.device_bytes_per_second / machine.clock_hz == pytest.approx(whole, abs=0.5)
+        assert (machine.levels[0].in_bytes_per_cycle, machine.levels[0].capacity_bytes) == (32, 64 << 10)
+    assert hierarchy(resolve("nvidia-v100-sxm2")).levels[1].capacity_bytes == 96 << 10
+
+
+def test_peaks_of_gpus_follow_from_their_facts() -> None:
+    for name, tera in (("nvidia-v100-sxm2", 125), ("nvidia-a100-sxm4-40gb", 312), ("nvidia-h200-sxm", 989)):
+        machine = hierarchy(resolve(name))
+        macs = MULTIPLY.macs / core_cycles(MULTIPLY, machine) * machine.cores * machine.clock_hz
+        assert 2e-12 * macs == pytest.approx(tera, rel=0.005)
+
+
+def test_cpu_levels() -> None:
+    machine = hierarchy(resolve("znver5"))
+    assert [level.name for level in machine.levels] == ["registers", "L1", "L2", "L3+DRAM"]
+    assert [level.in_bytes_per_cycle for level in machine.levels[:3]] == [128, 64, 24]
+    assert machine.cores == 2
+    assert hierarchy(resolve("znver5"), cores=1).device_bytes_per_second == pytest.approx(42e9)
+    with pytest.raises(InvalidMachine, match="is of kind accelerator"):
+        hierarchy(resolve("edge"))
+
+
+def test_measured_cycles_come_before_stated_ones() -> None:
+    facts = resolve("znver5").to_json() | {"issue_cycles": {"multiply": 3.5}}
+    assert core_cycles(MULTIPLY, hierarchy(machine_from_json(facts))) == 3.5
+    assert core_cycles(MULTIPLY, hierarchy(resolve("znver5"))) == 16
+
+
+@dataclass(frozen=True)
+class Mapped:
+    intrinsic: Intrinsic = MULTIPLY
+
+
+@dataclass(frozen=True)
+class Calls:
+    calls: int
+    relayout_bytes: int = 0
+    mapping: Mapped = Mapped()
+
+
+def test_mappings_are_ordered_by_calls_and_relayouts() -> None:
+    machine = hierarchy(resolve("nvidia-a100-sxm4-40gb"))
+    assert mapping_seconds(Calls(108 * 1000), machine) == pytest.approx(1000 * 4 / 1.41e9)
+    assert mapping_seconds(Calls(0, 1555), machine) == pytest.approx(1e-9)
+    assert mapping_seconds(Calls(100_000), resolve("znver5")) < mapping_seconds(Calls(100_000, 1), resolve("znver5"))
+
+
+TRIPS = st.lists(st.integers(1, 5), max_size=3).map(tuple)
+LEVEL = st.builds(
+    Level, TRIPS, TRIPS, TRIPS, st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5), st.just(0.0)
+)  # fmt: skip
+RATE = st.floats(0.5, 100)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 2), st.sampled_from(["trips", "parallel"]), st.booleans())
+def test_more_trips_never_take_less_time(nest: tuple[Level, ...], place: int, kind: str, pipelined: bool) -> None:
+    plain = [replace(level, copied_bytes=0.0) for level in nest]
+    more = list(plain)
+    more[place] = replace(more[place], **{kind: (*getattr(more[place], kind), 2)})
+    before, after = (predict(levels, 3, TOY, pipelined=pipelined).cycles for levels in (plain, more))
+    assert after >= before
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 2))
+def test_more_reductions_never_take_less_time(nest: tuple[Level, ...], place: int) -> None:
+    plain = [replace(level, copied_bytes=0.0) for level in nest]
+    more = list(plain)
+    more[place] = replace(more[place], reductions=(*more[place].reductions, 2))
+    assert predict(more, 3, TOY).cycles >= predict(plain, 3, TOY).cycles * (1 - 1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 1), RATE, RATE, st.booleans())
+def test_a_faster_memory_never_takes_more_time(
+    nest: tuple[Level, ...], place: int, one: float, other: float, pipelined: bool
+) -> None:
+    slow, fast = (with_rate(TOY, place, rate) for rate in sorted((one, other)))
+    assert predict(nest, 3, fast, pipelined=pipelined).cycles <= predict(nest, 3, slow, pipelined=pipelined).cycles
