@@ -69,6 +69,8 @@ def read_archive(path: Path) -> dict[str, memoryview]:
 
 def _read_members(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, memoryview]:
     infos = {info.filename: info for info in archive.infolist()}
+    if any(info.header_offset < 0 for info in infos.values()):
+        raise InvalidFile("its directory names a place in front of the file")
     members = _read_index(archive, infos)
     if set(infos) != {INDEX, *members} or len(archive.infolist()) != len(infos):
         raise InvalidFile(f"its members are not those that {INDEX} lists: {', '.join(sorted(infos))}")

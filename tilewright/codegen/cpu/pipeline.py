@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright.codegen.cpu.host import Launch, emit_host, emit_kernel
 from tilewright.codegen.cpu.target import Target, target_of
+from tilewright.codegen.optimise import run_passes
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -40,7 +41,7 @@ def generate(program: ModuleOp) -> ObjectCode:
     target = target_of(program)
     text, launches, scratch_bytes = llvm_text(program, target)
     main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(text, context=llvm.create_context())
     machine = _machine(target)
     optimise(module, machine)
     return ObjectCode(
@@ -71,7 +72,7 @@ def llvm_text(program: ModuleOp, target: Target) -> tuple[str, list[Launch], int
 def assembly(program: ModuleOp) -> str:
     """The machine code as text."""
     target = target_of(program)
-    module = llvm.parse_assembly(llvm_text(program, target)[0])
+    module = llvm.parse_assembly(llvm_text(program, target)[0], context=llvm.create_context())
     machine = _machine(target)
     optimise(module, machine)
     return str(machine.emit_assembly(module))
@@ -84,8 +85,7 @@ def optimise(module: Any, machine: Any) -> None:
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    run_passes(module, machine, options)
 
 
 def _machine(target: Target) -> Any:

@@ -97,6 +97,14 @@ def test_a_foreign_zip(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_directory_that_points_in_front_of_the_file() -> None:
+    content = bytearray(_saved_bytes())
+    field = content.rindex(b"PK\5\6") + 16  # end of the directory: its offset
+    content[field : field + 4] = (int.from_bytes(content[field : field + 4], "little") + 1).to_bytes(4, "little")
+    with pytest.raises(InvalidFile, match="in front of the file"):
+        _read_bytes(bytes(content))
+
+
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @settings(max_examples=60, deadline=None)
 def test_any_changed_byte_is_harmless_or_found(place: int, change: int) -> None:
