@@ -14,22 +14,17 @@ import ctypes
 import json
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bench.problem import Limit
+from tilewright.runtime.loops import LINE_BYTES, METADATA, UNROLL, memory_loop, pages, seconds_of
 
 RUN_SECONDS = 0.02  # of one run; threads start within a few microseconds of each other
 RUNS = 15
-LINE_BYTES = 64
-UNROLL = 8  # cache lines per trip of a memory loop
 
 Rate = float | None  # None: the machine lacks the instruction
 
@@ -129,7 +124,7 @@ class Loops:
             self.operations["int8"] = 8 * lanes * chains
         text = [f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})\n"]
         text += [_chains(name, vector, chains, step) for name, step in steps.items()]
-        text += [_memory_loop("read"), _memory_loop("copy")]
+        text += [memory_loop("read", copies=False), memory_loop("copy", copies=True, nontemporal=True), METADATA]
 
         target = llvm.Target.from_default_triple()
         machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2)
@@ -139,7 +134,7 @@ class Loops:
     def peak(self, name: str, cores: Sequence[int]) -> float:
         """Operations per second of the chains called `name`."""
         run = self._function(name, ctypes.c_void_p, ctypes.c_int64)
-        operands = [_pages(4096, fill=1.0) for _ in cores]
+        operands = [pages(4096, fill=1.0) for _ in cores]
         work = [partial(run, array.ctypes.data) for array in operands]
         return _rate(work, self.operations[name], cores)
 
@@ -154,8 +149,8 @@ class Loops:
     def _bandwidth(self, name: str, bytes_: int, counted: int, cores: Sequence[int]) -> float:
         bytes_ -= bytes_ % (UNROLL * LINE_BYTES)
         run = self._function(name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        sources = [_pages(bytes_) for _ in cores]
-        sinks = [_pages(bytes_ if name == "copy" else 4096) for _ in cores]
+        sources = [pages(bytes_) for _ in cores]
+        sinks = [pages(bytes_ if name == "copy" else 4096) for _ in cores]
         work = [
             partial(run, source.ctypes.data, sink.ctypes.data, bytes_)
             for source, sink in zip(sources, sinks, strict=True)
@@ -169,30 +164,10 @@ class Loops:
 def _rate(work: Sequence[Callable[[int], None]], units: int, cores: Sequence[int]) -> float:
     """Most units per second with one thread per core: `work[i](count)` does `count` times `units` on `cores[i]`."""
     count = 1
-    while _seconds([partial(part, count) for part in work], cores) < RUN_SECONDS:
+    while seconds_of(work, count, cores) < RUN_SECONDS:
         count *= 2
-    seconds = min(_seconds([partial(part, count) for part in work], cores) for _ in range(RUNS))
+    seconds = min(seconds_of(work, count, cores) for _ in range(RUNS))
     return units * count * len(cores) / seconds
-
-
-def _seconds(parts: Sequence[Callable[[], None]], cores: Sequence[int]) -> float:
-    """From the start of the first part to the end of the last, each in a thread on its own core."""
-    barrier = threading.Barrier(len(cores))
-    starts, ends = [0.0] * len(cores), [0.0] * len(cores)
-
-    def run(index: int) -> None:
-        os.sched_setaffinity(0, {cores[index]})  # of this thread only
-        barrier.wait()
-        starts[index] = time.perf_counter()
-        parts[index]()
-        ends[index] = time.perf_counter()
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(cores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return max(ends) - min(starts)
 
 
 def _chains(name: str, vector: str, chains: int, step: str) -> str:
@@ -220,49 +195,6 @@ def _chains(name: str, vector: str, chains: int, step: str) -> str:
 def _assembly(mnemonic: str, vector: str) -> str:
     """A step that accumulates: the registers hold whatever element type the instruction reads."""
     return f'call {vector} asm "{mnemonic} $2, $1, $0", "=v,v,v,0"({vector} %x, {vector} %y, {vector} {{a}})'
-
-
-def _memory_loop(name: str) -> str:
-    """``void name(ptr source, ptr sink, i64 bytes, i64 repeats)``, a whole number of `UNROLL` lines per trip.
-
-    A read combines all lines into one, which it stores; a copy stores past the caches.
-    """
-    copies = name == "copy"
-    line = "<8 x i64>"
-    entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
-    inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
-    body = []
-    for j in range(UNROLL):
-        body.append(f"  %o{j} = add i64 %offset, {j * LINE_BYTES}\n")
-        body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
-        body.append(f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
-        if copies:
-            body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
-            body.append(f"  store {line} %v{j}, ptr %q{j}, align 64, !nontemporal !0\n")
-        else:
-            body.append(f"  %b{j} = xor {line} %c{j}, %v{j}\n")
-    sums = [f"  %s{j} = xor {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
-    result = f"  %s0 = xor {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
-    return (
-        f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %repeats) {{\nentry:\n"
-        f"  br label %outer\nouter:\n"
-        f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{'' if copies else ''.join(entry)}"
-        f"  br label %inner\ninner:\n"
-        f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{'' if copies else ''.join(inner)}{''.join(body)}"
-        f"  %further = add i64 %offset, {UNROLL * LINE_BYTES}\n  %rest = icmp slt i64 %further, %bytes\n"
-        f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
-        f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %repeats\n"
-        f"  br i1 %more, label %outer, label %done\ndone:\n"
-        f"{'  fence seq_cst' if copies else result}\n  ret void\n}}\n{'!0 = !{i32 1}' if copies else ''}\n"
-    )
-
-
-def _pages(bytes_: int, fill: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """`bytes_` of memory, aligned to a cache line and touched."""
-    buffer = np.empty(bytes_ // 4 + LINE_BYTES // 4, np.float32)
-    start = -buffer.ctypes.data % LINE_BYTES // 4
-    buffer.fill(fill)
-    return buffer[start : start + bytes_ // 4]
 
 
 def _available_bytes() -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import bench, cache, compile, demo, doctor, explain, machines, opt, run
+from tilewright.cli import bench, cache, calibrate, compile, demo, doctor, explain, machines, opt, run
 from tilewright.cli.console import guarded
 
 HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
@@ -19,6 +19,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("bench", bench.bench, bench.EPILOG),
     ("explain", explain.explain, explain.EPILOG),
     ("machines", machines.machines, machines.EPILOG),
+    ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),
     ("opt", opt.opt, opt.EPILOG),
     ("cache", cache.cache, cache.EPILOG),

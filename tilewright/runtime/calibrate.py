@@ -1,0 +1,269 @@
+"""What the host reaches, measured at first use: cycles of every intrinsic, bandwidth of every memory level.
+
+The result is the description of the host with measured rates, a machine file like any other. It lies in the cache
+directory under the identity of the processor, so that a program measures once per machine. A measurement takes about
+a second; the best of many short runs counts, so that other programs on the machine change little.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from llvmlite import ir
+
+from tilewright.codegen.cpu.dot import PRODUCTS, Emission
+from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.cpu.values import F32, F64, I32, I64, POINTER
+from tilewright.errors import InvalidMachine
+from tilewright.instruction.multiply import Multiply
+from tilewright.instruction.registry import RECORDS
+from tilewright.machine import Cpu, host, machine_from_json, resolve
+from tilewright.options import Options
+from tilewright.runtime import loops
+from tilewright.runtime.loader import Code
+
+NAME = "host-calibrated"
+VERSION = 1  # of the way of measuring: another one does not read older files
+ACCUMULATORS = 20  # independent ones: more than latency times throughput of any processor
+RUN_SECONDS = 0.001  # short enough that most runs are not interrupted
+RUNS = 30
+THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
+THREADED_RUNS = 12
+WITHIN_SECONDS = 0.08  # for one number, whatever the machine is doing
+DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
+
+_log = logging.getLogger(__name__)
+
+
+def calibrated(options: Options | None = None, *, force: bool = False) -> Cpu:
+    """The host with measured rates: from the file of an earlier measurement, else measured now and stored.
+
+    `force` measures again. Where the cache directory cannot be written the result is only returned.
+    """
+    path = calibration_file(options)
+    if not force:
+        found = _stored(path)
+        if found is not None:
+            return found
+    machine = measure(host())
+    _store(path, machine)
+    return machine
+
+
+def calibration_file(options: Options | None = None) -> Path:
+    """Where the measurement of this processor is, or will be: a machine file for `--machine`."""
+    return (options or Options()).cache_dir / "machines" / f"{identity()}.yaml"
+
+
+@cache
+def identity() -> str:
+    """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure."""
+    parts = [host().digest(), _processor(), *sorted(record.name for record in RECORDS), str(VERSION)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def measure(machine: Cpu) -> Cpu:
+    """`machine`, which must be the host, with its clock, cycles and bandwidths as measured now."""
+    records = [record for record in RECORDS if _measurable(record, machine)]
+    code = _compiled(machine, records)
+    cores = _own_cores()
+    clock_hz = 1 / _cycle_seconds(code, cores[:1])
+    facts = machine.to_json()
+    facts |= {"name": NAME, "clock_hz": _rounded(clock_hz)}
+    facts["issue_cycles"] = {
+        record.name: _rounded(_issue_seconds(code, record, cores) * clock_hz) for record in records
+    }
+    buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
+    whole, one = buffers.bytes, cores[:1]
+    per_core = buffers.rate(code, "read", whole, one)
+    facts["dram"] |= {
+        "bytes_per_second": _rounded(max(per_core, buffers.rate(code, "read", whole, cores))),
+        "bytes_per_second_per_core": _rounded(per_core),
+        "copy_bytes_per_second": _rounded(buffers.rate(code, "copy", whole, cores)),
+        "nontemporal_copy_bytes_per_second": _rounded(buffers.rate(code, "stream", whole, cores)),
+    }
+    fastest = per_core  # what is further in cannot be slower
+    for stored, level in reversed(list(zip(facts["caches"], machine.caches, strict=True))):
+        fastest = max(fastest, buffers.rate(code, "read", min(level.bytes // 2, whole), one))
+        stored["bytes_per_cycle"] = _rounded(fastest / clock_hz)
+        stored.pop("bytes_per_second", None)
+    found = machine_from_json(facts)
+    assert isinstance(found, Cpu)
+    return found
+
+
+# The loops ------------------------------------------------------------------------------------------------------------
+
+
+def _compiled(machine: Cpu, records: Sequence[Multiply]) -> Code:
+    target = Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
+    module = ir.Module("calibrate")
+    chains = min(ACCUMULATORS, machine.vector_registers - 4)
+    for record in records:
+        _chain_loop(module, target, record, chains)
+    text = [
+        str(module), loops.clock_loop("clock"), loops.memory_loop("read", copies=False),
+        loops.memory_loop("copy", copies=True), loops.memory_loop("stream", copies=True, nontemporal=True),
+        loops.METADATA,
+    ]  # fmt: skip
+    names = [_function(record) for record in records]
+    return loops.compiled(
+        "".join(text), [*names, "clock", "read", "copy", "stream"], machine.llvm.cpu, machine.llvm.features
+    )
+
+
+def _measurable(record: Multiply, machine: Cpu) -> bool:
+    """Whether the record is one instruction per register that this machine has; conversions are no part of a chain."""
+    direct = record.group > 1 or (record.accumulator, record.accumulator) in record.inputs
+    return direct and record.emitter in PRODUCTS and set(record.features) <= machine.features
+
+
+def _chain_loop(module: ir.Module, target: Target, record: Multiply, chains: int) -> None:
+    """``void name(ptr operands, i64 count)``: each trip takes one step in each of `chains` independent registers.
+
+    `operands` holds two factors and the first values of the registers, and takes their last ones.
+    """
+    product = PRODUCTS[record.emitter]
+    accumulator = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}[record.accumulator]
+    lanes = target.vector_bits // (64 if accumulator in (F64, I64) else 32)
+    register = ir.VectorType(accumulator, lanes)
+    factor = register if product.group == 1 else ir.VectorType(I32, lanes)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), _function(record))
+    entry, loop, done = (function.append_basic_block(name) for name in ("entry", "loop", "done"))
+    builder = ir.IRBuilder(entry)
+    places = [builder.gep(function.args[0], [I64(slot)], source_etype=register) for slot in range(chains + 2)]
+    x, y = (builder.load(place, typ=factor) for place in places[:2])
+    first = [builder.load(place, typ=register) for place in places[2:]]
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    trip = builder.phi(I64)
+    registers = [builder.phi(register) for _ in first]
+    at = Emission(builder, target, accumulator, "a")
+    # Without a group the chain goes through a factor: where there is no fused multiply-add, nothing can be hoisted.
+    last = [product.step(at, c, x, y) if product.group == 1 else product.step(at, x, y, c) for c in registers]
+    following = builder.add(trip, I64(1))
+    trip.add_incoming(I64(0), entry)
+    trip.add_incoming(following, loop)
+    for phi, value, result in zip(registers, first, last, strict=True):
+        phi.add_incoming(value, entry)
+        phi.add_incoming(result, loop)
+    builder.cbranch(builder.icmp_signed("<", following, function.args[1]), loop, done)
+    builder.position_at_end(done)
+    for place, result in zip(places[2:], last, strict=True):
+        builder.store(result, place)
+    builder.ret_void()
+
+
+def _function(record: Multiply) -> str:
+    return f"chain.{record.name}"
+
+
+# Timing ---------------------------------------------------------------------------------------------------------------
+
+
+def _cycle_seconds(code: Code, cores: Sequence[int]) -> float:
+    run = loops.function(code, "clock", ctypes.c_int64)
+    return _best([run], cores) / loops.TICKS_PER_TRIP
+
+
+def _issue_seconds(code: Code, record: Multiply, cores: Sequence[int]) -> float:
+    run = loops.function(code, _function(record), ctypes.c_void_p, ctypes.c_int64)
+    operands = loops.pages(4096, fill=1.0)
+    chains = min(ACCUMULATORS, host().vector_registers - 4)
+    return _best([partial(run, operands.ctypes.data)], cores[:1]) / chains
+
+
+class _Buffers:
+    """Memory to read and to copy, touched once: a source and a sink of `bytes` each."""
+
+    def __init__(self, bytes_: int) -> None:
+        self.bytes = bytes_
+        self._source, self._sink = loops.pages(bytes_), loops.pages(bytes_)
+
+    def rate(self, code: Code, name: str, bytes_: int, cores: Sequence[int]) -> float:
+        """Bytes per second of all cores together, each at its own part of `bytes_`; a copy reads and writes them."""
+        step = loops.UNROLL * loops.LINE_BYTES
+        part = max(bytes_ // len(cores) // step, 1) * step
+        run = loops.function(code, name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        source, sink = self._source.ctypes.data, self._sink.ctypes.data
+        work = [partial(run, source + part * number, sink + part * number, part) for number in range(len(cores))]
+        return part * len(cores) * (1 if name == "read" else 2) / _best(work, cores)
+
+
+def _best(work: Sequence[Any], cores: Sequence[int]) -> float:
+    run_seconds, runs = (RUN_SECONDS, RUNS) if len(cores) == 1 else (THREADED_RUN_SECONDS, THREADED_RUNS)
+    return loops.best_seconds(work, cores, run_seconds=run_seconds, runs=runs, within=WITHIN_SECONDS)
+
+
+def _own_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _available_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 1 << 30
+
+
+def _rounded(value: float) -> float:
+    """Four digits: what a measurement can tell."""
+    return float(f"{value:.4g}")
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def to_yaml(machine: Cpu) -> str:
+    """The text of a machine file."""
+    import yaml
+
+    head = f"# Measured on {_processor() or 'this machine'}, {time.strftime('%Y-%m-%d')}: `tilewright calibrate`\n"
+    facts = machine.to_json()
+    del facts["llvm"]["features"]  # follows from `features`
+    return head + str(yaml.safe_dump(facts, sort_keys=False, width=110, default_flow_style=None))
+
+
+def _stored(path: Path) -> Cpu | None:
+    """The machine in the file, or None where there is none or it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        found = resolve(path)
+    except InvalidMachine as error:
+        _log.info("a damaged calibration is measured again: %s", error)
+        return None
+    return found if isinstance(found, Cpu) else None
+
+
+def _store(path: Path, machine: Cpu) -> None:
+    """Write the file as a whole, or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(to_yaml(machine))
+        os.replace(file.name, path)
+    except OSError as error:
+        _log.warning("the calibration cannot be stored in %s: %s", path.parent, error.strerror or error)
+
+
+def _processor() -> str:
+    """The name of the processor as the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return ""

@@ -1,0 +1,144 @@
+"""Loops that find out how fast this machine is, in LLVM IR, and their timing: chains in registers, reads, copies.
+
+Every loop does its work `count` times. Nothing but instruction selection runs on the IR: LLVM's passes would see
+through loops whose results nobody needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tilewright.runtime.loader import Code
+
+LINE_BYTES = 64
+UNROLL = 8  # cache lines per trip of a memory loop
+TICKS_PER_TRIP = 128  # of the clock loop
+
+Words = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def compiled(text: str, functions: Sequence[str], cpu: str, features: str) -> Code:
+    """The loops of `text`, compiled for a processor as LLVM names it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    module = llvm.parse_assembly(text, context=llvm.create_context())
+    module.verify()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+    return Code(machine.emit_object(module), functions)
+
+
+def clock_loop(name: str) -> str:
+    """``void name(i64 count)``: each trip is a chain of `TICKS_PER_TRIP` additions and exclusive ors, a cycle each."""
+    body = []
+    for i in range(0, TICKS_PER_TRIP, 2):
+        body.append(f"  %s{i} = add i64 %{'x' if i == 0 else f't{i - 2}'}, %count\n")
+        body.append(f"  %t{i} = xor i64 %s{i}, %i\n")
+    last = f"%t{TICKS_PER_TRIP - 2}"
+    return (
+        f"define i64 @{name}(i64 %count) {{\nentry:\n  br label %loop\nloop:\n"
+        f"  %i = phi i64 [ 0, %entry ], [ %next, %loop ]\n  %x = phi i64 [ 1, %entry ], [ {last}, %loop ]\n"
+        f"{''.join(body)}  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %count\n"
+        f"  br i1 %more, label %loop, label %done\ndone:\n  ret i64 {last}\n}}\n"
+    )
+
+
+def memory_loop(name: str, *, copies: bool, nontemporal: bool = False) -> str:
+    """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` lines per trip.
+
+    A read combines all lines into one, which it stores; a copy stores every line, past the caches if `nontemporal`.
+    """
+    line = "<8 x i64>"
+    entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
+    inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
+    past = ", !nontemporal !0" if nontemporal else ""
+    body = []
+    for j in range(UNROLL):
+        body.append(f"  %o{j} = add i64 %offset, {j * LINE_BYTES}\n")
+        body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
+        body.append(f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
+        if copies:
+            body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
+            body.append(f"  store {line} %v{j}, ptr %q{j}, align 64{past}\n")
+        else:
+            body.append(f"  %b{j} = xor {line} %c{j}, %v{j}\n")
+    sums = [f"  %s{j} = xor {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
+    result = f"  %s0 = xor {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
+    return (
+        f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n"
+        f"  br label %outer\nouter:\n"
+        f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{'' if copies else ''.join(entry)}"
+        f"  br label %inner\ninner:\n"
+        f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{'' if copies else ''.join(inner)}{''.join(body)}"
+        f"  %further = add i64 %offset, {UNROLL * LINE_BYTES}\n  %rest = icmp slt i64 %further, %bytes\n"
+        f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
+        f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %count\n"
+        f"  br i1 %more, label %outer, label %done\ndone:\n"
+        f"{'  fence seq_cst' if copies else result}\n  ret void\n}}\n"
+    )
+
+
+#: What a module with `memory_loop(nontemporal=True)` ends with.
+METADATA = "!0 = !{i32 1}\n"
+
+
+def function(code: Code, name: str, *arguments: Any) -> Callable[..., None]:
+    """A loop as something to call with integers (addresses are integers); the lock of Python is free meanwhile."""
+    return ctypes.CFUNCTYPE(None, *arguments)(code.address(name))
+
+
+def pages(bytes_: int, fill: float = 0.0) -> Words:
+    """`bytes_` of memory, aligned to a cache line and touched."""
+    buffer = np.empty(bytes_ // 4 + LINE_BYTES // 4, np.float32)
+    start = -buffer.ctypes.data % LINE_BYTES // 4
+    buffer.fill(fill)
+    return buffer[start : start + bytes_ // 4]
+
+
+def best_seconds(
+    work: Sequence[Callable[[int], object]], cores: Sequence[int], *, run_seconds: float, runs: int, within: float
+) -> float:
+    """Least time of one unit: `work[i](count)` does `count` units on a thread of its own on `cores[i]`.
+
+    A run takes about `run_seconds`, so that starting it does not count; there are `runs` of them, or as many as fit
+    `within` seconds, but one at least.
+    """
+    deadline = time.perf_counter() + within
+    count, done, best = 1, 0, float("inf")
+    while done < runs and (time.perf_counter() < deadline or not done):
+        seconds = seconds_of(work, count, cores)
+        if seconds < run_seconds / 2:  # too short to tell, also where an earlier run was interrupted
+            count *= min(16, max(2, int(run_seconds / max(seconds, 1e-9))))
+            continue
+        best, done = min(best, seconds / count), done + 1
+    return best
+
+
+def seconds_of(work: Sequence[Callable[[int], object]], count: int, cores: Sequence[int]) -> float:
+    """From the start of the first part to the end of the last."""
+    barrier = threading.Barrier(len(cores))
+    starts, ends = [0.0] * len(cores), [0.0] * len(cores)
+
+    def run(index: int) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {cores[index]})  # of this thread only
+        barrier.wait()
+        starts[index] = time.perf_counter()
+        work[index](count)
+        ends[index] = time.perf_counter()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(cores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(ends) - min(starts)

@@ -1,0 +1,126 @@
+"""Calibration: plausible numbers, one measurement per machine, and a file that is a machine like any other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.instruction.model import hierarchy
+from tilewright.machine import Cpu, host, resolve
+from tilewright.options import Options
+from tilewright.runtime import calibrate, loops
+from tilewright.runtime.calibrate import calibrated, calibration_file, identity, to_yaml
+
+
+@pytest.fixture(scope="module")
+def measured() -> Cpu:
+    return calibrate.measure(host())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(cache_dir=tmp_path)
+
+
+def test_measurements_are_plausible(measured: Cpu) -> None:
+    assert measured.clock_hz is not None
+    assert 2e8 < measured.clock_hz < 1e10
+    cycles = measured.issue_cycles
+    assert cycles is not None
+    assert "fma_f32" in cycles
+    assert all(0.1 < value < 100 for value in cycles.values())
+    rates = [cache.bytes_per_cycle for cache in measured.caches]
+    assert all(rate is not None and rate > 0.01 for rate in rates)
+    assert rates == sorted(rates, reverse=True)
+    dram = measured.dram
+    assert dram.bytes_per_second_per_core is not None
+    assert dram.bytes_per_second >= dram.bytes_per_second_per_core > 1e8
+    for rate in (dram.copy_bytes_per_second, dram.nontemporal_copy_bytes_per_second):
+        assert rate is not None
+        assert rate > 1e8
+
+
+def test_what_is_not_measured_stays(measured: Cpu) -> None:
+    assert measured.features == host().features
+    assert measured.llvm == host().llvm
+    assert [cache.bytes for cache in measured.caches] == [cache.bytes for cache in host().caches]
+    assert measured.name != host().name
+
+
+def test_every_dot_product_of_this_machine_is_measured(measured: Cpu) -> None:
+    groups = {name for name in host().intrinsics if not name.startswith("outer")}
+    assert measured.issue_cycles is not None
+    known = {record.name for record in calibrate.RECORDS}
+    assert groups & known <= set(measured.issue_cycles)
+
+
+def test_the_file_is_a_machine(measured: Cpu, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(to_yaml(measured))
+    assert resolve(path) == measured
+
+
+def test_the_model_takes_measured_cycles(measured: Cpu) -> None:
+    machine = hierarchy(measured)
+    assert machine.clock_hz == measured.clock_hz
+    assert machine.core_cycles == measured.issue_cycles
+    assert machine.levels[0].in_bytes_per_cycle == measured.caches[0].bytes_per_cycle
+
+
+def test_one_measurement_serves_all_later_runs(
+    measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def measure(machine: Cpu) -> Cpu:
+        calls.append(machine)
+        return measured
+
+    monkeypatch.setattr(calibrate, "measure", measure)
+    assert calibrated(options) == calibrated(options) == measured
+    assert len(calls) == 1
+    assert resolve(calibration_file(options)) == measured
+    assert calibrated(options, force=True) == measured
+    assert len(calls) == 2
+    calibration_file(options).write_text("name: [")  # damaged
+    assert calibrated(options) == measured
+    assert len(calls) == 3
+    assert not list(options.cache_dir.rglob("*.tmp"))
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(
+    measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calibrate, "measure", lambda machine: measured)
+    blocked = options.cache_dir / "file"
+    blocked.write_text("")
+    assert calibrated(replace(options, cache_dir=blocked)) == measured
+    assert "cannot be stored" in caplog.text
+
+
+def test_the_identity_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = identity()
+    assert own == identity()
+    calibrate.identity.cache_clear()
+    monkeypatch.setattr(calibrate, "_processor", lambda: "another")
+    assert identity() != own
+    calibrate.identity.cache_clear()
+
+
+def test_a_slow_or_disturbed_run_does_not_count() -> None:
+    disturbances = iter([0.005, 0.0])
+
+    def work(count: int) -> None:
+        time.sleep(count * 1e-4 + next(disturbances, 0.0))
+
+    best = loops.best_seconds([work], [0], run_seconds=0.002, runs=5, within=1.0)
+    assert 1e-4 <= best < 2e-3
+
+
+def test_a_measurement_ends_when_its_time_is_over() -> None:
+    start = time.perf_counter()
+    loops.best_seconds([lambda count: time.sleep(0.01)], [0], run_seconds=0.01, runs=10_000, within=0.05)
+    assert time.perf_counter() - start < 5
