@@ -1,11 +1,11 @@
 """Tile sizes from the machine description, by rule.
 
 *Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR
-accumulators, the NR vectors of b and two more registers fit the register file. Cycles of one step of k are the largest
-of: multiply-adds over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of
-multiply-adds. The tile with the fewest cycles over the whole iteration space, ragged tiles included, wins. A program
-takes as many rows as keep its part of a in half of L2, walks the panels of b outside and the rows inside, so that a
-panel stays near while the rows pass by.
+accumulators, the NR vectors of b and the broadcasts of a (as many as the smallest divisor of MR, from two on) fit the
+register file. Cycles of one step of k are the largest of: multiply-adds over `fma_units`; MR broadcasts and NR loads
+over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with the fewest cycles over the whole
+iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a in half of L2, walks
+the panels of b outside and the rows inside, so that a panel stays near while the rows pass by.
 
 *Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
 dealt so that each has some thousand elements.
@@ -93,9 +93,17 @@ def _candidates(work: Contraction, machine: Cpu, lanes: int, per_chunk: int) -> 
     second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
     for vectors in range(1, min(widest, 8) + 1):
         for p, q in product(second, inner):
-            if (p * q * vectors + vectors) * per_chunk + 2 <= machine.vector_registers:
+            if (p * q * vectors + vectors) * per_chunk + _rows_at_once(p * q) <= machine.vector_registers:
                 rows = (*(1 for _ in limits[:-2]), p, q) if len(limits) > 1 else (q,) if limits else ()
                 yield rows, vectors
+
+
+def _rows_at_once(rows: int) -> int:
+    """Broadcast registers: rows are taken in groups of this size, the smallest divisor from two on.
+
+    Fewer leave no room to overlap the steps of k, and accumulators are spilled.
+    """
+    return next((size for size in range(2, rows + 1) if rows % size == 0), 1)
 
 
 def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu, per_chunk: int) -> float:
