@@ -1,4 +1,4 @@
-"""Where the coefficients of `codegen/cpu/math.py` come from: minimax fits of polynomials.
+"""Where the coefficients of `codegen/cpu/math/coefficients.py` come from: minimax fits of polynomials.
 
 Run as a script, prints every table with the largest weighted error of the fit. Needs mpmath and SciPy. Float64
 tables come from the Remez exchange in 50 digits. Float32 tables are rounded one coefficient at a time, from the
@@ -147,9 +147,7 @@ COS = _taylor(
 ASIN = _taylor(
     lambda z: (mp.asin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: mp.mpf(1) / 6 + 3 * z / 40 + 15 * z**2 / 336, 1e-9
 )
-ATAN = _taylor(
-    lambda z: (mp.atan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 3 + z / 5 - z**2 / 7, 1e-9
-)
+ATAN = _taylor(lambda z: (mp.atan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 3 + z / 5 - z**2 / 7, 1e-9)
 ERF = _taylor(  # erf(x) = x + x f(x^2)
     lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
     lambda z: 2 / mp.sqrt(mp.pi) * (1 - z / 3 + z**2 / 10) - 1, 1e-12,

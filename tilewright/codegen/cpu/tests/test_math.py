@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-from tilewright.codegen.cpu import math as math_tables
-from tilewright.codegen.cpu.math import MATH, TRIGONOMETRIC_LIMIT
+from tilewright.codegen.cpu.math import MATH, coefficients
+from tilewright.codegen.cpu.math.trigonometric import TRIGONOMETRIC_LIMIT
 from tilewright.codegen.cpu.target import Target
 from tilewright.expr.special import erf as numpy_erf
 from tilewright.machine import Cpu, host, missing_features, resolve_cpu
@@ -400,6 +400,6 @@ def test_coefficients_are_as_good_as_the_fit_said() -> None:
     spec.loader.exec_module(fit_math)
     assert len(fit_math.FITS) == 17
     for fit in fit_math.FITS:
-        table = getattr(math_tables, fit.name)
+        table = getattr(coefficients, fit.name)
         assert len(table) == fit.degree + 1
         assert fit_math.error_of(fit, table) < (8e-9 if fit.single else 5e-17), fit.name
