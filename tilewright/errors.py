@@ -60,6 +60,18 @@ class InvalidMachine(CompileError):
     code = "invalid-machine"
 
 
+class InvalidIntrinsic(CompileError):
+    """A description of an intrinsic that is unknown, malformed or contradictory."""
+
+    code = "invalid-intrinsic"
+
+
+class ScheduleError(CompileError):
+    """A matrix problem, schedule or option of the schedule deduction that does not fit; the message has the numbers."""
+
+    code = "schedule-error"
+
+
 class InvalidProgram(CompileError):
     """A tile program that does not parse or verify."""
 

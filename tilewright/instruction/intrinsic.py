@@ -7,17 +7,26 @@ the names that other tools use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Literal
 
+from tilewright.errors import InvalidIntrinsic
+from tilewright.expr.core import Axis, Expr, Read
 from tilewright.expr.dtypes import DType
+from tilewright.expr.text import parse_compute
+from tilewright.instruction.elements import is_float
 
 #: Who issues the instruction together: one lane of code, a warp, a wave, a group of warps, a core.
 Group = Literal["lane", "warp32", "warpgroup128", "wave32", "wave64", "core"]
 LoopKind = Literal["S", "R"]
+GROUP_LANES: Mapping[Group, int] = {
+    "lane": 1, "warp32": 32, "warpgroup128": 128, "wave32": 32, "wave64": 64, "core": 1,
+}  # fmt: skip
+Combine = Literal["sum", "max", "min"]
 Scope = str  # global, shared, reg, uniform, use, and a target's own names (l0a, l0b, l0c, ub, l1)
 
 
@@ -65,7 +74,8 @@ class Movement:
 
     `address` is an affine text in the operand's loops and free parameters (``addr_a + i1 * stride_a + r1``); the
     free parameters are what a mapping fills in. `alignment_bytes` is that of the address, `stride_multiple` the
-    granularity of strides in elements, `via` the instruction that moves, `value` the constant of a fill.
+    granularity of strides in elements, `via` the instruction that moves, `value` the constant of a fill. Where lanes
+    supply addresses of rows (``ldmatrix``), `lane_address` is the element offset that lane `lane` supplies.
     """
 
     name: str
@@ -77,6 +87,7 @@ class Movement:
     alignment_bytes: int = 1
     stride_multiple: int = 1
     value: float | None = None
+    lane_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,9 +100,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Numerics:
-    """How `execute` computes: a rule of `instruction.numerics`, saturation, denormals, and whether sums have an order."""
+    """How `execute` computes: a rule of `instruction.numerics`, saturation, denormals, and whether sums have an order.
+
+    Rule `exact` rounds (wraps, saturates) after every `group` points of the reduction; 0: once, after all of them.
+    `order` unspecified says that hardware may add in another order and round at other places than `execute` does.
+    """
 
     rule: str = "exact"
+    group: int = 0
     saturate: bool = False
     denormals: Literal["keep", "zero"] = "keep"
     order: Literal["fixed", "unspecified"] = "unspecified"
@@ -107,11 +123,27 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Body:
+    """`compute`, parsed: ``Dst = combine(Dst, value)`` for every point of the loops.
+
+    `value` is an expression of `expr` over the axes of `loops`; its reads name the operands. Their element types are
+    carriers (i64 or f64), those of the record are in its operands.
+    """
+
+    combine: Combine
+    value: Expr
+    reads: tuple[Read, ...]
+    axes: tuple[Axis, ...]
+    destination: str
+
+
+@dataclass(frozen=True)
 class Intrinsic:
     """One record. `compute` is index notation (``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``); loops that index `Dst`
     are spatial, the others reductions; `operands` are the sources in the order of `compute`, then `Dst`.
 
-    `realised_by` names the instruction of which a composite record (an outer product of registers) is made.
+    `realised_by` names the instruction of which a composite record (an outer product of registers) is made; `llvm` is
+    LLVM's intrinsic function, `emitter` the name under which code generation finds how to emit it.
     """
 
     name: str
@@ -129,6 +161,7 @@ class Intrinsic:
     pad_identity: float = 0.0
     aliases: tuple[str, ...] = ()
     llvm: str = ""
+    emitter: str = ""
     realised_by: str = ""
 
     def __hash__(self) -> int:
@@ -149,6 +182,59 @@ class Intrinsic:
         return tuple(Loop(name, extent, "S" if name in spatial else "R") for name, extent in self.extents.items())
 
     @property
+    def combine(self) -> Combine:
+        return self.body.combine
+
+    @cached_property
+    def body(self) -> Body:
+        """`compute`, parsed. Raises InvalidIntrinsic where it is not index notation over the loops of `extents`."""
+        return _parse_body(self)
+
+    def operand(self, role: str) -> Operand:
+        """The operand with this role; raises InvalidIntrinsic if there is none."""
+        for operand in self.operands:
+            if operand.role == role:
+                return operand
+        roles = ", ".join(operand.role for operand in self.operands)
+        raise InvalidIntrinsic(f"no operand {role!r}", where=self.name, help=f"one of {roles}")
+
+    def shape(self, operand: Operand) -> tuple[int, ...]:
+        """The extents of an operand's loops: the shape of its box."""
+        return tuple(self.extents[loop] for loop in operand.loops)
+
+    @property
     def macs(self) -> int:
         """Points of the loop nest: multiply-adds of one call."""
         return prod(self.extents.values())
+
+
+_STATEMENT = re.compile(r"\s*(\w+)\s*\[([\w\s,]*)\]\s*(\+=|max=|min=)(.*)", re.DOTALL)
+_COMBINES: Mapping[str, Combine] = {"+=": "sum", "max=": "max", "min=": "min"}
+
+
+def _parse_body(record: Intrinsic) -> Body:
+    found = _STATEMENT.fullmatch(record.compute)
+    if found is None:
+        raise InvalidIntrinsic(
+            f"compute is not a statement: {record.compute!r}",
+            where=record.name,
+            help="write it as Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]; +=, max= and min= combine",
+        )
+    destination, spatial, sign, value = found.groups()
+    carrier = "f64" if any(is_float(operand.dtype) for operand in record.operands) else "i64"
+    indices = [name.strip() for name in spatial.split(",") if name.strip()]
+    reduces = any(name not in indices for name in record.extents)
+    text = f"{destination}[{spatial}] {sign if reduces else '='} {value}"
+    compute = parse_compute(text, dict(record.extents), carrier, where=f"{record.name}, compute")
+    reads: list[Read] = []
+    _collect(compute.body, reads)
+    return Body(_COMBINES[sign], compute.body, tuple(reads), compute.loops, destination)
+
+
+def _collect(expr: Expr, reads: list[Read]) -> None:
+    if isinstance(expr, Read):
+        reads.append(expr)
+    for child in getattr(expr, "args", ()):
+        _collect(child, reads)
+    if hasattr(expr, "arg"):
+        _collect(expr.arg, reads)

@@ -1,7 +1,110 @@
-"""All records, in order of preference: the first whose dtypes fit and whose features the machine has is used."""
+"""All records by name and alias, in order of preference. A registry is a value: users add to a copy."""
 
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from tilewright import instruction
+from tilewright.errors import InvalidIntrinsic
 from tilewright.instruction import portable
+from tilewright.instruction.check import check
+from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.multiply import Multiply
 from tilewright.instruction.x86 import dot_products
 
+#: What the CPU path multiplies with today, best first.
 RECORDS: tuple[Multiply, ...] = (*dot_products.RECORDS, *portable.RECORDS)
+
+
+class Registry:
+    """Records in order of preference, each proven consistent (`check.check`) when it enters."""
+
+    def __init__(self, records: Iterable[Intrinsic] = ()) -> None:
+        """Raises InvalidIntrinsic for a contradictory record, and for a name that two records have."""
+        self.records = tuple(records)
+        for record in self.records:
+            check(record)
+        self._by_name = _names(self.records)
+
+    @classmethod
+    def _checked(cls, records: Iterable[Intrinsic]) -> Registry:
+        """A registry of records that were checked before."""
+        registry = cls()
+        registry.records = tuple(records)
+        registry._by_name = _names(registry.records)
+        return registry
+
+    def find(self, name: str) -> Intrinsic:
+        """The record with this name or alias; raises InvalidIntrinsic with the nearest names."""
+        record = self._by_name.get(name)
+        if record is None:
+            near = get_close_matches(name, self._by_name, 3, 0.5) or [each.name for each in self.records[:3]]
+            raise InvalidIntrinsic(f"no intrinsic {name!r}", help=f"nearest: {', '.join(near)}")
+        return record
+
+    def add(self, *records: Intrinsic) -> Registry:
+        """A registry with more records, preferred to those that are there."""
+        known = Registry(records)
+        return Registry._checked((*known.records, *self.records))
+
+    def without(self, *names: str) -> Registry:
+        """A registry that lacks the records with these names or aliases; raises InvalidIntrinsic for unknown ones."""
+        gone = {self.find(name).name for name in names}
+        return Registry._checked(record for record in self.records if record.name not in gone)
+
+    def select(self, target: str | None = None, features: Collection[str] | None = None) -> Registry:
+        """The records of a target, and those whose features are all among `features`; None: any."""
+        return Registry._checked(
+            record
+            for record in self.records
+            if (target is None or record.target == target) and (features is None or set(record.features) <= set(features))
+        )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(record.target for record in self.records))
+
+    def __iter__(self) -> Iterator[Intrinsic]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+
+def _names(records: Iterable[Intrinsic]) -> dict[str, Intrinsic]:
+    found: dict[str, Intrinsic] = {}
+    for record in records:
+        for name in (record.name, *record.aliases):
+            if name in found:
+                raise InvalidIntrinsic(f"the name {name!r} is taken by {found[name].name}", where=record.name,
+                                       help="names and aliases are unique in a registry")  # fmt: skip
+            found[name] = record
+    return found
+
+
+@cache
+def standard() -> Registry:
+    """The catalogue: the `INTRINSICS` of every module of the target packages here, and the portable ones, last.
+
+    A package of this room with a `PREFERENCE` holds records of a target; a new file in it is found, without a line
+    elsewhere. The package's tests check every record, so that a command need not.
+    """
+    packages = [
+        import_module(f"{instruction.__name__}.{module.name}")
+        for module in iter_modules(instruction.__path__)
+        if module.ispkg and module.name != "tests"
+    ]
+    targets = sorted((package for package in packages if hasattr(package, "PREFERENCE")), key=lambda p: p.PREFERENCE)
+    records: list[Intrinsic] = []
+    for package in targets:
+        for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
+            if not module.ispkg:
+                records += getattr(import_module(f"{package.__name__}.{module.name}"), "INTRINSICS", ())
+    return Registry._checked([*records, *portable.INTRINSICS])

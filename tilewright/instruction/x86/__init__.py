@@ -1,1 +1,3 @@
 """Records of x86-64 instructions: data only."""
+
+PREFERENCE = 1

@@ -1,0 +1,3 @@
+"""Records of AMD GPUs: data only."""
+
+PREFERENCE = 4

@@ -1,0 +1,3 @@
+"""Records of Arm CPUs and GPUs: data only."""
+
+PREFERENCE = 2

@@ -1,0 +1,3 @@
+"""Records of Ascend processors: data only."""
+
+PREFERENCE = 5

@@ -1,0 +1,3 @@
+"""Records of accelerators that nobody has built: data only."""
+
+PREFERENCE = 6

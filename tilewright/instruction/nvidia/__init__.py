@@ -1,0 +1,3 @@
+"""Records of NVIDIA GPUs: data only."""
+
+PREFERENCE = 3
