@@ -37,6 +37,7 @@ def matrix(
     llvm: str = "",
     emitter: str = "",
     realised_by: str = "",
+    compute: str = MATRIX,
 ) -> Intrinsic:
     """``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``; `shape` is (i1, i2, r1), types and layouts are a, b, c."""
     m, n, k = shape
@@ -44,7 +45,7 @@ def matrix(
     return Intrinsic(
         name=name,
         target=target,
-        compute=MATRIX,
+        compute=compute,
         extents={"i1": m, "i2": n, "r1": k},
         operands=tuple(
             Operand(role, dtype, loops, scope, layout)
@@ -62,6 +63,11 @@ def matrix(
         emitter=emitter,
         realised_by=realised_by,
     )
+
+
+def with_upper_types(prefix: str, shape: str, a: str, b: str, c: str) -> str:
+    """A name as MLIR's GPU dialects write it: ``MFMA_F32_16x16x32_F8E5M2FNUZ_F8E4M3FNUZ``."""
+    return f"{prefix}{c}_{shape}_{a}{'' if a == b else f'_{b}'}".upper().replace("X", "x")
 
 
 def _usual(dtypes: tuple[str, str, str]) -> Numerics:
