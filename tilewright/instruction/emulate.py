@@ -1,0 +1,161 @@
+"""A mapping run: operands packed by the generated relayouts, every call made by `execute`, the result unpacked.
+
+Calls that differ in spatial loops only are made together, as one batch of boxes; reductions around the intrinsic run
+one after another, in loop order, as generated code would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InvalidArgument
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Compute, identity
+from tilewright.expr.evaluate import evaluate_compute
+from tilewright.instruction.elements import storage
+from tilewright.instruction.mapping import extent
+from tilewright.instruction.physical import PhysicalMapping, Placement
+from tilewright.instruction.relayout import relayouts, unpacked
+
+Array = np.ndarray[Any, Any]
+#: ``execute(record, dst, *srcs)``: boxes with the operands' loops as last axes, any batch axes before them.
+Execute = Callable[..., Array]
+
+_BATCH_ELEMENTS = 1 << 22  # of the boxes of one batch of calls
+
+
+def emulate(physical: PhysicalMapping, tensors: Mapping[str, Array], *, execute: Execute | None = None) -> Array:
+    """The result of the original node, computed by calls of the intrinsic; `tensors` are the node's inputs by name."""
+    values = dict(tensors)
+    canonical = physical.match.canonical
+    for node in canonical.before:
+        values[node.name] = evaluate_compute(node, values)
+    packed = [evaluate_compute(node, values) for node in relayouts(physical)]
+    result = emulate_packed(physical, packed, execute=execute)
+    back = unpacked(physical)
+    values[back.inputs()[0].name] = result
+    for node in (back, *canonical.after):
+        values[node.name] = evaluate_compute(node, values)
+    found: Array = values[canonical.nodes[-1].name]
+    return found
+
+
+def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: Execute | None = None) -> Array:
+    """The stored result from stored operands, both as `Placement.shape` says."""
+    run = execute or default_execute()
+    *sources, destination = physical.placements
+    for place, array in zip(sources, packed, strict=True):
+        if array.shape != place.shape:
+            raise InvalidArgument(f"{place.operand.role} is stored as {list(place.shape)}, given {list(array.shape)}")
+    boxes = [
+        _boxes(place, array).astype(storage(place.dtype), copy=False)
+        for place, array in zip(sources, packed, strict=True)
+    ]
+    compute, record = physical.match.compute, physical.record
+    assert compute.accum is not None, "a match accumulates"
+    start = identity(compute.accum, record.destination.dtype).value
+    shape = tuple(loop.extent for loop in destination.loops)
+    spatial = [axis for axis in physical.outer if axis in compute.axes]
+    batch = [extent(axis) for axis in spatial] + list(destination.tiles)
+    result = np.full((*batch, *shape), start, dtypes.numpy_dtype(record.destination.dtype))
+    flat = result.reshape((prod(batch), *shape))
+    largest = max(place.tile_elements for place in physical.placements)
+    for begin in range(0, len(flat), max(1, _BATCH_ELEMENTS // largest)):
+        chunk = np.arange(begin, min(len(flat), begin + max(1, _BATCH_ELEMENTS // largest)))
+        places = np.unravel_index(chunk, batch) if batch else ()
+        at: dict[Axis | str, Any] = dict(zip(spatial, places, strict=False))
+        at.update(zip((loop.name for loop in destination.loops), places[len(spatial) :], strict=True))
+        total = flat[chunk]
+        for step in _reductions(physical):
+            at.update(step)
+            called = [_take(box, place, at, len(chunk)) for box, place in zip(boxes, sources, strict=True)]
+            total = run(record, total, *called)
+        flat[chunk] = total
+    return _stored(destination, result)
+
+
+def reference(compute: Compute, tensors: Mapping[str, Array]) -> Array:
+    """What the node means: the evaluator's result."""
+    return evaluate_compute(compute, tensors)
+
+
+def small_values(dtype: dtypes.DType, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Integers between -4 and 4 (0 and 7 without a sign), whose sums of products no float of 16 bits rounds early."""
+    low, high = (0, 7) if dtypes.is_unsigned(dtype) else (-4, 4)
+    if dtype == "bool":
+        high = 1
+    return generator.integers(low, high + 1, shape).astype(dtypes.numpy_dtype(dtype))
+
+
+def default_execute() -> Execute:
+    """The reference behaviour of all records."""
+    from tilewright.instruction.execute import execute
+
+    return execute
+
+
+def _reductions(physical: PhysicalMapping) -> Iterator[dict[Axis | str, Any]]:
+    """Every step of the reductions around the intrinsic."""
+    outer = [axis for axis in physical.outer if axis in physical.match.compute.reduce]
+    counts = zip(physical.record.loops, physical.tiles, strict=True)
+    inner = [(loop.name, count) for loop, count in counts if loop.kind == "R"]
+    keys: list[Axis | str] = [*outer, *(name for name, _ in inner)]
+    for point in product(*(range(extent(axis)) for axis in outer), *(range(count) for _, count in inner)):
+        yield dict(zip(keys, point, strict=True))
+
+
+def _take(boxes: Array, place: Placement, at: Mapping[Axis | str, Any], count: int) -> Array:
+    """The box of an operand for every call of a batch."""
+    index = []
+    for outer in place.outer:
+        terms = [at[axis] * coefficient for axis, coefficient in outer.form.terms.items()]
+        index.append(np.broadcast_to(sum(terms, start=outer.form.constant), (count,)))
+    index += [np.broadcast_to(at[loop.name], (count,)) for loop in place.loops]
+    return boxes[tuple(index)] if index else np.broadcast_to(boxes, (count, *boxes.shape))
+
+
+def _boxes(place: Placement, array: Array) -> Array:
+    """A stored operand as [outer, tile numbers, places in the tile], one axis per loop in the operand's order."""
+    front = len(place.outer)
+    extents = [loop.extent for loop in place.loops]
+    if place.storage == "strided":
+        if extents:
+            array = array[..., : place.tiles[-1] * extents[-1]]
+        split = array.reshape(
+            *array.shape[:front], *(n for pair in zip(place.tiles, extents, strict=True) for n in pair)
+        )
+        tiles = [front + 2 * number for number in range(len(extents))]
+        return split.transpose(*range(front), *tiles, *(axis + 1 for axis in tiles))
+    order = _digit_order(place)
+    head = front + len(place.tiles)
+    moved = array.transpose(*range(head), *(head + number for number in order))
+    return moved.reshape(*array.shape[:head], *extents)
+
+
+def _stored(place: Placement, boxes: Array) -> Array:
+    """The inverse of `_boxes`."""
+    front = len(place.outer)
+    count = len(place.loops)
+    extents = [loop.extent for loop in place.loops]
+    if place.storage == "strided":
+        pairs = [axis for number in range(count) for axis in (front + number, front + count + number)]
+        whole = [tiles * have for tiles, have in zip(place.tiles, extents, strict=True)]
+        found = boxes.transpose(*range(front), *pairs).reshape(*boxes.shape[:front], *whole)
+        room = place.leading - whole[-1] if whole else 0
+        return np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, room)]) if room else found
+    order = _digit_order(place)
+    head = front + count
+    split = boxes.reshape(*boxes.shape[:head], *(place.digits[number].extent for number in order))
+    return split.transpose(*range(head), *(head + order.index(number) for number in range(len(order))))
+
+
+def _digit_order(place: Placement) -> list[int]:
+    """The digits by loop, highest first: the order in which they make up the operand's row-major index."""
+    positions = {loop.name: number for number, loop in enumerate(place.loops)}
+    digits = place.digits
+    return sorted(range(len(digits)), key=lambda number: (positions[digits[number].loop], -digits[number].divisor))

@@ -1,0 +1,290 @@
+"""Where a record applies to a node: expression trees compared, tensors bound to operands, match points.
+
+A `Match` is a canonical node, a record, and the read bound to every source operand. From it follow the boolean access
+matrices X (tensors x software loops) and Z (operands x intrinsic loops), the signatures of loops (columns of both),
+and the match points, of which mode `points` makes its mappings. Nothing here looks at a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InvalidExpression
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import FUNCTIONS, Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor
+from tilewright.expr.dtypes import DType
+from tilewright.expr.text import print_expr
+from tilewright.instruction.canonical import Canonical, Unit, canonicalise, keeps_value, widened, with_units
+from tilewright.instruction.intrinsic import Intrinsic, Loop, LoopKind
+
+Matrix = np.ndarray[Any, np.dtype[np.bool_]]
+#: For every intrinsic loop, in the record's order, the software loop it is matched with.
+Point = tuple[Axis, ...]
+
+_COMMUTATIVE = frozenset({"add", "mul", "min", "max"})
+
+
+@dataclass(frozen=True)
+class Match:
+    """A record that applies to a node: `reads` are what its source operands are bound to, in the record's order.
+
+    `swapped` says that the operands of a commutative function were taken in another order than written.
+    """
+
+    canonical: Canonical
+    record: Intrinsic
+    reads: tuple[Read, ...]
+    swapped: bool = False
+
+    @property
+    def compute(self) -> Compute:
+        return self.canonical.core
+
+    @property
+    def loops(self) -> tuple[Axis, ...]:
+        return self.compute.loops
+
+    @cached_property
+    def forms(self) -> tuple[tuple[Affine, ...], ...]:
+        """The affine form of every index of every read."""
+        found = tuple(tuple(affine(index) for index in read.indices) for read in self.reads)
+        assert all(form is not None for forms in found for form in forms), "a match reads with affine indices"
+        return found  # type: ignore[return-value]
+
+    @cached_property
+    def access(self) -> Matrix:
+        """X: one row per source in the record's order, then the output; one column per software loop."""
+        rows = [
+            [any(form.coefficient(axis) for form in forms) for axis in self.loops] for forms in self.forms
+        ]
+        spatial = set(self.compute.axes)
+        return np.array([*rows, [axis in spatial for axis in self.loops]], np.bool_).reshape(-1, len(self.loops))
+
+    @cached_property
+    def intrinsic_access(self) -> Matrix:
+        """Z: one row per operand, one column per intrinsic loop."""
+        loops = self.record.loops
+        rows = [[loop.name in operand.loops for loop in loops] for operand in self.record.operands]
+        return np.array(rows, np.bool_).reshape(len(rows), len(loops))
+
+    def kind(self, axis: Axis) -> LoopKind:
+        return "S" if axis in self.compute.axes else "R"
+
+    def signature(self, axis: Axis) -> tuple[bool, ...]:
+        """The column of X of a software loop."""
+        return tuple(map(bool, self.access[:, self.loops.index(axis)]))
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """The match points: injective, kinds kept, and every input separable along the operand's loops."""
+        candidates = [[axis for axis in self.loops if self.kind(axis) == loop.kind] for loop in self.record.loops]
+        return tuple(
+            point
+            for point in product(*candidates)
+            if len(set(point)) == len(point) and self.entangled(point) is None
+        )
+
+    def entangled(self, point: Point) -> int | None:
+        """The first source whose dimensions do not separate the loops of `point`, or None.
+
+        With all other loops at their lower bound, dimensions that still vary must be ``a * x + b`` with a > 0, one for
+        each loop that the operand is indexed by.
+        """
+        matched = dict(zip((loop.name for loop in self.record.loops), point, strict=True))
+        inside = set(point)
+        for number, (operand, forms) in enumerate(zip(self.record.sources, self.forms, strict=True)):
+            varying = []
+            for form in forms:
+                terms = [(axis, coefficient) for axis, coefficient in form.terms.items() if axis in inside]
+                if len(terms) > 1 or (terms and terms[0][1] <= 0):
+                    return number
+                varying += [axis for axis, _ in terms]
+            wanted = [matched[name] for name in operand.loops]
+            if len(varying) != len(wanted) or set(varying) != set(wanted):
+                return number
+        return None
+
+    def candidates(self, loop: Loop) -> tuple[Axis, ...]:
+        """The software loops with the kind and signature of an intrinsic loop."""
+        column = tuple(map(bool, self.intrinsic_access[:, self.record.loops.index(loop)]))
+        return tuple(axis for axis in self.loops if self.kind(axis) == loop.kind and self.signature(axis) == column)
+
+
+def match(
+    node: Compute | Canonical,
+    record: Intrinsic,
+    *,
+    commute: bool = False,
+    complete: bool = False,
+    flip: bool = False,
+) -> tuple[Match, ...]:
+    """Every way to bind the factors of `node` to the operands of `record`: as written, and reordered if `commute`.
+
+    `complete` adds a software loop of extent 1 for every intrinsic loop that has none; `flip` turns reversed windows
+    around. Empty if the record does not apply; `mismatch` says why.
+    """
+    canonical = canonicalise(node, flip=flip) if isinstance(node, Compute) else node
+    canonical = _with_accumulator(canonical, record)
+    if _obstacle(canonical.core, record) is not None:
+        return ()
+    found: list[Match] = []
+    for binding, swapped in _bind(record.body.value, canonical.core.body, commute):
+        one = Match(canonical, record, tuple(binding[operand.role] for operand in record.sources), swapped)
+        if _operand_types(one) is None:
+            found.append(_completed(one) if complete else one)
+    return tuple(dict.fromkeys(found))
+
+
+def mismatch(node: Compute | Canonical, record: Intrinsic) -> str:
+    """In words, the first reason why `record` does not apply to `node`; empty if it applies."""
+    canonical = canonicalise(node) if isinstance(node, Compute) else node
+    canonical = _with_accumulator(canonical, record)
+    core = canonical.core
+    obstacle = _obstacle(core, record)
+    if obstacle is not None:
+        return obstacle
+    reason = (
+        f"{record.name} computes {print_expr(record.body.value, record.body.value.dtype)}, and the body is "
+        f"{print_expr(core.body, core.output.dtype)}"
+    )
+    for binding, swapped in _bind(record.body.value, core.body, False):
+        one = Match(canonical, record, tuple(binding[operand.role] for operand in record.sources), swapped)
+        types = _operand_types(one)
+        if types is None:
+            return ""
+        reason = types
+    return reason
+
+
+def adapted(compute: Compute, record: Intrinsic) -> Compute:
+    """`compute` with the element types of `record`: what its factors read, and what it accumulates in.
+
+    A node that does not have the tree of the record is returned as it is.
+    """
+    result = record.destination.dtype
+    plain = _retyped(compute, {}, result)
+    for binding, _ in _bind(record.body.value, plain.body, False):
+        types = {binding[operand.role].tensor.name: software_dtype(operand.dtype) for operand in record.sources}
+        return _retyped(compute, types, result)
+    return compute
+
+
+def software_dtype(dtype: DType) -> DType:
+    """The element type of expressions that holds elements of a record: narrow types have wider carriers."""
+    if dtype.startswith("f8"):
+        return "f16"
+    return {"tf32": "f32", "b1": "bool", "i4": "i8", "u4": "u8"}.get(dtype, dtype)
+
+
+# Trees
+
+
+def _obstacle(core: Compute, record: Intrinsic) -> str | None:
+    """What, of everything but the tree, keeps a record from applying."""
+    if not all(isinstance(axis.extent, int) for axis in core.loops):
+        return "the extents of its loops are not known at compile time"
+    if any(axis.extent == 0 for axis in core.loops):
+        return f"it is empty: loop {next(axis.name for axis in core.loops if axis.extent == 0)} has extent 0"
+    wanted = record.combine
+    if core.accum != wanted:
+        return f"{record.name} accumulates with {wanted}, the node with {core.accum or 'nothing'}"
+    if core.output.dtype != record.destination.dtype:
+        return f"{record.name} accumulates in {record.destination.dtype}, the node in {core.output.dtype}"
+    return None
+
+
+def _bind(wanted: Expr, found: Expr, commute: bool) -> Iterator[tuple[dict[str, Read], bool]]:
+    """Bindings of roles to reads under which two trees are equal, each with whether operands changed places."""
+    if isinstance(wanted, Read):
+        inner = found
+        while isinstance(inner, Cast) and keeps_value(inner.arg.dtype, inner.dtype):
+            inner = inner.arg
+        if isinstance(inner, Read) and all(affine(index) is not None for index in inner.indices):
+            yield {wanted.tensor.name: inner}, False
+        return
+    if isinstance(wanted, Const):
+        if isinstance(found, Const) and found.value == wanted.value:
+            yield {}, False
+        return
+    if not (isinstance(wanted, Apply) and isinstance(found, Apply) and wanted.function == found.function):
+        return
+    yield from _bind_all(wanted.args, found.args, commute, False)
+    if commute and wanted.function in _COMMUTATIVE and FUNCTIONS[wanted.function].arity == 2:
+        yield from _bind_all(wanted.args, found.args[::-1], commute, True)
+
+
+def _bind_all(
+    wanted: Sequence[Expr], found: Sequence[Expr], commute: bool, swapped: bool
+) -> Iterator[tuple[dict[str, Read], bool]]:
+    if not wanted:
+        yield {}, swapped
+        return
+    for first, turned in _bind(wanted[0], found[0], commute):
+        for rest, later in _bind_all(wanted[1:], found[1:], commute, swapped):
+            if all(first.get(role, read) == read for role, read in rest.items()):
+                yield {**first, **rest}, turned or later
+
+
+def _operand_types(match: Match) -> str | None:
+    """The first operand whose element type is not that of its tensor, in words."""
+    for operand, read in zip(match.record.sources, match.reads, strict=True):
+        if software_dtype(operand.dtype) != read.dtype:
+            return f"{operand.role} of {match.record.name} is {operand.dtype}, {read.tensor.name} is {read.dtype}"
+    return None
+
+
+def _with_accumulator(canonical: Canonical, record: Intrinsic) -> Canonical:
+    """The node accumulating as the record does, where that is a wider float than its own."""
+    own, wanted = canonical.core.output.dtype, record.destination.dtype
+    wider = all(map(dtypes.is_float, (own, wanted))) and dtypes.bits(wanted) > dtypes.bits(own)
+    return widened(canonical, wanted) if wider and canonical.core.accum == "sum" else canonical
+
+
+def _completed(match: Match) -> Match:
+    """The match with a loop of extent 1 for every intrinsic loop that lacks a software loop of its signature."""
+    columns: dict[tuple[LoopKind, tuple[bool, ...]], int] = {}
+    for number, loop in enumerate(match.record.loops):
+        key = (loop.kind, tuple(map(bool, match.intrinsic_access[:, number])))
+        columns[key] = columns.get(key, 0) + 1
+    reads = list(dict.fromkeys(match.compute.reads()))
+    units = []
+    for (kind, column), count in columns.items():
+        have = sum(match.kind(axis) == kind and match.signature(axis) == column for axis in match.loops)
+        touched = {read for read, indexed in zip(match.reads, column, strict=False) if indexed}
+        units += [Unit(kind, tuple(read in touched for read in reads))] * (count - have)
+    if not units or len(set(match.reads)) != len(match.reads):
+        return match
+    canonical = with_units(match.canonical, units)
+    for binding, swapped in _bind(match.record.body.value, canonical.core.body, match.swapped):
+        if swapped == match.swapped:
+            reads_now = tuple(binding[operand.role] for operand in match.record.sources)
+            return replace(match, canonical=canonical, reads=reads_now)
+    raise AssertionError("loops of extent 1 do not change the tree")
+
+
+def _retyped(compute: Compute, types: dict[str, DType], result: DType) -> Compute:
+    """`compute` with other element types for the tensors it reads and for its result; casts are made anew."""
+
+    def value(expr: Expr) -> Expr:
+        if isinstance(expr, Cast) and expr.arg.dtype != "bool":
+            return value(expr.arg)
+        if isinstance(expr, Read):
+            tensor = Tensor(expr.tensor.name, expr.tensor.shape, types.get(expr.tensor.name, result))
+            return tensor[expr.indices].cast(result)
+        if isinstance(expr, Const):
+            return Const(expr.value, result)
+        if isinstance(expr, Apply) and expr.function == "select":
+            return Apply("select", (expr.args[0], value(expr.args[1]), value(expr.args[2])), result)
+        if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
+            return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
+        raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
+
+    output = Tensor(compute.name, compute.output.shape, result)
+    return replace(compute, output=output, body=value(compute.body))
