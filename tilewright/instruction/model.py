@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.instruction.intrinsic import Intrinsic, LoopKind
+from tilewright.instruction.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
 from tilewright.operator.protocols import Evaluation
 
@@ -55,8 +56,9 @@ class Memory:
 class Hierarchy:
     """A machine as the model sees it, innermost level first.
 
-    `core_cycles` has measured cycles between two calls of a record on one core, `macs_per_core_cycle` what a core
-    multiplies and adds per cycle by input dtype; a record found in neither has the cost that it states itself.
+    `core_cycles` has measured cycles between two calls of a record on one core, which also say what a record costs that
+    is made of it; `macs_per_core_cycle` is what a core multiplies and adds per cycle, by input dtype. A record found in
+    neither has the cost that it states itself.
     """
 
     name: str
@@ -155,6 +157,9 @@ def core_cycles(record: Intrinsic, machine: Hierarchy) -> float:
     measured = machine.core_cycles.get(record.name)
     if measured is not None:
         return measured
+    base_measured = machine.core_cycles.get(record.realised_by)
+    if base_measured is not None and record.realised_by in standard():
+        return base_measured * record.macs / standard().find(record.realised_by).macs
     macs = machine.macs_per_core_cycle.get(record.sources[0].dtype)
     return record.macs / macs if macs else record.cost.issue_cycles / record.cost.units_per_core
 
@@ -434,11 +439,6 @@ def _stay(access: Access, loops: Sequence[SplitLoop], level: int) -> int:
 # Before any schedule --------------------------------------------------------------------------------------------------
 
 
-class _Mapped(Protocol):
-    @property
-    def intrinsic(self) -> Intrinsic: ...
-
-
 class Physical(Protocol):
     """What the model asks of a physical mapping: how many calls of which record, and the relayouts around them."""
 
@@ -446,7 +446,7 @@ class Physical(Protocol):
     def calls(self) -> int: ...
 
     @property
-    def mapping(self) -> _Mapped: ...
+    def record(self) -> Intrinsic: ...
 
     @property
     def relayout_bytes(self) -> int: ...
@@ -459,5 +459,5 @@ def mapping_seconds(physical: Physical, machine: Machine | Hierarchy) -> float:
     """
     found = machine if isinstance(machine, Hierarchy) else hierarchy(machine)
     waves = -(-physical.calls // found.cores)
-    compute_seconds = waves * core_cycles(physical.mapping.intrinsic, found) / found.clock_hz
+    compute_seconds = waves * core_cycles(physical.record, found) / found.clock_hz
     return compute_seconds + physical.relayout_bytes / found.device_bytes_per_second

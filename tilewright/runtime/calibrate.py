@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from tilewright.codegen.cpu.dot import PRODUCTS, Emission
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.cpu.values import F32, F64, I32, I64, POINTER
 from tilewright.errors import InvalidMachine
-from tilewright.instruction.multiply import Multiply
-from tilewright.instruction.registry import RECORDS
+from tilewright.expr.dtypes import DType, bits
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.registry import standard
 from tilewright.machine import Cpu, host, machine_from_json, resolve
 from tilewright.options import Options
 from tilewright.runtime import loops
@@ -39,8 +41,10 @@ RUN_SECONDS = 0.001  # short enough that most runs are not interrupted
 RUNS = 30
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
 THREADED_RUNS = 12
-WITHIN_SECONDS = 0.08  # for one number, whatever the machine is doing
+WITHIN_SECONDS = 0.08  # for one number, whatever the machine is doing; twice that with threads
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
+
+LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
 
 _log = logging.getLogger(__name__)
 
@@ -68,13 +72,14 @@ def calibration_file(options: Options | None = None) -> Path:
 @cache
 def identity() -> str:
     """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure."""
-    parts = [host().digest(), _processor(), *sorted(record.name for record in RECORDS), str(VERSION)]
+    records = sorted(record.name for record in measurable(host()))
+    parts = [host().digest(), _processor(), *records, str(VERSION)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def measure(machine: Cpu) -> Cpu:
     """`machine`, which must be the host, with its clock, cycles and bandwidths as measured now."""
-    records = [record for record in RECORDS if _measurable(record, machine)]
+    records = measurable(machine)
     code = _compiled(machine, records)
     cores = _own_cores()
     clock_hz = 1 / _cycle_seconds(code, cores[:1])
@@ -102,10 +107,27 @@ def measure(machine: Cpu) -> Cpu:
     return found
 
 
+def measurable(machine: Cpu) -> list[Intrinsic]:
+    """The records that are one instruction on a whole vector of this machine and a broadcast scalar or word.
+
+    Records made of others follow from these; conversions are no part of a chain.
+    """
+    found = standard().select(features=machine.features)
+    single = (record for record in found if record.emitter in PRODUCTS and record.emitter and not record.realised_by)
+    return [record for record in single if _fills_vector(record, machine)]
+
+
+def _fills_vector(record: Intrinsic, machine: Cpu) -> bool:
+    result, product = record.destination, PRODUCTS[record.emitter]
+    whole = prod(record.shape(result)) * bits(result.dtype) == machine.vector_bits
+    broadcast = not set(result.loops) & set(record.sources[0].loops)
+    return whole and broadcast and (product.group > 1 or all(each.dtype == result.dtype for each in record.sources))
+
+
 # The loops ------------------------------------------------------------------------------------------------------------
 
 
-def _compiled(machine: Cpu, records: Sequence[Multiply]) -> Code:
+def _compiled(machine: Cpu, records: Sequence[Intrinsic]) -> Code:
     target = Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
     module = ir.Module("calibrate")
     chains = min(ACCUMULATORS, machine.vector_registers - 4)
@@ -122,20 +144,14 @@ def _compiled(machine: Cpu, records: Sequence[Multiply]) -> Code:
     )
 
 
-def _measurable(record: Multiply, machine: Cpu) -> bool:
-    """Whether the record is one instruction per register that this machine has; conversions are no part of a chain."""
-    direct = record.group > 1 or (record.accumulator, record.accumulator) in record.inputs
-    return direct and record.emitter in PRODUCTS and set(record.features) <= machine.features
-
-
-def _chain_loop(module: ir.Module, target: Target, record: Multiply, chains: int) -> None:
+def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, chains: int) -> None:
     """``void name(ptr operands, i64 count)``: each trip takes one step in each of `chains` independent registers.
 
     `operands` holds two factors and the first values of the registers, and takes their last ones.
     """
     product = PRODUCTS[record.emitter]
-    accumulator = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}[record.accumulator]
-    lanes = target.vector_bits // (64 if accumulator in (F64, I64) else 32)
+    accumulator = LLVM_TYPES[record.destination.dtype]
+    lanes = target.vector_bits // bits(record.destination.dtype)
     register = ir.VectorType(accumulator, lanes)
     factor = register if product.group == 1 else ir.VectorType(I32, lanes)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), _function(record))
@@ -164,7 +180,7 @@ def _chain_loop(module: ir.Module, target: Target, record: Multiply, chains: int
     builder.ret_void()
 
 
-def _function(record: Multiply) -> str:
+def _function(record: Intrinsic) -> str:
     return f"chain.{record.name}"
 
 
@@ -176,7 +192,7 @@ def _cycle_seconds(code: Code, cores: Sequence[int]) -> float:
     return _best([run], cores) / loops.TICKS_PER_TRIP
 
 
-def _issue_seconds(code: Code, record: Multiply, cores: Sequence[int]) -> float:
+def _issue_seconds(code: Code, record: Intrinsic, cores: Sequence[int]) -> float:
     run = loops.function(code, _function(record), ctypes.c_void_p, ctypes.c_int64)
     operands = loops.pages(4096, fill=1.0)
     chains = min(ACCUMULATORS, host().vector_registers - 4)
@@ -201,8 +217,11 @@ class _Buffers:
 
 
 def _best(work: Sequence[Any], cores: Sequence[int]) -> float:
-    run_seconds, runs = (RUN_SECONDS, RUNS) if len(cores) == 1 else (THREADED_RUN_SECONDS, THREADED_RUNS)
-    return loops.best_seconds(work, cores, run_seconds=run_seconds, runs=runs, within=WITHIN_SECONDS)
+    if len(cores) == 1:
+        return loops.best_seconds(work, cores, run_seconds=RUN_SECONDS, runs=RUNS, within=WITHIN_SECONDS)
+    return loops.best_seconds(
+        work, cores, run_seconds=THREADED_RUN_SECONDS, runs=THREADED_RUNS, within=2 * WITHIN_SECONDS
+    )
 
 
 def _own_cores() -> list[int]:

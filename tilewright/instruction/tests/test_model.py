@@ -24,6 +24,7 @@ from tilewright.instruction.model import (
     mapping_seconds,
     predict,
 )
+from tilewright.instruction.registry import standard
 from tilewright.machine import machine_from_json, resolve
 
 TOY = Hierarchy(
@@ -180,16 +181,18 @@ def test_measured_cycles_come_before_stated_ones() -> None:
     assert core_cycles(MULTIPLY, hierarchy(resolve("znver5"))) == 16
 
 
-@dataclass(frozen=True)
-class Mapped:
-    intrinsic: Intrinsic = MULTIPLY
+def test_outer_products_cost_what_their_instruction_was_measured_at() -> None:
+    facts = resolve("znver5").to_json() | {"issue_cycles": {"fma_16_f32_f32": 0.75}}
+    record = standard().find("outer_6x4x1_fma_16_f32_f32")
+    assert core_cycles(record, hierarchy(machine_from_json(facts))) == 24 * 0.75
+    assert core_cycles(record, hierarchy(resolve("znver5"))) == record.cost.issue_cycles
 
 
 @dataclass(frozen=True)
 class Calls:
     calls: int
     relayout_bytes: int = 0
-    mapping: Mapped = Mapped()
+    record: Intrinsic = MULTIPLY
 
 
 def test_mappings_are_ordered_by_calls_and_relayouts() -> None:
