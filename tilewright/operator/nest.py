@@ -66,8 +66,8 @@ class NestSchedule:
 
     `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop
     is dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
-    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `overlap` puts the last
-    pass of a row off into the first pass of the next.
+    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `pipeline` makes one
+    sweep of all passes, each on a row of its own.
     """
 
     vector: str = ""
@@ -78,7 +78,7 @@ class NestSchedule:
     nontemporal: tuple[str, ...] = ()
     prefetch: Mapping[str, int] = field(default_factory=dict)
     prefetch_passes: tuple[int, ...] = (0,)
-    overlap: bool = False
+    pipeline: bool = False
     lanes: int = 16
 
 

@@ -28,6 +28,7 @@ from tilewright.operator.nest import Nest, NestSchedule, addresses
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
+PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -249,7 +250,8 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         length = extent
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
-    prefetch, passes = _prefetches(nest, vector, machine)
+    pipelined = bool(streams) and _can_pipeline(nest, vector)
+    prefetch, passes = _prefetches(nest, vector, machine, pipelined)
     schedule = NestSchedule(
         vector=vector.name,
         vector_extent=length,
@@ -259,7 +261,7 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         nontemporal=streams,
         prefetch=prefetch,
         prefetch_passes=passes,
-        overlap=bool(streams) and _can_overlap(nest, vector),
+        pipeline=pipelined,
         lanes=lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
@@ -345,12 +347,12 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int], tuple[int, ...]]:
+def _prefetches(nest: Nest, vector: Axis, machine: Cpu, pipelined: bool) -> tuple[dict[str, int], tuple[int, ...]]:
     """Which tensors to ask for ahead, how many elements, and in which pass.
 
-    Inputs that do not fit the last cache and are walked along the vector. A single pass asks a few kilobytes ahead.
-    Several passes over a row ask for the next row in all but the first, so that it arrives while this row is computed
-    on and written.
+    Inputs that do not fit the last cache and are walked along the vector. A single pass, and the first of a pipeline,
+    ask a few kilobytes ahead. Several passes in turn ask for the next row in all but the first, so that it arrives
+    while this row is computed on and written.
     """
     last = machine.caches[-1].bytes
     found: dict[str, int] = {}
@@ -364,22 +366,21 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu) -> tuple[dict[str, int],
             size = int(read.tensor.shape[0]) * dtypes.size_bytes(read.tensor.dtype)  # type: ignore[arg-type]
             if form is None or form.coefficient(vector) != 1 or size <= last:
                 continue
-            if rows and passes > 1 and nest.outer and len(nest.inner) == 1:
+            if not pipelined and rows and passes > 1 and nest.outer and len(nest.inner) == 1:
                 row = form.coefficient(nest.outer[-1])
                 if row:
                     found[read.tensor.name] = row
             else:
-                found[read.tensor.name] = PREFETCH_BYTES // dtypes.size_bytes(read.tensor.dtype)
-    turns = range(passes - 1) if _can_overlap(nest, vector) else range(1, passes) if rows else ()
-    return found, tuple(turns) or (0,)
+                ahead_bytes = PIPELINE_PREFETCH_BYTES if pipelined else PREFETCH_BYTES
+                found[read.tensor.name] = ahead_bytes // dtypes.size_bytes(read.tensor.dtype)
+    return found, tuple(range(1, passes)) if rows and not pipelined and passes > 1 else (0,)
 
 
-def _can_overlap(nest: Nest, vector: Axis) -> bool:
-    """Whether the last pass of a row may be put off into the first pass of the next.
+def _can_pipeline(nest: Nest, vector: Axis) -> bool:
+    """Whether all passes may run in one sweep, each on a row of its own.
 
-    One outer and one inner loop, a first pass that reads stored tensors only, costly work between, and a last pass that
-    alone writes. (Without costly work the passes between leave room for the stores, and asking ahead in all of them is
-    faster.)
+    One outer and one inner loop, a first pass that reads stored tensors only, a last pass that alone writes, and costly
+    work between. (Without costly work, passes in turn find their row in L1 and are faster.)
     """
     first, last = nest.nodes[0], nest.nodes[-1]
     own_reads = any(isinstance(e, Read) and not e.indices for e in walk(first.body))

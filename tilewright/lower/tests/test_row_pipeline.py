@@ -1,4 +1,4 @@
-"""Rows whose last pass is put off into the next row: same results as rows in turn."""
+"""Rows in a pipeline: same results as passes in turn."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def _norm(b: GraphBuilder, rows: int, columns: int) -> Any:
 
 
 @pytest.mark.parametrize("build", [_softmax, _norm])
-@pytest.mark.parametrize(("rows", "columns"), [(7, 100), (33, 64), (2, 17), (5, 1000)])
+@pytest.mark.parametrize(("rows", "columns"), [(7, 100), (33, 64), (2, 17), (5, 1000), (3, 64)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_overlapped_rows_agree(
+def test_pipelined_rows_agree(
     build: Callable[..., Any], rows: int, columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduled = rows_module.schedule_nest
-    overlapped = []
+    pipelined = []
 
     def always(nest: Any, *rest: Any) -> Any:
         schedule, decision = scheduled(nest, *rest)
         fits = len(nest.outer) == len(nest.inner) == 1 and len(nest.nodes) > 1
-        overlapped.append(fits)
-        return replace(schedule, overlap=fits, blocks={nest.outer[0].name: 2} if fits else schedule.blocks), decision
+        pipelined.append(fits)
+        return replace(schedule, pipeline=fits, blocks={nest.outer[0].name: 2} if fits else schedule.blocks), decision
 
     monkeypatch.setattr(rows_module, "schedule_nest", always)
     builder = GraphBuilder()
     graph = builder.finish([build(builder, rows, columns)])
     inputs = [np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in graph.inputs]
     module = compile_graph(graph, threads=threads, options=Options(cache=False))
-    assert any(overlapped)
+    assert any(pipelined)
     (expected,) = evaluate(graph, inputs, precise=True, wide=True)
     assert np.abs(module(*inputs) - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
 
 
-def test_overlapped_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelined_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row whose sum is tiny is divided, not multiplied by an infinite reciprocal; its neighbours are unchanged."""
     from tilewright.expr import Axis, Compute, Tensor, apply
 
@@ -60,7 +60,7 @@ def test_overlapped_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         rows_module,
         "schedule_nest",
-        lambda nest, *rest: (replace(scheduled(nest, *rest)[0], overlap=True), scheduled(nest, *rest)[1]),
+        lambda nest, *rest: (replace(scheduled(nest, *rest)[0], pipeline=True), scheduled(nest, *rest)[1]),
     )
     b = GraphBuilder()
     x = b.input("x", (5, 40), "f32")

@@ -1,0 +1,246 @@
+"""Rows in a pipeline: in one sweep over the inner loop, every pass of a nest works on a row of its own.
+
+Pass p works on the row p behind the first: while one row is read and reduced, the row before it is computed on and the
+one before that is written. Memory and arithmetic are then busy together, where passes of one row take turns. What a
+pass needs of its row is carried to the next sweep: the row's values, and row buffers with one slot per row under way.
+The first and last rows of a program, and rows whose divisors have no safe reciprocals, take their passes one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr.core import Axis, Expr, Read, walk
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.builder import KernelBuilder
+from tilewright.lower.loops import Point, rows_of_program
+from tilewright.lower.passes import Passes, Scratch, multiply_by_reciprocals, reciprocal_of
+from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.operator.tiling import SpatialLoop
+from tilewright.operator.tree import row_buffers
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass with the values per row that follow it: `filled` are the row buffers it fills, `needed` the names of
+    values that later stages read.
+    """
+
+    node: NestNode
+    after: tuple[NestNode, ...]
+    filled: tuple[str, ...]
+    needed: tuple[str, ...]
+
+
+def stages_of(nest: Nest, buffered: Sequence[str]) -> list[Stage]:
+    """The passes of a nest in order; values before the first pass are computed in every stage that reads them."""
+    covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
+    nodes = {node.tensor.name: node for node in nest.nodes}
+    groups: list[list[NestNode]] = []
+    for node in nest.nodes:
+        if node.accum is not None or (node.tensor.name in covering and node.index is not None):
+            groups.append([node])
+        elif node.tensor.name not in covering:
+            assert groups, "the first node of a pipeline is a pass"
+            groups[-1].append(node)
+    reads = [[_reads(node.body, nodes, covering) for node in group] for group in groups]
+    stages, filled = [], set[str]()
+    for number, group in enumerate(groups):
+        fills = tuple(sorted(name for name in reads[number][0] if name in buffered and name not in filled))
+        filled.update(fills)
+        made = {node.tensor.name for earlier in groups[: number + 1] for node in earlier} - covering
+        later = {name for inside in reads[number + 1 :] for names in inside for name in names}
+        stages.append(Stage(group[0], tuple(group[1:]), fills, tuple(sorted(made & later))))
+    return stages
+
+
+def _reads(body: Expr, nodes: Mapping[str, NestNode], covering: set[str]) -> set[str]:
+    """Names of this nest that a body reads, itself or through what it may compute again."""
+    found: set[str] = set()
+    bodies = [body]
+    while bodies:
+        for read in walk(bodies.pop()):
+            if isinstance(read, Read) and not read.indices and read.tensor.name not in found:
+                found.add(read.tensor.name)
+                if read.tensor.name in covering:
+                    bodies.append(nodes[read.tensor.name].body)
+    return found
+
+
+class RowPipeline:
+    """Emits one kernel body for the only outer loop of a nest."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        nest: Nest,
+        schedule: NestSchedule,
+        memory: Mapping[str, SSAValue],
+        loop: SpatialLoop,
+    ) -> None:
+        self.builder, self.nest, self.schedule, self.memory, self.loop = builder, nest, schedule, memory, loop
+        self.stages = stages_of(nest, row_buffers(nest))
+        self.scratch = Scratch(builder, nest, schedule, slots=self._slots())
+        self.counter = Axis(f"{loop.axis.name}.t", loop.extent)
+        self.kinds = {node.tensor.name: computed_in(node.tensor.dtype) for node in nest.nodes}
+        probe = self._passes(builder.index(0), {}, ())
+        probe.kept = {name: Value(builder.index(0), kind) for name, kind in self.kinds.items()}
+        last = nest.nodes[-1]
+        self.divisors = probe.invariant_divisors(last.body)
+        self.finish = multiply_by_reciprocals(last, self.divisors)
+
+    def _slots(self) -> int:
+        """Rows whose buffers are in use at once."""
+        nodes = {node.tensor.name: node for node in self.nest.nodes}
+        covering = {node.tensor.name for node in self.nest.nodes if self.nest.covers_inner(node)}
+        most = 1
+        for first, stage in enumerate(self.stages):
+            for last in range(first + 1, len(self.stages)):
+                if set(stage.filled) & _reads(self.stages[last].node.body, nodes, covering):
+                    most = max(most, last - first + 1)
+        return most
+
+    def run(self) -> None:
+        """Fill the pipeline, run it, drain it."""
+        builder, depth = self.builder, len(self.stages) - 1
+        low, high = rows_of_program(builder, self.loop)
+        first = builder.add(low, builder.index(depth))
+        carried = [builder.number(0, kind) for kind in self._carried_kinds()]
+
+        def alone(row: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
+            return self._one_by_one(row, low, high, values)
+
+        carried = builder.loop(low, first, alone, carried)
+        carried = builder.loop(first, high, lambda row, values: self._together(row, low, high, values), carried)
+        rest = builder.insert(arith.MaxSIOp(first, high))
+        builder.loop(rest, builder.add(high, builder.index(depth)), alone, carried)
+
+    # What is carried: for every stage but the last, the values that later stages need; whether the divisors of the row
+    # before the last stage have safe reciprocals, and these.
+
+    def _carried_kinds(self) -> list[str]:
+        kinds = [self.kinds[name] for stage in self.stages[:-1] for name in stage.needed]
+        return [*kinds, "bool", *(self.kinds[name] for name in self.divisors)]
+
+    def _unpacked(self, carried: Sequence[SSAValue]) -> tuple[list[dict[str, Value]], SSAValue]:
+        """Per stage the values that its row has so far, and the flag; the last stage also has its reciprocals."""
+        values = list(carried)
+        before: list[dict[str, Value]] = [{}]
+        for stage in self.stages[:-1]:
+            before.append({name: Value(values.pop(0), self.kinds[name]) for name in stage.needed})
+        safe = values.pop(0)
+        for name in self.divisors:
+            before[-1][reciprocal_of(name)] = Value(values.pop(0), self.kinds[name])
+        return before, safe
+
+    def _packed(self, passes: Sequence[Passes]) -> list[SSAValue]:
+        """The values to carry on, after the stages of `passes` (all but the last)."""
+        kept = [at.kept[name].ssa for at, stage in zip(passes, self.stages, strict=False) for name in stage.needed]
+        builder, last = self.builder, passes[-1]
+        safe = last.reciprocals(self.divisors) if self.divisors else builder.number(True, "bool")
+        return [*kept, safe, *(last.kept[reciprocal_of(name)].ssa for name in self.divisors)]
+
+    def _passes(self, row: SSAValue, kept: Mapping[str, Value], stored: Sequence[str]) -> Passes:
+        counters = {self.counter: row}
+        slots = self.scratch.slots
+        if slots > 1:
+            counters[self.scratch.slot] = self.builder.insert(arith.RemUIOp(row, self.builder.index(slots)))
+        point = Point({self.loop.axis: self.counter}, counters)
+        passes = Passes(self.builder, self.nest, self.schedule, self.memory, self.scratch, point)
+        passes.kept = dict(kept)
+        passes.stored = set(stored)
+        return passes
+
+    def _at_stages(self, row: SSAValue, before: Sequence[Mapping[str, Value]]) -> list[Passes]:
+        """The passes of all stages when the first is at `row`."""
+        filled: list[str] = []
+        found = []
+        for number, stage in enumerate(self.stages):
+            behind = self.builder.add(row, self.builder.index(-number)) if number else row
+            found.append(self._passes(behind, before[number], filled))
+            filled = [*filled, *stage.filled]
+        return found
+
+    # One sweep ----------------------------------------------------------------------------------------------------
+
+    def _together(self, row: SSAValue, low: SSAValue, high: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+        """All stages in one sweep, or one by one where the last cannot multiply by reciprocals."""
+        if not self.divisors:
+            return self._sweep(row, carried)
+        _, safe = self._unpacked(carried)
+        return self.builder.either(
+            safe, lambda: self._sweep(row, carried), lambda: self._one_by_one(row, low, high, carried)
+        )
+
+    def _sweep(self, row: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+        before, _ = self._unpacked(carried)
+        at = self._at_stages(row, before)
+        reductions = [passes.reduction(stage.node) for passes, stage in zip(at, self.stages[:-1], strict=False)]
+        write = at[-1].storing(self.finish)
+        lead = at[0]
+
+        def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], values: list[SSAValue]) -> list[SSAValue]:
+            inner = {axis: value for axis, value in emitter.loops.items() if axis not in lead.point.counters}
+
+            def there(passes: Passes) -> BodyEmitter:
+                loops = {**inner, **passes.point.counters}
+                return passes.emitter_at(where, loops, emitter.dims, emitter.extents, emitter.bounds)
+
+            totals = [
+                reduction.step(there(passes) if passes is not lead else emitter, where, [value])[0]
+                for passes, reduction, value in zip(at, reductions, values, strict=False)
+            ]
+            write(there(at[-1]), where, [])  # after the loads, which would wait for it where addresses look alike
+            return totals
+
+        totals = lead.sweep(step, [reduction.start for reduction in reductions])
+        for passes, stage, reduction, total in zip(at, self.stages, reductions, totals, strict=False):
+            passes.kept[stage.node.tensor.name] = reduction.finish(total)
+            for node in stage.after:
+                passes.run_node(node)
+        return self._packed(at[:-1])
+
+    def _one_by_one(self, row: SSAValue, low: SSAValue, high: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+        """Every stage whose row exists in a pass of its own, the last one first."""
+        builder = self.builder
+        before, _ = self._unpacked(carried)
+        at = self._at_stages(row, before)
+        kept = {}
+        for number in reversed(range(len(self.stages))):
+            row_here = at[number].point.counters[self.counter]
+            begun, ended = _compare(builder, "ge", row_here, low), _compare(builder, "ge", row_here, high)
+            running = builder.insert(arith.XOrIOp(ended, builder.number(True, "bool")))
+            exists = builder.insert(arith.AndIOp(begun, running))
+            kept[number] = self._alone(self.stages[number], at[number], exists)
+        for number in range(len(self.stages) - 1):
+            at[number].kept = kept[number]
+        return self._packed(at[:-1])
+
+    def _alone(self, stage: Stage, passes: Passes, exists: SSAValue) -> dict[str, Value]:
+        """One stage in a pass of its own where its row exists; the values that later stages need."""
+
+        def run() -> list[SSAValue]:
+            for node in (stage.node, *stage.after):
+                passes.run_node(node)
+            return [passes.kept[name].ssa for name in stage.needed]
+
+        if not stage.needed:
+            self.builder.branch(exists, lambda: _ignore(run()))
+            return {}
+        values = self.builder.either(
+            exists, run, lambda: [self.builder.number(0, self.kinds[name]) for name in stage.needed]
+        )
+        return {name: Value(value, self.kinds[name]) for name, value in zip(stage.needed, values, strict=True)}
+
+
+def _compare(builder: KernelBuilder, predicate: str, a: SSAValue, b: SSAValue) -> SSAValue:
+    return builder.insert(tile.CompareOp(predicate, a, b))
+
+
+def _ignore(values: list[SSAValue]) -> None:
+    assert not values
