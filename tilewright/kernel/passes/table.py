@@ -13,10 +13,12 @@ from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.verify import verify
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
     "cpu": (
+        RangesPass(),  # before canonicalise, which finishes what a decided condition leaves
         CanonicalisePass(),
         LicmPass(),
         CsePass(),  # after licm: what two loops computed alike is now in one block
