@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import bench, cache, calibrate, compile, demo, doctor, explain, machines, opt, run
+from tilewright.cli import bench, cache, calibrate, compile, demo, doctor, explain, machines, opt, reproduce, run
 from tilewright.cli.console import guarded
 
 HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
@@ -22,6 +22,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),
     ("opt", opt.opt, opt.EPILOG),
+    ("reproduce", reproduce.reproduce, reproduce.EPILOG),
     ("cache", cache.cache, cache.EPILOG),
 )
 

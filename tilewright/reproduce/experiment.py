@@ -1,0 +1,74 @@
+"""What an experiment hands to those who show it: tables of cells, and reported claims beside what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from tilewright.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; `columns` maps headings to "left" or "right", a note stands below."""
+
+    title: str
+    columns: Mapping[str, str]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A reported result beside ours; `ok` by the acceptance that is stated for it."""
+
+    name: str
+    claim: str
+    reported: str
+    found: str
+    ok: bool
+
+
+class Report(Protocol):
+    """The outcome of an experiment."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]: ...
+
+    @property
+    def claims(self) -> tuple[Claim, ...]: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment by name: the module with its function `report`, what it shows, and how long it takes."""
+
+    name: str
+    module: str
+    title: str
+    duration: str
+
+    def run(self) -> Report:
+        function: Callable[[], Report] = import_module(self.module).report
+        return function()
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "amos-mappings", "tilewright.reproduce.amos.mappings",
+        "how many mappings operators, layers and networks have: Tables 5.1, 5.3, 5.4, claims E1 to E4", "10 s",
+    ),
+)  # fmt: skip
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name; raises InvalidArgument for another."""
+    for each in EXPERIMENTS:
+        if each.name == name:
+            return each
+    names = ", ".join(each.name for each in EXPERIMENTS)
+    raise InvalidArgument(f"there is no experiment {name!r}", where="reproduce", help=f"one of {names}")

@@ -1,0 +1,134 @@
+"""Tables 5.1, 5.3 and 5.4 anew: the golden counts, and the command that prints them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.errors import InvalidArgument
+from tilewright.instruction.model import mapping_seconds
+from tilewright.instruction.registry import standard
+from tilewright.reproduce.amos import machines
+from tilewright.reproduce.amos.layers import CHOSEN, LOGS, convolution, place, short
+from tilewright.reproduce.amos.mappings import MAPPINGS, WMMA, Report, mapped, report
+from tilewright.reproduce.amos.networks import NETWORKS, bert, mobilenet
+from tilewright.reproduce.amos.operators import resnet18
+from tilewright.reproduce.experiment import EXPERIMENTS, find
+
+RECORD = standard().find(WMMA)
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    return report()
+
+
+def test_every_claim_is_met(found: Report) -> None:
+    assert [claim.name for claim in found.claims] == ["spec3-E1", "spec3-E2", "spec3-E3", "spec3-E4"]
+    assert [claim.name for claim in found.claims if not claim.ok] == []
+
+
+def test_spec3_g2_g4_in_the_report(found: Report) -> None:
+    assert [row.mappings for row in found.operators] == list(MAPPINGS.values())
+    assert [row.signature for row in found.operators] == [1, 1, 9, 49, 225, 49, 49, 49, 21, 147, 21, 1, 1, 1, 1]
+
+
+def test_spec3_g23(found: Report) -> None:
+    assert [row.calls for row in found.layers] == [
+        501760, 451584, 50176, 225792, 25088, 451584, 225792, 25088, 479232, 225792, 25088, 451584,
+    ]  # fmt: skip
+    assert [row.utilisation for row in found.layers] == [0.9187, 1, 1, 1, 1, 1, 1, 1, 0.9423, 1, 1, 1]
+    assert found.layers[9].fused == (784, 512, 2304)
+    assert all(row.valid for row in found.layers)
+
+
+def test_spec3_g46(found: Report) -> None:
+    assert {row.network: row.mapped for row in found.networks} == {
+        "ShuffleNet": 50, "ResNet-50": 54, "MobileNet": 29, "BERT": 84, "MI-LSTM": 9,
+    }  # fmt: skip
+    assert {row.network: row.standard for row in found.networks} == {
+        "ShuffleNet": 50, "ResNet-50": 54, "MobileNet": 28, "BERT": 96, "MI-LSTM": 9,
+    }  # fmt: skip
+
+
+def test_spec3_g46_of_one_layer_of_bert() -> None:
+    """The attention scores divide within the sum: without hoisting they are no product."""
+    graph = bert(True, layers=1, length=32)
+    assert len(mapped(graph, RECORD, clean=False)) == 7
+    assert len(mapped(graph, RECORD)) == 8
+    assert len(mapped(bert(False, layers=1, length=32), RECORD, clean=False)) == 8
+
+
+def test_what_is_no_product_is_not_mapped() -> None:
+    names = {node.name.partition(".")[0] for node in mapped(mobilenet(), RECORD)}
+    assert names == {"conv", "dense"}
+
+
+def test_spec3_g47(found: Report) -> None:
+    assert found.kinds == 8
+    assert found.to_json()["kinds_in_table_5_4"] == 8
+
+
+def test_the_published_mappings_are_written_as_they_print() -> None:
+    for chosen in CHOSEN:
+        whole = place(chosen.configuration, chosen.mapping, RECORD)
+        assert short(whole.mapping) == chosen.mapping
+
+
+def test_logs_name_mappings_of_the_layers() -> None:
+    assert [log.mappings for log in LOGS] == [18, 20, 20, 20, 20, 20, 20, 20, 20, 8, 8, 8]
+    for log, configuration in zip(LOGS, resnet18(1), strict=True):
+        assert place(configuration, log.best, RECORD).calls > 0
+        assert convolution(configuration).output.shape[0] == 1
+
+
+def test_networks_state_the_published_numbers() -> None:
+    assert [(n.operators, n.xla, n.mapped) for n in NETWORKS] == [
+        (70, 6, 50), (71, 15, 54), (30, 7, 29), (204, 42, 84), (11, 0, 9),
+    ]  # fmt: skip
+
+
+def test_the_machine_of_the_amos_code() -> None:
+    """Mappings of C9 in its order: the fewer calls and bytes, the sooner; a wmma takes 64 cycles on a sub-core."""
+    whole = place(resnet18(16)[9], "(npq|k|crs)", RECORD)
+    narrow = place(resnet18(16)[9], "(q|k|s)", RECORD)
+    assert mapping_seconds(whole, machines.V100) < mapping_seconds(narrow, machines.V100)
+    assert machines.V100.units_per_core == 4
+
+
+def test_the_report_is_json_and_tables(found: Report) -> None:
+    stored = json.loads(json.dumps(found.to_json()))
+    assert {"table_5_1", "table_5_3", "table_5_4", "claims"} <= set(stored)
+    for table in found.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_the_command_lists_and_refuses() -> None:
+    from tilewright.cli.main import app
+
+    runner = CliRunner()
+    listed = runner.invoke(app, ["reproduce", "--json"])
+    assert [each["name"] for each in json.loads(listed.stdout)] == [each.name for each in EXPERIMENTS]
+    assert "amos-mappings" in runner.invoke(app, ["reproduce"]).stdout
+    assert runner.invoke(app, ["reproduce", "nonsuch"]).exit_code == 2
+    with pytest.raises(InvalidArgument, match="there is no experiment"):
+        find("nonsuch")
+
+
+def test_the_command_prints_tables_and_claims(found: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.cli.main import app
+    from tilewright.reproduce.amos import mappings
+
+    monkeypatch.setattr(mappings, "report", lambda: found)
+    done = CliRunner().invoke(app, ["reproduce", "amos-mappings"])
+    assert done.exit_code == 0, done.stdout
+    assert "Table 5.4" in done.stdout
+    assert "spec3-E3" in done.stdout
+    assert json.loads(CliRunner().invoke(app, ["reproduce", "amos-mappings", "--json"]).stdout) == json.loads(
+        json.dumps(found.to_json())
+    )
+    one = found.__class__(found.operators[1:], found.exhaustive, found.accelerators, found.layers, found.networks)
+    monkeypatch.setattr(mappings, "report", lambda: one)
+    assert CliRunner().invoke(app, ["reproduce", "amos-mappings"]).exit_code == 1
