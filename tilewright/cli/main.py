@@ -6,7 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import bench, cache, calibrate, compile, demo, doctor, explain, machines, opt, reproduce, run
+from tilewright.cli import (
+    bench,
+    cache,
+    calibrate,
+    compile,
+    demo,
+    doctor,
+    explain,
+    machines,
+    opt,
+    reproduce,
+    run,
+    schedule_mma,
+    validate,
+)
 from tilewright.cli.console import guarded
 
 HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
@@ -19,6 +33,8 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("bench", bench.bench, bench.EPILOG),
     ("explain", explain.explain, explain.EPILOG),
     ("machines", machines.machines, machines.EPILOG),
+    ("schedule-mma", schedule_mma.schedule_mma, schedule_mma.EPILOG),
+    ("validate", validate.validate, validate.EPILOG),
     ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),
     ("opt", opt.opt, opt.EPILOG),

@@ -157,6 +157,22 @@ class Cpu(Machine):
         return self
 
 
+class MatrixSchedules(_Facts):
+    """What the deduction of matrix schedules (`instruction.mma`) does differently on one architecture.
+
+    `vector_distribution`: tiles are distributed to lanes by layout before packing is tried. `reduction_rows`: a block
+    that reduces one row of a matrix-vector product may take several. `size_class_seeds` replaces the built-in seeds
+    of the size classes: by operation and class (subgroups, tiles along M and N, tiles along K, bits along K).
+    """
+
+    vector_distribution: Flag = False
+    reduction_rows: Flag = False
+    size_class_seeds: dict[
+        Literal["matmul", "convolution"],
+        dict[Literal["small", "medium", "large"], tuple[Count, Count, Count, Count]],
+    ] = {}  # noqa: RUF012: pydantic copies it
+
+
 class Gpu(Machine):
     """A GPU. A multiprocessor is what runs a block: NVIDIA's SM, AMD's work-group processor or compute unit.
 
@@ -186,6 +202,7 @@ class Gpu(Machine):
     shared_bytes_per_cycle: Rate
     load_bits: Count
     fma_per_cycle: dict[Word, Rate]
+    matrix_schedules: MatrixSchedules = MatrixSchedules()
     features: NameSet = frozenset()
     caches: Annotated[tuple[Cache, ...], Field(min_length=1)]
     dram: Dram

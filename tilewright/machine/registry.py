@@ -29,8 +29,8 @@ def resolve(name_or_path: str | Path) -> Machine:
     """The machine of that name, or described by that YAML file.
 
     A file may start from another machine with `extends: NAME` (or a path relative to the file) and state only what
-    differs: nested mappings are merged, lists replace, and `features` and `intrinsics` also take
-    `{add: [...], remove: [...]}`. Raises InvalidMachine naming file, line, field, value and what would be legal.
+    differs: nested mappings are merged (null takes an entry away), lists replace, and `features` and `intrinsics` also
+    take `{add: [...], remove: [...]}`. Raises InvalidMachine naming file, line, field, value and what would be legal.
     """
     text = str(name_or_path)
     if not _is_path(name_or_path):
@@ -115,6 +115,8 @@ def _merged(base: dict[str, Any], over: dict[str, Any], document: Document, plac
         old = merged.get(key)
         if not place and key in EXTENSIBLE_LISTS and isinstance(value, dict):
             merged[key] = _edited_list(old or [], value, document, here)
+        elif value is None:
+            merged.pop(key, None)
         elif isinstance(value, dict) and isinstance(old, dict):
             merged[key] = _merged(old, value, document, here)
         else:

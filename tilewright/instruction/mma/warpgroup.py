@@ -1,0 +1,95 @@
+"""Products by groups of four subgroups, fed by producer threads through a ring of buffers in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.instruction.mma.config import KernelConfig, kernel_config
+from tilewright.instruction.mma.eligibility import eligible
+from tilewright.instruction.mma.fitting import shrink
+from tilewright.instruction.mma.initial import initial_schedule
+from tilewright.instruction.mma.policy import CACHE_LINE_BITS, Policy, ScheduleSeeds
+from tilewright.instruction.mma.problem import MmaProblem, bits
+from tilewright.instruction.mma.reasons import Reason
+from tilewright.instruction.mma.schedule import MmaSchedule
+from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
+from tilewright.instruction.mma.trace import Trace
+from tilewright.instruction.mma.validity import evaluate
+
+STAGES = 4  # buffers of the ring, unless the caller says otherwise
+FEWEST_STAGES = 2  # below which copies no longer overlap the products
+PRODUCER_THREADS = 128
+
+
+@dataclass(frozen=True)
+class WarpgroupSchedule:
+    """A schedule of warpgroups, the buffers it keeps, and the flags under which it was checked."""
+
+    schedule: MmaSchedule
+    policy: Policy
+
+
+def warpgroup_seeds(problem: MmaProblem) -> ScheduleSeeds:
+    """Two warpgroups with one tile each; a slice is one 128-byte row of the swizzle deep."""
+    return ScheduleSeeds(2, 1, 4, CACHE_LINE_BITS // bits(problem.a))
+
+
+def schedule_warpgroups(
+    problem: MmaProblem,
+    intrinsics: list[MmaIntrinsic],
+    seeds: ScheduleSeeds,
+    policy: Policy,
+    target: MmaTarget,
+    trace: Trace,
+) -> WarpgroupSchedule | Reason:
+    """The widest eligible intrinsic that fits; `policy.stages` buffers at first.
+
+    What does not fit gives up buffers down to 2, then takes the next smaller n, then shrinks as any schedule does. The
+    epilogue reuses the ring, so accumulators take no room of their own.
+    """
+    usable = []
+    for index, each in enumerate(intrinsics, 1):
+        trace.add("intrinsic.try", index, len(intrinsics), each.name, each.shape, each.types)
+        if _eligible(problem, each, policy, trace):
+            usable.append(each)
+    if not usable:
+        return Reason.NO_ELIGIBLE_INTRINSIC
+    steps, stages = 0, policy.stages
+    schedule = initial_schedule(problem, usable[0], seeds, policy, trace)
+    for x, smaller in zip(usable, [*usable[1:], None], strict=True):
+        trace.add("intrinsic.take", x.name)
+        while True:
+            if _valid(problem, schedule, replace(policy, stages=stages), target, trace):
+                trace.add("fit.done", steps)
+                return WarpgroupSchedule(schedule, replace(policy, stages=stages))
+            if stages <= FEWEST_STAGES:
+                break
+            steps, stages = steps + 1, stages - 1
+            trace.add("fit.step", steps, "stages", 0, stages + 1, stages)
+        if smaller is not None:
+            steps += 1
+            trace.add("fit.step", steps, "n", 0, x.n, smaller.n)
+            schedule = initial_schedule(problem, smaller, seeds, policy, trace)
+    policy = replace(policy, stages=stages)
+    fitted = shrink(schedule, lambda candidate: _valid(problem, candidate, policy, target, trace), trace)
+    return Reason.DOES_NOT_FIT if fitted is None else WarpgroupSchedule(fitted, policy)
+
+
+def warpgroup_config(problem: MmaProblem, found: WarpgroupSchedule) -> KernelConfig:
+    """The configuration, with the producer threads in the workgroup."""
+    config = kernel_config(problem, found.schedule, "TF")
+    threads = found.schedule.threads + PRODUCER_THREADS
+    return replace(config, workgroup_size=(threads, 1, 1), stages=found.policy.stages,
+                   producer_threads=PRODUCER_THREADS)  # fmt: skip
+
+
+def _eligible(problem: MmaProblem, x: MmaIntrinsic, policy: Policy, trace: Trace) -> bool:
+    reason = eligible(problem, x, policy, trace)
+    if reason is not None:
+        trace.add("intrinsic.skip", x.name, reason)
+    return reason is None
+
+
+def _valid(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace) -> bool:
+    aligned, distributable, _, fits = evaluate(problem, schedule, policy, target, trace)
+    return aligned and distributable and fits
