@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from math import isfinite
 from typing import NoReturn
 
 import numpy as np
 
-from tilewright.errors import InvalidExpression, InvalidIntrinsic
+from tilewright.errors import InvalidIntrinsic
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read
+from tilewright.expr.text import print_expr
 from tilewright.instruction.elements import KNOWN, Array, is_float
 from tilewright.instruction.execute import COMBINES, FUNCTIONS
 from tilewright.instruction.formula import formula
@@ -36,8 +38,6 @@ def check(record: Intrinsic) -> None:
         for operand in record.operands:
             _check_layout(record, operand)
         _check_memory(record)
-    except InvalidExpression as error:
-        raise InvalidIntrinsic(error.message, where=error.where or record.name, help=error.help) from error
     except InvalidIntrinsic as error:
         if error.where:
             raise
@@ -123,7 +123,7 @@ def _check_body(record: Intrinsic) -> None:
 
 def _loop(index: Expr) -> str:
     if not isinstance(index, Axis):
-        _refuse(f"compute has the index {index}", "every index is one loop")
+        _refuse(f"compute has the index {print_expr(index)}", "every index is one loop")
     return index.name
 
 
@@ -171,8 +171,8 @@ def _check_pad(record: Intrinsic) -> None:
     """A call on padding alone leaves the destination as it is."""
     integer, pad = not is_float(record.destination.dtype), record.pad_identity
     wide = np.int64 if integer else np.float64
-    if integer and pad != int(pad) if isfinite(pad) else integer:
-        _refuse(f"pad_identity {pad} is no integer")
+    if integer and not (isfinite(pad) and pad == int(pad) and abs(pad) < 1 << 62):
+        _refuse(f"pad_identity {pad} is no integer of 63 bits")
     values = np.array([0, 1, -1, 3], wide)
     value = _on_padding(record.body.value, np.array(pad, wide))
     with np.errstate(invalid="ignore"):
@@ -200,34 +200,42 @@ def _check_layout(record: Intrinsic, operand: Operand) -> None:
 
 
 def _check_fragment(record: Intrinsic, operand: Operand, fragment: Fragment) -> None:
-    """Coverage: every element is held; bijectivity, unless replicated: by one (lane, e)."""
-    role, shape = operand.role, record.shape(operand)
-    if len(fragment.indices) != len(shape):
-        _refuse(f"the fragment of {role} has {len(fragment.indices)} indices for {len(shape)} loops")
-    if fragment.lanes != GROUP_LANES[record.group]:
-        _refuse(f"the fragment of {role} has {fragment.lanes} lanes, a {record.group} has {GROUP_LANES[record.group]}")
+    role, lanes = operand.role, GROUP_LANES[record.group]
+    if len(fragment.indices) != len(operand.loops):
+        _refuse(f"the fragment of {role} has {len(fragment.indices)} indices for {len(operand.loops)} loops")
+    if fragment.lanes != lanes:
+        _refuse(f"the fragment of {role} has {fragment.lanes} lanes, a {record.group} has {lanes}")
+    fault = _fault(fragment, operand.loops, record.shape(operand))
+    if fault:
+        _refuse(f"the fragment of {role} {fault}",
+                "say `replicated` if lanes hold copies on purpose" if "twice" in fault else "")  # fmt: skip
+
+
+@cache
+def _fault(fragment: Fragment, loops: tuple[str, ...], shape: tuple[int, ...]) -> str:
+    """What contradicts coverage (every element is held) or bijectivity (by one lane and e, unless replicated)."""
     indices = places(fragment)
-    for loop, text, index, extent in zip(operand.loops, fragment.indices, indices, shape, strict=True):
+    for loop, text, index, extent in zip(loops, fragment.indices, indices, shape, strict=True):
         outside = (index < 0) | (index >= extent)
         if outside.any():
             lane, e = (int(number) for number in np.argwhere(outside)[0])
-            _refuse(f"the fragment of {role} leaves the box: lane {lane}, e {e} holds {loop} = {index[lane, e]}, "
-                    f"its extent is {extent} ({text})")  # fmt: skip
+            return (
+                f"leaves the box: lane {lane}, e {e} holds {loop} = {index[lane, e]}, its extent is {extent} ({text})"
+            )
+    if not shape:
+        return "" if fragment.lanes * fragment.elements == 1 or fragment.replicated else "holds a scalar twice"
     flat = np.ravel_multi_index(indices, shape).ravel()
     holders = np.bincount(flat, minlength=int(np.prod(shape)))
     if not holders.all():
-        element = _element(operand, shape, int(np.argmin(holders)))
-        _refuse(f"the fragment of {role} does not cover it: no lane holds {element}")
+        return f"does not cover it: no lane holds {_element(loops, shape, int(np.argmin(holders)))}"
     if holders.max() > 1 and not fragment.replicated:
         place = int(np.argmax(holders > 1))
         first, second = (divmod(int(at), fragment.elements) for at in np.flatnonzero(flat == place)[:2])
-        _refuse(
-            f"the fragment of {role} holds {_element(operand, shape, place)} twice: "
-            f"lane {first[0]}, e {first[1]} and lane {second[0]}, e {second[1]}",
-            "say `replicated` if lanes hold copies on purpose",
+        return (
+            f"holds {_element(loops, shape, place)} twice: lane {first[0]}, e {first[1]} and lane {second[0]}, "
+            f"e {second[1]}"
         )
-    if holders.max() == 1 and fragment.replicated:
-        _refuse(f"the fragment of {role} says replicated, and holds every element once")
+    return "says replicated, and holds every element once" if holders.max() == 1 and fragment.replicated else ""
 
 
 def _check_offsets(record: Intrinsic, operand: Operand, text: str) -> None:
@@ -241,18 +249,18 @@ def _check_offsets(record: Intrinsic, operand: Operand, text: str) -> None:
     outside = (offsets < 0) | (offsets >= offsets.size)
     if outside.any():
         at = int(np.argmax(outside))
-        _refuse(f"the layout of {operand.role} puts {_element(operand, shape, at)} at {offsets[at]}, "
+        _refuse(f"the layout of {operand.role} puts {_element(operand.loops, shape, at)} at {offsets[at]}, "
                 f"outside of its {offsets.size} elements ({text})")  # fmt: skip
     order = np.argsort(offsets, kind="stable")
     same = np.flatnonzero(np.diff(offsets[order]) == 0)
     if same.size:
-        first, second = (_element(operand, shape, int(order[same[0] + step])) for step in (0, 1))
+        first, second = (_element(operand.loops, shape, int(order[same[0] + step])) for step in (0, 1))
         _refuse(f"the layout of {operand.role} puts {first} and {second} at {offsets[order[same[0]]]} ({text})")
 
 
-def _element(operand: Operand, shape: tuple[int, ...], flat: int) -> str:
+def _element(loops: tuple[str, ...], shape: tuple[int, ...], flat: int) -> str:
     at = np.unravel_index(flat, shape) if shape else ()
-    return _written(operand.role, tuple(f"{loop}={int(i)}" for loop, i in zip(operand.loops, at, strict=True)))
+    return f"[{', '.join(f'{loop}={int(index)}' for loop, index in zip(loops, at, strict=True))}]"
 
 
 def _check_memory(record: Intrinsic) -> None:

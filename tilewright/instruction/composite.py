@@ -102,10 +102,10 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str,
 def cube_tile(
     l0a_bytes: int, l0b_bytes: int, l0c_bytes: int, *, square: bool = False, powers: bool = False
 ) -> tuple[int, int, int]:
-    """(M1, N1, K1): 16 x 16 tiles of a cube unit's f16 product whose operands fit, with most arithmetic per element.
+    """(M1, N1, K1): the 16 x 16 tiles of a cube unit's f16 product that fit and do most arithmetic per element.
 
-    Accumulators have 4 bytes, inputs 2: ``4*M1*N1*256 <= L0C``, ``2*M1*K1*256 <= L0A``, ``2*K1*N1*256 <= L0B``. `square`
-    asks for M1 = N1, `powers` for powers of two. Of equals the squarest, then the one with the smaller M1.
+    Accumulators have 4 bytes, inputs 2: ``4*M1*N1*256 <= L0C``, ``2*M1*K1*256 <= L0A``, ``2*K1*N1*256 <= L0B``.
+    `square` asks for M1 = N1, `powers` for powers of two. Of equals the squarest, then the one with the smaller M1.
     """
     most = l0c_bytes // 1024
     sizes = [size for size in range(1, most + 1) if not powers or size & (size - 1) == 0]
@@ -116,7 +116,8 @@ def cube_tile(
         if m * n <= most and (m == n or not square) and m * 512 <= l0a_bytes and n * 512 <= l0b_bytes
     ]
     if not fitting:
-        raise InvalidArgument(f"no tile fits into {l0a_bytes}, {l0b_bytes} and {l0c_bytes} bytes", help="512, 512, 1024")
+        message = f"no tile fits into {l0a_bytes}, {l0b_bytes} and {l0c_bytes} bytes"
+        raise InvalidArgument(message, help="at least 512, 512 and 1024")
     m, n = max(fitting, key=lambda pair: (cube_intensity(*pair), -abs(pair[0] - pair[1]), -pair[0]))
     return m, n, min(l0a_bytes // (512 * m), l0b_bytes // (512 * n))
 

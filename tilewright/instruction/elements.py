@@ -55,4 +55,5 @@ def widen(values: Array, dtype: str, *, integer: bool) -> Array:
     """Elements as i64 or f64, exactly; tf32 loses the mantissa bits that arithmetic does not read."""
     if dtype == "tf32":
         values = (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    return values.astype(np.int64 if integer else np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return values.astype(np.int64 if integer else np.float64)

@@ -78,9 +78,7 @@ def _points(record: Intrinsic, factors: list[Array]) -> Iterator[Factors]:
     loops = [[loop for loop in operand.loops if loop in reduction] for operand in record.sources]
     for point in np.ndindex(*(record.extents[loop] for loop in reduction)):
         at = dict(zip(reduction, point, strict=True))
-        yield tuple(
-            factor[(..., *(at[loop] for loop in mine))] for factor, mine in zip(factors, loops, strict=True)
-        )
+        yield tuple(factor[(..., *(at[loop] for loop in mine))] for factor, mine in zip(factors, loops, strict=True))
 
 
 def _evaluate(expr: Expr, at: Factors, places: dict[str, int]) -> Array:

@@ -55,7 +55,7 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
     if isinstance(node, ast.Name):
         names.add(node.id)
         return
-    if isinstance(node, ast.Constant) and type(node.value) is int and node.value < _LARGEST:
+    if isinstance(node, ast.Constant) and type(node.value) is int and int(node.value) < _LARGEST:
         return
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         _check(node.operand, text, names)
@@ -64,7 +64,7 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
         _check(node.left, text, names)
         _check(node.right, text, names)
         divides = isinstance(node.op, ast.FloorDiv | ast.Mod)
-        if not divides or (isinstance(node.right, ast.Constant) and node.right.value > 0):
+        if not divides or (isinstance(node.right, ast.Constant) and node.right.value != 0):
             return
     raise InvalidIntrinsic(f"{ast.unparse(node)!r} has no place in a formula: {text!r}", help=_HELP)
 

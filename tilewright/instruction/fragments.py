@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,8 @@ def fragment_of(record: Intrinsic, role: str) -> tuple[Operand, Fragment]:
 
 def to_registers(fragment: Fragment, box: Array) -> Array:
     """Registers (..., lanes, elements) that hold a box (..., loops of the operand)."""
-    return np.asarray(box[(..., *places(fragment))])
+    where: Any = (..., *places(fragment))
+    return np.asarray(box[where])
 
 
 def from_registers(fragment: Fragment, registers: Array, shape: tuple[int, ...]) -> Array:
@@ -56,7 +58,8 @@ def from_registers(fragment: Fragment, registers: Array, shape: tuple[int, ...])
     Raises InvalidArgument where lanes that hold the same element differ: hardware reads any of them.
     """
     box = np.zeros((*registers.shape[:-2], *shape), registers.dtype)
-    box[(..., *places(fragment))] = registers
+    where: Any = (..., *places(fragment))
+    box[where] = registers
     if fragment.replicated:
         differs = to_registers(fragment, box).view(np.uint8) != np.ascontiguousarray(registers).view(np.uint8)
         if differs.any():

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Literal
 
-from tilewright.errors import InvalidIntrinsic
+from tilewright.errors import CompileError, InvalidIntrinsic
 from tilewright.expr.core import Axis, Expr, Read
 from tilewright.expr.dtypes import DType
 from tilewright.expr.text import parse_compute
@@ -188,7 +188,11 @@ class Intrinsic:
     @cached_property
     def body(self) -> Body:
         """`compute`, parsed. Raises InvalidIntrinsic where it is not index notation over the loops of `extents`."""
-        return _parse_body(self)
+        carrier = "f64" if any(is_float(operand.dtype) for operand in self.operands) else "i64"
+        try:
+            return _parse_body(self.compute, tuple(self.extents.items()), carrier)
+        except CompileError as error:
+            raise InvalidIntrinsic(f"compute: {error.message}", where=self.name, help=error.help) from error
 
     def operand(self, role: str) -> Operand:
         """The operand with this role; raises InvalidIntrinsic if there is none."""
@@ -212,23 +216,21 @@ _STATEMENT = re.compile(r"\s*(\w+)\s*\[([\w\s,]*)\]\s*(\+=|max=|min=)(.*)", re.D
 _COMBINES: Mapping[str, Combine] = {"+=": "sum", "max=": "max", "min=": "min"}
 
 
-def _parse_body(record: Intrinsic) -> Body:
-    found = _STATEMENT.fullmatch(record.compute)
+@cache
+def _parse_body(compute: str, extents: tuple[tuple[str, int], ...], carrier: str) -> Body:
+    found = _STATEMENT.fullmatch(compute)
     if found is None:
         raise InvalidIntrinsic(
-            f"compute is not a statement: {record.compute!r}",
-            where=record.name,
+            f"compute is not a statement: {compute!r}",
             help="write it as Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]; +=, max= and min= combine",
         )
     destination, spatial, sign, value = found.groups()
-    carrier = "f64" if any(is_float(operand.dtype) for operand in record.operands) else "i64"
     indices = [name.strip() for name in spatial.split(",") if name.strip()]
-    reduces = any(name not in indices for name in record.extents)
-    text = f"{destination}[{spatial}] {sign if reduces else '='} {value}"
-    compute = parse_compute(text, dict(record.extents), carrier, where=f"{record.name}, compute")
+    reduces = any(name not in indices for name, _ in extents)
+    parsed = parse_compute(f"{destination}[{spatial}] {sign if reduces else '='} {value}", dict(extents), carrier)
     reads: list[Read] = []
-    _collect(compute.body, reads)
-    return Body(_COMBINES[sign], compute.body, tuple(reads), compute.loops, destination)
+    _collect(parsed.body, reads)
+    return Body(_COMBINES[sign], parsed.body, tuple(reads), parsed.loops, destination)
 
 
 def _collect(expr: Expr, reads: list[Read]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -25,18 +26,22 @@ class Registry:
 
     def __init__(self, records: Iterable[Intrinsic] = ()) -> None:
         """Raises InvalidIntrinsic for a contradictory record, and for a name that two records have."""
-        self.records = tuple(records)
-        for record in self.records:
+        self._records = tuple(records)
+        for record in self._records:
             check(record)
-        self._by_name = _names(self.records)
+        self._by_name = _names(self._records)
 
     @classmethod
     def _checked(cls, records: Iterable[Intrinsic]) -> Registry:
         """A registry of records that were checked before."""
         registry = cls()
-        registry.records = tuple(records)
-        registry._by_name = _names(registry.records)
+        registry._records = tuple(records)
+        registry._by_name = _names(registry._records)
         return registry
+
+    @property
+    def records(self) -> tuple[Intrinsic, ...]:
+        return self._records
 
     def find(self, name: str) -> Intrinsic:
         """The record with this name or alias; raises InvalidIntrinsic with the nearest names."""
@@ -56,12 +61,12 @@ class Registry:
         gone = {self.find(name).name for name in names}
         return Registry._checked(record for record in self.records if record.name not in gone)
 
-    def select(self, target: str | None = None, features: Collection[str] | None = None) -> Registry:
+    def select(self, target: str | None = None, features: AbstractSet[str] | None = None) -> Registry:
         """The records of a target, and those whose features are all among `features`; None: any."""
         return Registry._checked(
             record
             for record in self.records
-            if (target is None or record.target == target) and (features is None or set(record.features) <= set(features))
+            if (target is None or record.target == target) and (features is None or features >= set(record.features))
         )
 
     @property
@@ -94,7 +99,7 @@ def standard() -> Registry:
     """The catalogue: the `INTRINSICS` of every module of the target packages here, and the portable ones, last.
 
     A package of this room with a `PREFERENCE` holds records of a target; a new file in it is found, without a line
-    elsewhere. The package's tests check every record, so that a command need not.
+    elsewhere.
     """
     packages = [
         import_module(f"{instruction.__name__}.{module.name}")
@@ -107,4 +112,4 @@ def standard() -> Registry:
         for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
             if not module.ispkg:
                 records += getattr(import_module(f"{package.__name__}.{module.name}"), "INTRINSICS", ())
-    return Registry._checked([*records, *portable.INTRINSICS])
+    return Registry([*records, *portable.INTRINSICS])

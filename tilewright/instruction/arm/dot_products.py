@@ -65,7 +65,8 @@ def arm_dot(length: int) -> Intrinsic:
 
 
 _NEON = "llvm.aarch64.neon"
-_SDOT = dot("sdot", "i8", "i8", "i32", "dotprod", llvm=f"{_NEON}.sdot.v4i32.v16i8", aliases=("sdot", "sdot_4x4_s8s8_s32"))
+_SDOT = dot("sdot", "i8", "i8", "i32", "dotprod", llvm=f"{_NEON}.sdot.v4i32.v16i8",
+            aliases=("sdot", "sdot_4x4_s8s8_s32"))  # fmt: skip
 _FMA = tuple(
     multiply_add(128 // bits, c, c, c, family="fmla", target=ARM, features=("neon",), fused=True)
     for bits, c in ((32, "f32"), (64, "f64"))

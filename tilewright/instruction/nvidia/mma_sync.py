@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tilewright.instruction.elements import bits
+from tilewright.instruction.elements import bits, tag
 from tilewright.instruction.intrinsic import Cost, Fragment, Intrinsic, Limits, Movement
 from tilewright.instruction.shapes import matrix, saturating, types_of
 
@@ -117,7 +117,7 @@ _F8 = tuple(
 )  # fmt: skip
 _INTEGERS = tuple(
     mma(shape, (a, b, "i32"), feature,
-        _nvvm("m{}n{}k{}".format(*shape), {"i8": "s8", "u8": "u8"}[a] + ("" if a == b else f".{'s8' if b == 'i8' else 'u8'}")),
+        _nvvm("m{}n{}k{}".format(*shape), tag(a) if a == b else f"{tag(a)}.{tag(b)}"),
         (alias,) if a == b == "i8" and alias else (), cycles)
     for shape, feature, alias, cycles in (
         ((16, 8, 32), "sm_80", "MMA_SYNC_I32_16x8x32_I8", 8.0),

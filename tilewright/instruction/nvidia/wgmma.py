@@ -54,8 +54,8 @@ def wgmma(n: int, dtypes: tuple[str, str, str], aliases: tuple[str, ...] = ()) -
     registers = n // 2 * bits(c) // 32 + fragment.elements * bits(a) // 32
     return matrix(
         f"wgmma_m64n{n}k{k}_{types_of(a, b, c)}", CUDA, (64, n, k), dtypes, (fragment, "descriptor", result),
-        group="warpgroup128", features=("sm_90a",), scopes=("reg", "use", "reg"), cost=Cost(n / 2, 128.0), source=SOURCE,
-        memory=_memory(a), limits=Limits(registers=registers), aliases=aliases,
+        group="warpgroup128", features=("sm_90a",), scopes=("reg", "use", "reg"), cost=Cost(n / 2, 128.0),
+        source=SOURCE, memory=_memory(a), limits=Limits(registers=registers), aliases=aliases,
     )  # fmt: skip
 
 

@@ -34,8 +34,18 @@ def _memory(dtypes: tuple[str, str, str]) -> tuple[Movement, ...]:
     return tuple(found)
 
 
-def wmma(shape: tuple[int, int, int], dtypes: tuple[str, str, str], feature: str, cycles: float, registers: int,
-         llvm: str = "", *, compute: str = MATRIX, suffix: str = "", aliases: tuple[str, ...] = ()) -> Intrinsic:  # fmt: skip
+def wmma(
+    shape: tuple[int, int, int],
+    dtypes: tuple[str, str, str],
+    feature: str,
+    cycles: float,
+    registers: int,
+    llvm: str = "",
+    *,
+    compute: str = MATRIX,
+    suffix: str = "",
+    aliases: tuple[str, ...] = (),
+) -> Intrinsic:
     """A record of this family; `registers` of a lane hold the three fragments."""
     m, n, k = shape
     return matrix(

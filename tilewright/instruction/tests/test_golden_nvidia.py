@@ -109,5 +109,5 @@ def test_a_swizzle_is_an_involution_without_bank_conflicts(span: int) -> None:
 
 def test_the_bits_of_a_descriptor() -> None:
     found = Descriptor(start=0x400, leading=16, stride=1024, swizzle_bytes=128, base_offset=3).encode()
-    assert found & 0x3FFF == 0x40 and found >> 16 & 0x3FFF == 1 and found >> 32 & 0x3FFF == 64
-    assert found >> 49 & 7 == 3 and found >> 62 == 1
+    assert [found & 0x3FFF, found >> 16 & 0x3FFF, found >> 32 & 0x3FFF] == [0x40, 1, 64]
+    assert [found >> 49 & 7, found >> 62] == [3, 1]

@@ -26,7 +26,8 @@ def test_spec3_g43() -> None:
     def offset(order: str, role: str, row: int, column: int) -> int:
         operand = mad(2, 2, 3, order=order).operand(role)  # M 32, N 32, K 48
         digits = (row // 16, column // 16, row % 16, column % 16)
-        at = dict(zip(operand.loops, digits if role != "B" else (digits[0], digits[1], digits[3], digits[2]), strict=True))
+        places = digits if role != "B" else (*digits[:2], digits[3], digits[2])
+        at = dict(zip(operand.loops, places, strict=True))
         return int(formula(operand.layout)(at))
 
     assert offset("Nz", "A", 17, 35) == 1299
@@ -38,9 +39,11 @@ def test_spec3_g44() -> None:
     def tile(capacity: dict[str, int], **choice: bool) -> tuple[int, int, int]:
         return cube_tile(capacity["l0a"], capacity["l0b"], capacity["l0c"], **choice)
 
-    assert tile(ASCEND_910)[:2] == (16, 16) and cube_intensity(16, 16) == 128
+    assert tile(ASCEND_910)[:2] == (16, 16)
+    assert cube_intensity(16, 16) == 128
     assert tile(ASCEND_910)[2] == 8
-    assert tile(ASCEND_910B, square=True)[:2] == (11, 11) and cube_intensity(11, 11) == 88
+    assert tile(ASCEND_910B, square=True)[:2] == (11, 11)
+    assert cube_intensity(11, 11) == 88
     assert tile(ASCEND_910B, powers=True)[:2] == (8, 16)
     assert cube_intensity(8, 16) == pytest.approx(85.33, abs=5e-3)
 
