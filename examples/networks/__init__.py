@@ -41,6 +41,18 @@ def _shufflenet_v2() -> tuple[torch.nn.Module, Inputs]:
     return ShuffleNetV2(), _image()
 
 
+def _shufflenet_v1() -> tuple[torch.nn.Module, Inputs]:
+    from examples.networks.shufflenet_v1 import ShuffleNetV1
+
+    return ShuffleNetV1(), _image()
+
+
+def _mobilenet_v1(separable_stem: bool) -> tuple[torch.nn.Module, Inputs]:
+    from examples.networks.mobilenet_v1 import MobileNetV1
+
+    return MobileNetV1(separable_stem), _image()
+
+
 def _bert(layers: int, sequence: int) -> tuple[torch.nn.Module, Inputs]:
     import torch
 
@@ -65,12 +77,12 @@ def _vit_b16() -> tuple[torch.nn.Module, Inputs]:
     return ViT(), _image()
 
 
-def _mi_lstm() -> tuple[torch.nn.Module, Inputs]:
+def _mi_lstm(steps: int, inputs: int) -> tuple[torch.nn.Module, Inputs]:
     import torch
 
     from examples.networks.mi_lstm import MiLstm
 
-    return MiLstm(), {"sequence": torch.randn(16, 1, 784)}
+    return MiLstm(inputs), {"sequence": torch.randn(steps, 1, inputs)}
 
 
 def _image() -> Inputs:
@@ -83,13 +95,17 @@ NETWORKS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "resnet18": _resnet18,
     "resnet50": _resnet50,
     "mobilenet-v2": _mobilenet_v2,
+    "mobilenet-v1": lambda: _mobilenet_v1(separable_stem=False),
+    "mobilenet-v1-separable": lambda: _mobilenet_v1(separable_stem=True),
     "shufflenet-v2": _shufflenet_v2,
+    "shufflenet-v1": _shufflenet_v1,
     "bert-layer": lambda: _bert(layers=1, sequence=128),
     "bert-base-128": lambda: _bert(layers=12, sequence=128),
     "bert-base-512": lambda: _bert(layers=12, sequence=512),
     "bert-base-128-tokens": lambda: _bert_tokens(layers=12, sequence=128),
     "vit-b16": _vit_b16,
-    "mi-lstm": _mi_lstm,
+    "mi-lstm": lambda: _mi_lstm(steps=16, inputs=784),
+    "mi-lstm-step": lambda: _mi_lstm(steps=1, inputs=512),
 }
 
 

@@ -229,12 +229,15 @@ def _networks(record: Intrinsic) -> Iterator[Mapped]:
 
 
 def mapped(graph: Graph, record: Intrinsic, *, clean: bool = True) -> tuple[Compute, ...]:
-    """The nodes of a graph that `record` has a mapping for; `clean` first moves out what the sums do not need."""
+    """The nodes of a graph that `record` has a mapping for, loops of extent 1 added where it needs them.
+
+    `clean` first moves out what the sums do not need.
+    """
     return tuple(
         node
         for node in graph.nodes
         if node.accum is not None
-        and any(True for _ in mappings(canonicalise(node) if clean else Canonical((), node), record))
+        and any(True for _ in mappings(canonicalise(node) if clean else Canonical((), node), record, complete=True))
     )
 
 
