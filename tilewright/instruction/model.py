@@ -7,19 +7,23 @@ buffer of its memory. With n the trips of level l that run one after another::
     read[l]  = bytes_in[l] / in_bytes_per_cycle[l]
     write[l] = bytes_out[l] / out_bytes_per_cycle[l], once per completed reduction of level l+1
 
-A `Hierarchy` says what the machine is, a `Level` per memory what the schedule does; `levels_of` makes the latter from
-loops and accesses. A prediction is data: which level it is bound by, and by what.
+A `Hierarchy` says what the machine is, a `Level` per memory what the schedule does; `nest_of` makes the latter from a
+mapping and a tiling, `levels_of` from any loops and accesses. A prediction is data: the level that it is bound by, and
+whether by compute, reading or writing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tilewright.errors import InvalidArgument, InvalidMachine
+from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import Intrinsic, LoopKind
+from tilewright.instruction.mapping import extent
+from tilewright.instruction.physical import PhysicalMapping, Placement
 from tilewright.instruction.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
 from tilewright.operator.protocols import Evaluation
@@ -370,10 +374,10 @@ class Access:
     """How an operand is indexed: for each dimension the coefficients of the loops, by name."""
 
     dims: tuple[Mapping[str, int], ...]
-    element_bytes: int
+    element_bytes: float
     output: bool = False
 
-    def bytes(self, extents: Mapping[str, int]) -> int:
+    def bytes(self, extents: Mapping[str, int]) -> float:
         """Footprint of a box of iterations: distinct elements, each dimension an interval."""
         spans = (1 + sum(abs(step) * (extents[loop] - 1) for loop, step in dim.items()) for dim in self.dims)
         return prod(spans) * self.element_bytes
@@ -436,23 +440,46 @@ def _stay(access: Access, loops: Sequence[SplitLoop], level: int) -> int:
     return stayed
 
 
+def nest_of(
+    physical: PhysicalMapping,
+    counts: Mapping[str, Sequence[int]],
+    parallel: Mapping[str, Collection[int]] | None = None,
+) -> tuple[Level, ...]:
+    """The levels of a mapping under a tiling: `counts` has the trips of every loop at every level, innermost first.
+
+    Loops are those around the intrinsic, by name, and the tiles of every intrinsic loop, by its name; `counts` has them
+    in their order, outermost first. `parallel` says at which levels a loop is dealt to units. Raises InvalidArgument
+    where loops are missing or unknown, or trips cover less than the loop.
+    """
+    index = physical.index_axes
+    trips = {axis.name: (extent(axis), 1, physical.match.kind(axis)) for axis in physical.outer}
+    for loop, count in zip(physical.record.loops, physical.tiles, strict=True):
+        trips[index[loop.name].name] = (count, loop.extent, loop.kind)
+    if set(counts) != set(trips):
+        wrong = sorted(set(counts) ^ set(trips))
+        raise InvalidArgument(f"trips of {', '.join(wrong)}", where="counts", help=f"give those of {', '.join(trips)}")
+    loops = []
+    for name, levels in counts.items():
+        whole, unit, kind = trips[name]
+        if prod(levels) < whole:
+            raise InvalidArgument(f"loop {name} has {whole} trips, its levels {prod(levels)}", where="counts",
+                                  help="levels that multiply to as many or more")  # fmt: skip
+        loops.append(SplitLoop(name, kind, tuple(levels), unit, frozenset((parallel or {}).get(name, ()))))
+    return levels_of(loops, [_access(physical, placement) for placement in physical.placements])
+
+
+def _access(physical: PhysicalMapping, placement: Placement) -> Access:
+    """How the stored operand is indexed by the loops around calls."""
+    outer = [{axis.name: step for axis, step in each.form.terms.items()} for each in placement.outer]
+    inner = [{physical.index_axes[loop.name].name: 1} for loop in placement.loops]
+    output = placement.operand is physical.record.destination
+    return Access((*outer, *inner), bits(placement.dtype) / 8, output)
+
+
 # Before any schedule --------------------------------------------------------------------------------------------------
 
 
-class Physical(Protocol):
-    """What the model asks of a physical mapping: how many calls of which record, and the relayouts around them."""
-
-    @property
-    def calls(self) -> int: ...
-
-    @property
-    def record(self) -> Intrinsic: ...
-
-    @property
-    def relayout_bytes(self) -> int: ...
-
-
-def mapping_seconds(physical: Physical, machine: Machine | Hierarchy) -> float:
+def mapping_seconds(physical: PhysicalMapping, machine: Machine | Hierarchy) -> float:
     """Order of mappings before any schedule: their calls at full rate, and their relayouts at the device's rate.
 
     It costs nothing to ask, and no schedule of the mapping can be faster.

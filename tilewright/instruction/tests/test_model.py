@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import InvalidArgument, InvalidMachine
+from tilewright.expr.text import parse_compute
 from tilewright.instruction.intrinsic import Cost, Intrinsic, Operand
+from tilewright.instruction.mapping import mapping_of
+from tilewright.instruction.matching import match
 from tilewright.instruction.model import (
     Access,
     Hierarchy,
@@ -22,8 +25,10 @@ from tilewright.instruction.model import (
     hierarchy,
     levels_of,
     mapping_seconds,
+    nest_of,
     predict,
 )
+from tilewright.instruction.physical import PhysicalMapping, physical
 from tilewright.instruction.registry import standard
 from tilewright.machine import machine_from_json, resolve
 
@@ -188,18 +193,52 @@ def test_outer_products_cost_what_their_instruction_was_measured_at() -> None:
     assert core_cycles(record, hierarchy(resolve("znver5"))) == record.cost.issue_cycles
 
 
-@dataclass(frozen=True)
-class Calls:
-    calls: int
-    relayout_bytes: int = 0
-    record: Intrinsic = MULTIPLY
+def product(m: int, n: int, k: int) -> PhysicalMapping:
+    sizes = {"i": m, "j": n, "k": k}
+    dtypes = {"A": "f16", "B": "f16", "C": "f32"}
+    node = parse_compute("C[i, j] += f32(A[i, k]) * f32(B[k, j])", sizes, dtypes)
+    (found,) = match(node, standard().find("wmma_16x16x16_f16_f32"))
+    return physical(mapping_of(found, [["i"], ["j"], ["k"]]))
+
+
+def test_spec3_g27_from_a_mapping() -> None:
+    counts = {"i1": (4, 2, 1), "i2": (4, 2, 1), "r1": (1, 2, 32)}
+    nest = nest_of(product(128, 128, 1024), counts, {"i1": {1}, "i2": {1}})
+    assert predict(nest, 32, TOY).cycles == 32768
+    assert predict(nest, 32, with_rate(TOY, 1, 10)).cycles == pytest.approx(52428.8)
+
+
+def test_outer_loops_and_windows_of_a_mapping() -> None:
+    sizes = {"n": 4, "k": 16, "p": 8, "c": 16, "r": 3}
+    node = parse_compute(
+        "Y[n, k, p] += f32(X[n, c, p + r]) * f32(W[k, c, r])", sizes, {"X": "f16", "W": "f16", "Y": "f32"}
+    )
+    (found,) = match(node, standard().find("wmma_16x16x16_f16_f32"))
+    whole = physical(mapping_of(found, [["n"], ["k"], ["c"]]))  # p and r stay outside and share a dimension
+    counts = {"p": (1, 8), "r": (3, 1), "i1": (1, 1), "i2": (1, 1), "r1": (1, 1)}
+    inner, outer = nest_of(whole, counts)
+    assert (inner.reductions, outer.trips) == ((3,), (8,))
+    assert inner.bytes_in == 2 * (3 * 16 * 16 + 3 * 16 * 16 / 8)  # rows for 3 windows; weights are loaded once
+    assert outer.held_bytes == 2 * (10 * 256 + 3 * 256) + 4 * 8 * 256
+
+
+@pytest.mark.parametrize(("counts", "message"), [
+    ({"i1": (8, 1), "i2": (8, 1)}, "trips of r1"),
+    ({"i1": (8, 1), "i2": (8, 1), "r1": (2, 1), "z": (1, 1)}, "trips of z"),
+    ({"i1": (4, 1), "i2": (8, 1), "r1": (2, 1)}, "loop i1 has 8 trips, its levels 4"),
+])  # fmt: skip
+def test_tilings_must_cover_the_mapping(counts: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        nest_of(product(128, 128, 32), counts)
 
 
 def test_mappings_are_ordered_by_calls_and_relayouts() -> None:
     machine = hierarchy(resolve("nvidia-a100-sxm4-40gb"))
-    assert mapping_seconds(Calls(108 * 1000), machine) == pytest.approx(1000 * 4 / 1.41e9)
-    assert mapping_seconds(Calls(0, 1555), machine) == pytest.approx(1e-9)
-    assert mapping_seconds(Calls(100_000), resolve("znver5")) < mapping_seconds(Calls(100_000, 1), resolve("znver5"))
+    whole = product(16 * 108, 160, 160)
+    bytes_ = 2 * (2 * 16 * 108 * 160 + 2 * 160 * 160 + 2 * 2 * 16 * 108 * 160)  # stored and original, the result in f32
+    assert mapping_seconds(whole, machine) == pytest.approx(100 * 4 / 1.41e9 + bytes_ / 1555e9)
+    assert mapping_seconds(whole, resolve("nvidia-a100-sxm4-40gb")) == mapping_seconds(whole, machine)
+    assert mapping_seconds(product(16 * 108, 160, 170), machine) > mapping_seconds(whole, machine)
 
 
 TRIPS = st.lists(st.integers(1, 5), max_size=3).map(tuple)
