@@ -59,7 +59,7 @@ def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: E
     compute, record = physical.match.compute, physical.record
     assert compute.accum is not None, "a match accumulates"
     start = identity(compute.accum, record.destination.dtype).value
-    shape = tuple(loop.extent for loop in destination.loops)
+    shape = record.shape(record.destination)
     spatial = [axis for axis in physical.outer if axis in compute.axes]
     batch = [extent(axis) for axis in spatial] + list(destination.tiles)
     result = np.full((*batch, *shape), start, dtypes.numpy_dtype(record.destination.dtype))
@@ -120,9 +120,10 @@ def _take(boxes: Array, place: Placement, at: Mapping[Axis | str, Any], count: i
 
 
 def _boxes(place: Placement, array: Array) -> Array:
-    """A stored operand as [outer, tile numbers, places in the tile], one axis per loop in the operand's order."""
+    """A stored operand as [outer, tile numbers, box]: the box in the order of the operand's loops."""
     front = len(place.outer)
     extents = [loop.extent for loop in place.loops]
+    own = [place.operand.loops.index(loop.name) for loop in place.loops]
     if place.storage == "strided":
         if extents:
             array = array[..., : place.tiles[-1] * extents[-1]]
@@ -130,11 +131,11 @@ def _boxes(place: Placement, array: Array) -> Array:
             *array.shape[:front], *(n for pair in zip(place.tiles, extents, strict=True) for n in pair)
         )
         tiles = [front + 2 * number for number in range(len(extents))]
-        return split.transpose(*range(front), *tiles, *(axis + 1 for axis in tiles))
+        return split.transpose(*range(front), *tiles, *(tiles[own.index(number)] + 1 for number in range(len(own))))
     order = _digit_order(place)
     head = front + len(place.tiles)
     moved = array.transpose(*range(head), *(head + number for number in order))
-    return moved.reshape(*array.shape[:head], *extents)
+    return moved.reshape(*array.shape[:head], *(extents[own.index(number)] for number in range(len(own))))
 
 
 def _stored(place: Placement, boxes: Array) -> Array:
@@ -143,7 +144,8 @@ def _stored(place: Placement, boxes: Array) -> Array:
     count = len(place.loops)
     extents = [loop.extent for loop in place.loops]
     if place.storage == "strided":
-        pairs = [axis for number in range(count) for axis in (front + number, front + count + number)]
+        own = [place.operand.loops.index(loop.name) for loop in place.loops]
+        pairs = [axis for number in range(count) for axis in (front + number, front + count + own[number])]
         whole = [tiles * have for tiles, have in zip(place.tiles, extents, strict=True)]
         found = boxes.transpose(*range(front), *pairs).reshape(*boxes.shape[:front], *whole)
         room = place.leading - whole[-1] if whole else 0
@@ -155,7 +157,7 @@ def _stored(place: Placement, boxes: Array) -> Array:
 
 
 def _digit_order(place: Placement) -> list[int]:
-    """The digits by loop, highest first: the order in which they make up the operand's row-major index."""
-    positions = {loop.name: number for number, loop in enumerate(place.loops)}
+    """The digits by loop of the operand, highest first: the order in which they make up the box's index."""
+    positions = {name: number for number, name in enumerate(place.operand.loops)}
     digits = place.digits
     return sorted(range(len(digits)), key=lambda number: (positions[digits[number].loop], -digits[number].divisor))

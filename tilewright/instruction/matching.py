@@ -7,7 +7,7 @@ and the match points, of which mode `points` makes its mappings. Nothing here lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -169,10 +169,10 @@ def adapted(compute: Compute, record: Intrinsic) -> Compute:
     A node that does not have the tree of the record is returned as it is.
     """
     result = record.destination.dtype
-    plain = _retyped(compute, {}, result)
+    plain = retyped(compute, {}, result)
     for binding, _ in _bind(record.body.value, plain.body, False):
         types = {binding[operand.role].tensor.name: software_dtype(operand.dtype) for operand in record.sources}
-        return _retyped(compute, types, result)
+        return retyped(compute, types, result)
     return compute
 
 
@@ -181,6 +181,27 @@ def software_dtype(dtype: DType) -> DType:
     if dtype.startswith("f8"):
         return "f16"
     return {"tf32": "f32", "b1": "bool", "i4": "i8", "u4": "u8"}.get(dtype, dtype)
+
+
+def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Compute:
+    """`compute` with these element types of the tensors it reads (by name) and of its result; casts are made anew."""
+
+    def value(expr: Expr) -> Expr:
+        if isinstance(expr, Cast) and expr.arg.dtype != "bool":
+            return value(expr.arg)
+        if isinstance(expr, Read):
+            tensor = Tensor(expr.tensor.name, expr.tensor.shape, types.get(expr.tensor.name, result))
+            return tensor[expr.indices].cast(result)
+        if isinstance(expr, Const):
+            return Const(expr.value, result)
+        if isinstance(expr, Apply) and expr.function == "select":
+            return Apply("select", (expr.args[0], value(expr.args[1]), value(expr.args[2])), result)
+        if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
+            return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
+        raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
+
+    output = Tensor(compute.name, compute.output.shape, result)
+    return replace(compute, output=output, body=value(compute.body))
 
 
 # Trees
@@ -267,24 +288,3 @@ def _completed(match: Match) -> Match:
             reads_now = tuple(binding[operand.role] for operand in match.record.sources)
             return replace(match, canonical=canonical, reads=reads_now)
     raise AssertionError("loops of extent 1 do not change the tree")
-
-
-def _retyped(compute: Compute, types: dict[str, DType], result: DType) -> Compute:
-    """`compute` with other element types for the tensors it reads and for its result; casts are made anew."""
-
-    def value(expr: Expr) -> Expr:
-        if isinstance(expr, Cast) and expr.arg.dtype != "bool":
-            return value(expr.arg)
-        if isinstance(expr, Read):
-            tensor = Tensor(expr.tensor.name, expr.tensor.shape, types.get(expr.tensor.name, result))
-            return tensor[expr.indices].cast(result)
-        if isinstance(expr, Const):
-            return Const(expr.value, result)
-        if isinstance(expr, Apply) and expr.function == "select":
-            return Apply("select", (expr.args[0], value(expr.args[1]), value(expr.args[2])), result)
-        if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
-            return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
-        raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
-
-    output = Tensor(compute.name, compute.output.shape, result)
-    return replace(compute, output=output, body=value(compute.body))

@@ -11,7 +11,6 @@ leading dimension. Outer loops that occur together in one dimension (``p + r``) 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping as Names
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.text import parse_compute, print_expr
 from tilewright.instruction.canonical import unique
 from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import Intrinsic, Loop, Operand
+from tilewright.instruction.formula import formula
+from tilewright.instruction.intrinsic import Intrinsic, Loop, Movement, Operand
 from tilewright.instruction.mapping import Mapping, extent
 from tilewright.instruction.matching import Match
 
@@ -55,7 +55,9 @@ class Digit:
 class Placement:
     """One operand in memory: its dimensions and, for any call, where its tile starts.
 
-    `tiles` are the numbers of tiles along the operand's loops. `leading` is the padded row length of strided storage.
+    `loops` are the operand's, slowest first: the order that a movement of the record can load (or store, for the
+    destination), row-major if none says otherwise. `tiles` are the numbers of tiles along them. `leading` is the padded
+    row length of strided storage.
     """
 
     operand: Operand
@@ -261,16 +263,54 @@ def physical(
     return PhysicalMapping(mapping, chosen, keep_windows)
 
 
-def in_tile(operand: Operand, extents: Names[str, int]) -> tuple[Digit, ...]:
-    """The order of elements inside a tile, slowest first, from the operand's layout formula; row-major without one.
+def has_formula(operand: Operand) -> bool:
+    """Whether the operand's layout says where in its tile every element lies."""
+    return isinstance(operand.layout, str) and operand.layout not in ("box", "opaque", "descriptor")
+
+
+def fits(placement: Placement, move: Movement) -> bool:
+    """Whether a movement can reach the elements of a tile as they are stored: in strides, not in alignment."""
+    if has_formula(placement.operand) and placement.storage == "packed":
+        return True
+    fixed, free = address_strides(move, placement.operand)
+    return all(placement.strides[name] == stride for name, stride in fixed.items()) and all(
+        placement.strides[name] % move.stride_multiple == 0 for name in free
+    )
+
+
+def address_strides(move: Movement, operand: Operand) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Of a movement's address, the loops with a stride that it fixes, and those with one that it leaves open.
+
+    >>> address_strides(Movement("lda", "A", "reg", "shared", "addr + i * stride + r"), Operand("A", "f16", ("i", "r")))
+    ({'r': 1}, ('i',))
+    """
+    address = formula(move.address)
+    names = dict.fromkeys(address.names | set(operand.loops), 0)
+    strides = {name: 0 for name in address.names if name not in operand.loops}
+    start = address({**names, **strides})
+    fixed, free = {}, []
+    for name in sorted(operand.loops, key=lambda name: move.address.find(name)):
+        own = int(address({**names, **strides, name: 1}) - start)
+        opened = int(address({**names, **dict.fromkeys(strides, 1 << 20), name: 1}))
+        opened -= int(address({**names, **dict.fromkeys(strides, 1 << 20)}))
+        if opened == own:
+            fixed[name] = own
+        else:
+            free.append(name)
+    return fixed, tuple(free)
+
+
+def in_tile(operand: Operand, loops: Sequence[Loop]) -> tuple[Digit, ...]:
+    """The order of elements inside a tile, slowest first, from the operand's layout formula; that of `loops` without.
 
     A formula is a sum of digits ``loop // divisor % extent * stride`` that number the elements without gaps.
     """
-    plain = tuple(Digit(name, 1, extents[name]) for name in operand.loops)
-    if not isinstance(operand.layout, str) or not re.search(r"[^A-Za-z_]", operand.layout):
-        return plain
-    formula = parse_compute(f"at[{', '.join(operand.loops)}] = {operand.layout}", dict(extents), INDEX).body
-    terms = [_digit(term, stride, extents) for term, stride in _terms(formula)]
+    extents = {loop.name: loop.extent for loop in loops}
+    if not isinstance(operand.layout, str) or not has_formula(operand):
+        return tuple(Digit(name, 1, have) for name, have in extents.items())
+    text = f"at[{', '.join(operand.loops)}] = {operand.layout}"
+    offset = parse_compute(text, dict(extents), INDEX, where=operand.role).body
+    terms = [_digit(term, stride, extents) for term, stride in _terms(offset)]
     ordered = sorted((term for term in terms if term[0].extent > 1), key=lambda term: -term[1])
     expected = 1
     for digit, stride in reversed(ordered):
@@ -292,8 +332,9 @@ def _placement(whole: PhysicalMapping, number: int) -> Placement:
     record, match = whole.record, whole.match
     operand = record.operands[number]
     by_name = {loop.name: (loop, count) for loop, count in zip(record.loops, whole.tiles, strict=True)}
-    loops = tuple(by_name[name][0] for name in operand.loops)
-    tiles = tuple(by_name[name][1] for name in operand.loops)
+    order = _storage_order(record, operand)
+    loops = tuple(by_name[name][0] for name in order)
+    tiles = tuple(by_name[name][1] for name in order)
     source = number < len(match.reads)
     tensor = match.reads[number].tensor if source else match.compute.output
     storage = whole.storage[number] if loops else "packed"
@@ -301,9 +342,24 @@ def _placement(whole: PhysicalMapping, number: int) -> Placement:
     if storage == "strided":
         multiple = max((move.stride_multiple for move in record.memory if move.operand == operand.role), default=1)
         leading = -(-tiles[-1] * loops[-1].extent // multiple) * multiple
-    return Placement(
-        operand, tensor, storage, _outer(whole, number), loops, tiles, in_tile(operand, record.extents), leading
-    )
+    return Placement(operand, tensor, storage, _outer(whole, number), loops, tiles, in_tile(operand, loops), leading)
+
+
+def _storage_order(record: Intrinsic, operand: Operand) -> tuple[str, ...]:
+    """The operand's loops in the order of the first movement that can reach a packed tile of that order."""
+    if has_formula(operand):
+        return operand.loops
+    for move in record.memory:
+        if move.operand != operand.role or move.value is not None:
+            continue
+        fixed, free = address_strides(move, operand)
+        order = (*free, *sorted(fixed, key=lambda name: -fixed[name]))
+        loops = [loop for name in order for loop in record.loops if loop.name == name]
+        trial = Placement(operand, Tensor("_", (), "i8"), "packed", (), tuple(loops), (1,) * len(loops),
+                          in_tile(operand, loops))  # fmt: skip
+        if fits(trial, move):
+            return order
+    return operand.loops
 
 
 def _outer(whole: PhysicalMapping, number: int) -> tuple[Outer, ...]:

@@ -27,11 +27,11 @@ from tilewright.expr.serialize import compute_digest
 from tilewright.instruction.canonical import Canonical
 from tilewright.instruction.elements import bits, storage
 from tilewright.instruction.emulate import Execute, default_execute, emulate, reference, small_values
-from tilewright.instruction.intrinsic import Intrinsic, Operand
+from tilewright.instruction.intrinsic import Intrinsic, Movement, Operand
 from tilewright.instruction.mapping import Mapping, Mode, extent
 from tilewright.instruction.matching import Match, software_dtype
 from tilewright.instruction.numerics import RULES
-from tilewright.instruction.physical import PhysicalMapping, Placement, physical
+from tilewright.instruction.physical import PhysicalMapping, Placement, address_strides, fits, physical
 
 #: The checks in order, with what each is called in errors.
 CHECKS: Names[str, str] = {
@@ -312,24 +312,18 @@ def _entangled(mapping: Mapping, number: int, axis: Axis) -> str:
 def _memory(whole: PhysicalMapping) -> MappingRefused | None:
     record = whole.record
     for placement in whole.placements:
-        width = bits(placement.dtype)
-        for move in record.memory:
-            if move.operand != placement.operand.role or move.value is not None or not placement.loops:
-                continue
-            for step in _steps(placement):
-                if step * width % (8 * move.alignment_bytes):
-                    return _refused(
-                        "V8", whole.mapping, f"{move.via or move.name} needs {move.operand} aligned to "
-                        f"{move.alignment_bytes} bytes; the second tile starts at byte {step * width / 8:g}",
-                        "packed storage",
-                    )  # fmt: skip
-            rows = list(placement.strides.values())[:-1]
-            for stride in rows:
-                if _has_stride(move.address) and stride % move.stride_multiple:
-                    return _refused(
-                        "V8", whole.mapping, f"{move.via or move.name} needs rows of {move.operand} at multiples of "
-                        f"{move.stride_multiple} elements; row 1 starts at element {stride}", "strided storage",
-                    )  # fmt: skip
+        role = placement.operand.role
+        moves = [move for move in record.memory if move.operand == role and move.value is None]
+        reaching = [move for move in moves if fits(placement, move)]
+        if moves and not reaching:
+            return _refused("V8", whole.mapping, _out_of_reach(placement, moves[0]), "another storage")
+        step = gcd(*_steps(placement)) * bits(placement.dtype)
+        if reaching and all(_direct(move) and step % (8 * move.alignment_bytes) for move in reaching):
+            move = min(reaching, key=lambda move: move.alignment_bytes)
+            return _refused(
+                "V8", whole.mapping, f"{move.via or move.name} needs {role} aligned to {move.alignment_bytes} bytes; "
+                f"tiles start at multiples of {step / 8:g} bytes", "packed storage, or a record of another shape",
+            )  # fmt: skip
     for scope, capacity in record.limits.capacity_bytes.items():
         held = [place for place in whole.placements if _passes(record, place.operand, scope)]
         needed = sum(place.tile_elements * bits(place.dtype) for place in held) // 8
@@ -346,8 +340,25 @@ def _steps(placement: Placement) -> list[int]:
     return steps + [stride for stride, each in outer if each.extent > 1]
 
 
-def _has_stride(address: str) -> bool:
-    return "stride" in address
+def _direct(move: Movement) -> bool:
+    """Whether a movement reaches memory itself; a copy in a nearer memory is put where the movement wants it."""
+    return bool({move.source, move.destination} & {"global", "mem"})
+
+
+def _out_of_reach(placement: Placement, move: Movement) -> str:
+    """The first stride of a stored operand that a movement cannot walk, in words."""
+    fixed, free = address_strides(move, placement.operand)
+    for name, stride in fixed.items():
+        if placement.strides[name] != stride:
+            return (
+                f"{move.via or move.name} walks {move.operand} along {name} in steps of {stride}; "
+                f"{name} = 1 is stored at element {placement.strides[name]}"
+            )
+    name = next(name for name in free if placement.strides[name] % move.stride_multiple)
+    return (
+        f"{move.via or move.name} needs strides of {move.operand} that are multiples of {move.stride_multiple} "
+        f"elements; {name} = 1 is stored at element {placement.strides[name]}"
+    )
 
 
 def _passes(record: Intrinsic, operand: Operand, scope: str) -> bool:

@@ -1,0 +1,357 @@
+"""`tilewright map`: which loops of a tensor expression an intrinsic can execute, how well, and why not others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.arguments import AsJson
+from tilewright.cli.console import show_json, table
+from tilewright.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tilewright.expr.core import Compute
+    from tilewright.instruction.intrinsic import Intrinsic
+    from tilewright.instruction.matching import Match
+    from tilewright.instruction.offers import Offer
+    from tilewright.machine import Machine
+
+EPILOG = """\
+\b
+example: tilewright map --expr "C[i,j] += A[i,k]*B[k,j]" --size i=64,j=64,k=64 --intrinsic wmma_16x16x16_f16_f32
+         tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 --explain --mapping "(b i|k|rc)"
+         tilewright map --op DEP --all
+exit status: 0 listed, or the refusal of --mapping explained; 2 bad usage or input
+"""
+
+_LARGEST_EXTENT = 1 << 31
+_LARGEST_NEST = 1 << 62
+
+Expression = Annotated[
+    str | None, typer.Option("--expr", metavar="TEXT", help="a sum in index notation", show_default=False)
+]
+OperatorName = Annotated[
+    str | None, typer.Option("--op", metavar="NAME", help="an operator of Table 5.3: C2D, GMM, …", show_default=False)
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="N=16,K=64,…", help="extents of loops, or sizes of --op; repeatable"),
+]
+IntrinsicName = Annotated[
+    str | None, typer.Option("--intrinsic", metavar="NAME", help="the record to map to", show_default=False)
+]
+Every = Annotated[bool, typer.Option("--all", help="what every record offers, one line each")]
+ModeName = Annotated[str, typer.Option("--mode", metavar="MODE", help="points, signature or amos-compat")]
+Commute = Annotated[bool, typer.Option("--commute", help="also bind the factors in other orders than written")]
+Complete = Annotated[bool, typer.Option("--complete", help="add a loop of extent 1 where an intrinsic loop has none")]
+Strict = Annotated[bool, typer.Option("--strict", help="leave out mappings that do not fill one tile")]
+Flip = Annotated[bool, typer.Option("--flip", help="turn windows that run backwards around by a node of their own")]
+Verify = Annotated[bool, typer.Option("--verify", help="run every mapping in emulation on a small instance (V9)")]
+Dtypes = Annotated[
+    str,
+    typer.Option("--dtype", metavar="T|X=T,W=T,Y=T", help="element types (default: those of the record)",
+                 show_default=False),
+]  # fmt: skip
+MachineName = Annotated[
+    str, typer.Option("--machine", metavar="NAME|FILE", help="whose times (default: a machine that has the record)",
+                      show_default=False),
+]  # fmt: skip
+Explain = Annotated[bool, typer.Option("--explain", help="say why the first mapping wins")]
+Asked = Annotated[
+    str, typer.Option("--mapping", metavar="(nq|k|c)", help="judge this mapping too", show_default=False)
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="lines of the table")]
+
+
+def map_operator(
+    expression: Expression = None, op: OperatorName = None, size: Sizes = None, intrinsic: IntrinsicName = None,
+    every: Every = False, mode: ModeName = "points", commute: Commute = False, complete: Complete = False,
+    strict: Strict = False, flip: Flip = False, verify: Verify = False, dtype: Dtypes = "",
+    machine: MachineName = "", explain: Explain = False, asked: Asked = "", limit: Limit = 20, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """List the mappings of an expression onto an intrinsic, best first, with predicted times.
+
+    A mapping says which loops each intrinsic loop executes: (nq|k|c). Element types follow the record unless given.
+    """
+    from tilewright.instruction.mapping import MODES
+    from tilewright.instruction.registry import standard
+
+    if mode not in MODES:
+        raise InvalidArgument(f"unknown mode {mode!r}", where="--mode", help=f"one of {', '.join(MODES)}")
+    compute = _compute(expression, op, _sizes(size))
+    options = {"commute": commute, "complete": complete, "flip": flip}
+    if every:
+        if intrinsic or asked or explain:
+            raise InvalidArgument("this is about one record", where="--all", help="leave it out, or name no record")
+        _show_all(_adapted(compute, dtype, None), dtype, mode, options, strict, as_json)
+        return
+    if intrinsic is None:
+        raise InvalidArgument("no record", where="--intrinsic", help="name one, or --all")
+    record = standard().find(intrinsic)
+    compute = _adapted(compute, dtype, record)
+    target, has = _machine(machine, record)
+    _show_one(compute, record, target, has, mode, options, strict, verify, explain, asked, limit, as_json)
+
+
+# What to map
+
+
+def _compute(expression: str | None, op: str | None, sizes: dict[str, int]) -> Compute:
+    if (expression is None) == (op is None):
+        raise InvalidArgument("give one expression", where="--expr", help="--expr TEXT or --op NAME")
+    if op is not None:
+        from tilewright.expr.ops import catalogue
+
+        build: Any = catalogue.build
+        node: Compute = build(op, form="mapping", **sizes).nodes[-1]
+    else:
+        assert expression is not None, "one of both is given"
+        node = _parsed(expression, sizes)
+    for axis in node.loops:
+        if not isinstance(axis.extent, int):
+            raise InvalidArgument(f"loop {axis.name} has no size", where="--size", help=f"--size {axis.name}=16")
+        if axis.extent == 0:
+            raise InvalidArgument(f"loop {axis.name} has extent 0", where="--size", help="1 or more")
+    points = 1
+    for axis in node.loops:
+        assert isinstance(axis.extent, int), "checked above"
+        points *= axis.extent
+    if points > _LARGEST_NEST:
+        raise InvalidArgument(f"{points} points are more than 2**62", where="--size", help="smaller extents")
+    return node
+
+
+def _parsed(text: str, sizes: dict[str, int]) -> Compute:
+    from tilewright.expr.text import parse_compute
+
+    node = parse_compute(text, sizes, where="--expr")
+    known = {axis.name for axis in node.loops}
+    for name in sizes:
+        if name not in known:
+            raise InvalidArgument(f"{name!r} is not a loop", where="--size", help=f"loops: {', '.join(sorted(known))}")
+    return node
+
+
+def _sizes(texts: list[str] | None) -> dict[str, int]:
+    """Read `--size` values.
+
+    >>> _sizes(["n=16,k=64", "c=3"])
+    {'n': 16, 'k': 64, 'c': 3}
+    """
+    found: dict[str, int] = {}
+    for item in (item.strip() for text in texts or [] for item in text.split(",")):
+        parts = re.fullmatch(r"([^\s=]+)\s*=\s*([0-9]+)", item, re.ASCII)
+        if parts is None:
+            raise InvalidArgument(f"{item!r} is not a size", where="--size", help="write n=16,k=64")
+        name, digits = parts.groups()
+        if name in found:
+            raise InvalidArgument(f"two sizes for {name!r}", where="--size", help="give one")
+        if len(digits) > 10 or not 0 < int(digits) <= _LARGEST_EXTENT:
+            raise InvalidArgument(f"{name} = {digits[:40]}", where="--size", help=f"from 1 to {_LARGEST_EXTENT}")
+        found[name] = int(digits)
+    return found
+
+
+def _adapted(compute: Compute, dtype: str, record: Intrinsic | None) -> Compute:
+    """The expression with the element types asked for, else with those of the record."""
+    from tilewright.instruction.matching import adapted, retyped
+
+    if not dtype:
+        return compute if record is None else adapted(compute, record)
+    return retyped(compute, *_dtypes(dtype, compute))
+
+
+def _dtypes(text: str, compute: Compute) -> tuple[dict[str, str], str]:
+    """Element types by tensor, and that of the result: given, or the usual accumulator of the factors."""
+    from tilewright.expr.dtypes import DTYPES
+    from tilewright.expr.ops.nodes import accumulator
+
+    names = [tensor.name for tensor in compute.inputs()]
+    given: dict[str, str] = {}
+    for item in (item.strip() for item in text.split(",")):
+        name, equals, each = item.rpartition("=")
+        if each not in DTYPES:
+            raise InvalidArgument(f"unknown dtype {each!r}", where="--dtype", help=f"one of {', '.join(DTYPES)}")
+        if equals and name not in (*names, compute.name):
+            raise InvalidArgument(f"{name!r} is not a tensor", where="--dtype",
+                                  help=f"tensors: {', '.join((*names, compute.name))}")  # fmt: skip
+        given.update({name: each} if equals else dict.fromkeys(names, each))
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise InvalidArgument(f"no type for {', '.join(missing)}", where="--dtype", help="one for all, or for each")
+    result = given.pop(compute.name, "") or accumulator(*given.values())
+    return given, result
+
+
+def _machine(name: str, record: Intrinsic) -> tuple[Machine, bool]:
+    """The machine whose times are told, and whether its description lists the record."""
+    from tilewright.machine import host, names, resolve
+
+    aliases = {record.name, *record.aliases, record.realised_by}
+    if name:
+        chosen = resolve(name)
+        return chosen, bool(aliases & set(chosen.intrinsics))
+    own = host()
+    for each in (own, *map(resolve, names())):
+        if aliases & set(each.intrinsics):
+            return each, True
+    return own, False
+
+
+# One record
+
+
+def _show_one(
+    compute: Compute, record: Intrinsic, machine: Machine, has: bool, mode: Any, options: Mapping[str, bool],
+    strict: bool, verify: bool, explain: bool, asked: str, limit: int, as_json: bool,
+) -> None:  # fmt: skip
+    from tilewright.instruction.mapping import enumerate_mappings, parse_mapping
+    from tilewright.instruction.matching import match, mismatch
+    from tilewright.instruction.offers import decide, offers
+    from tilewright.instruction.validation import judge
+
+    matches = match(compute, record, **options)
+    found = offers(
+        (each for one in matches for each in enumerate_mappings(one, mode, strict=strict)), machine, mode,
+        differential=verify,
+    )  # fmt: skip
+    why = _why_none(compute, record, matches, mode) if not found else ""
+    verdict = None
+    if asked:
+        if not matches:
+            raise InvalidArgument(mismatch(compute, record), where=f"{compute.name} onto {record.name}")
+        wanted = parse_mapping(matches[0], asked)
+        verdict = str(wanted), judge(wanted, mode, exact=False)
+    decision = decide(found, f"{compute.name} onto {record.name}")
+    if as_json:
+        value: dict[str, Any] = {
+            "count": len(found),
+            "intrinsic": record.name,
+            "mode": mode,
+            "machine": machine.name,
+            "machine_has_intrinsic": has,
+            "mappings": [_as_value(offer) for offer in found],
+        }
+        if why:
+            value["why"] = why
+        if explain:
+            value["decision"] = decision.to_json() if decision else None
+        if verdict:
+            value["asked"] = _asked_value(*verdict)
+        show_json(value)
+    else:
+        _print_one(found, record, machine, has, mode, why, limit)
+        if explain and decision:
+            print(f"\n{decision.explain()}")
+        if verdict:
+            refusal = verdict[1].refusal
+            print(f"\n{verdict[0]}: {'valid' if refusal is None else f'refused, {refusal.code}: {refusal.message}'}")
+            for note in verdict[1].notes:
+                print(f"  note: {note}")
+
+
+def _as_value(offer: Offer) -> dict[str, Any]:
+    value: dict[str, Any] = {"mapping": str(offer.mapping)}
+    if offer.physical is None:
+        refusal = offer.refusal
+        assert refusal is not None, "an offer without storage was refused"
+        return {
+            **value,
+            "loops": {loop: list(axes) for loop, axes in offer.mapping.loops.items()},
+            "predicted_seconds": None,
+            "calls": None,
+            "utilisation": None,
+            "refused": {"check": refusal.check, "code": refusal.code, "message": refusal.message},
+        }
+    facts = offer.physical.to_json()
+    swapped = {"operands_swapped": True} if offer.mapping.match.swapped else {}
+    notes = {"notes": list(offer.notes)} if offer.notes else {}
+    return {**value, "loops": facts.pop("loops"), "predicted_seconds": offer.seconds, **facts, **swapped, **notes}
+
+
+def _asked_value(name: str, verdict: Any) -> dict[str, Any]:
+    refusal = verdict.refusal
+    value: dict[str, Any] = {"mapping": name, "valid": refusal is None, "notes": list(verdict.notes)}
+    if refusal is not None:
+        value |= {"check": refusal.check, "code": refusal.code, "message": refusal.message, "help": refusal.help}
+    return value
+
+
+def _why_none(compute: Compute, record: Intrinsic, matches: tuple[Match, ...], mode: Any) -> str:
+    """Why a record has no mapping, and what would give one."""
+    from tilewright.instruction.mapping import mappings
+    from tilewright.instruction.matching import mismatch
+
+    if not matches:
+        return mismatch(compute, record)
+    completed = len(list(mappings(compute, record, mode, complete=True)))
+    if completed:
+        return f"an intrinsic loop has no loop of its own; --complete adds loops of extent 1 and finds {completed}"
+    if mode == "points" and next(mappings(compute, record, "signature"), None) is not None:
+        return "no loops can be read off as a table; --mode signature finds mappings"
+    return "the loops that are left do not fit those of the record; --strict or smaller records may say more"
+
+
+def _print_one(
+    found: list[Offer], record: Intrinsic, machine: Machine, has: bool, mode: str, why: str, limit: int
+) -> None:
+    print(f"{record.name}: {record.compute}, {', '.join(f'{loop.name} {loop.extent}' for loop in record.loops)}")
+    print(f"{len(found)} mappings, mode {mode}" + (f": {why}" if why else ""))
+    if not found:
+        return
+    note = "" if has else f" (its description does not list {record.name})"
+    print(f"times of {machine.name}{note}, before any schedule\n")
+    rows = []
+    for offer in found[:limit]:
+        if offer.physical is None:
+            rows.append([str(offer.mapping), "refused", "", "", offer.refusal.message if offer.refusal else ""])
+            continue
+        seconds = "" if offer.seconds is None else f"{offer.seconds:.3g}"
+        remark = "one value in a loop" if offer.mapping.degenerate else ""
+        remark = "; ".join(part for part in (remark, "operands swapped" if offer.mapping.match.swapped else "") if part)
+        calls, utilisation = str(offer.physical.calls), f"{offer.physical.utilisation:.4f}"
+        rows.append([str(offer.mapping), seconds, calls, utilisation, remark])
+    table({"mapping": "left", "seconds": "right", "calls": "right", "utilisation": "right", "": "left"}, rows)
+    if len(found) > limit:
+        print(f"… and {len(found) - limit} more (--limit)")
+
+
+# Every record
+
+
+def _show_all(
+    compute: Compute, dtype: str, mode: Any, options: Mapping[str, bool], strict: bool, as_json: bool
+) -> None:
+    from tilewright.instruction.mapping import mappings
+    from tilewright.instruction.matching import adapted
+    from tilewright.instruction.physical import physical
+    from tilewright.instruction.registry import standard
+
+    rows: list[dict[str, Any]] = []
+    for record in standard():
+        node = compute if dtype else adapted(compute, record)
+        found = list(mappings(node, record, mode, strict=strict, **options))
+        if not found:
+            continue
+        best = min((physical(each) for each in found), key=lambda whole: whole.calls)
+        rows.append({
+            "intrinsic": record.name, "target": record.target, "count": len(found), "fewest_calls": str(best),
+            "calls": best.calls, "utilisation": best.utilisation,
+        })  # fmt: skip
+    if as_json:
+        show_json({"mode": mode, "records": rows})
+        return
+    print(f"{len(rows)} of {len(standard())} records apply, mode {mode}\n")
+    cells = [
+        [row["intrinsic"], row["target"], str(row["count"]), row["fewest_calls"], str(row["calls"]),
+         f"{row['utilisation']:.4f}"]
+        for row in rows
+    ]  # fmt: skip
+    table(
+        {"intrinsic": "left", "target": "left", "mappings": "right", "fewest calls": "left", "calls": "right",
+         "utilisation": "right"},
+        cells,
+    )  # fmt: skip
