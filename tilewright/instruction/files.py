@@ -118,7 +118,8 @@ class _Reader:
         return tuple(self.build(Movement, item, (*place, number)) for number, item in items)
 
     def record(self, value: Any, place: Place) -> Intrinsic:
-        return self.build(Intrinsic, value, place)
+        record: Intrinsic = self.build(Intrinsic, value, place)
+        return record
 
     def build(self, kind: type[Any], value: Any, place: Place) -> Any:
         """A dataclass from a mapping of its fields, by the reader of each field's annotation."""

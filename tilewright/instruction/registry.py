@@ -47,8 +47,9 @@ class Registry:
         """The record with this name or alias; raises InvalidIntrinsic with the nearest names."""
         record = self._by_name.get(name)
         if record is None:
-            near = get_close_matches(name, self._by_name, 3, 0.5) or [each.name for each in self.records[:3]]
-            raise InvalidIntrinsic(f"no intrinsic {name!r}", help=f"nearest: {', '.join(near)}")
+            near = get_close_matches(name, self._by_name, 3, 0.5)
+            help = f"nearest: {', '.join(near)}" if near else "`tilewright intrinsics` lists them"
+            raise InvalidIntrinsic(f"no intrinsic {name[:60]!r}", help=help)
         return record
 
     def add(self, *records: Intrinsic) -> Registry:

@@ -107,7 +107,10 @@ WRONG = {
     "a loop in a lane's address": (moved("addr_a + r1", lane_address="i1 * 8"), "unknown name 'i1'"),
     "an odd alignment": (moved("addr_a + r1", alignment_bytes=12), "aligned to 12 bytes"),
     "no granularity": (moved("addr_a + r1", stride_multiple=0), "strides of multiples of 0"),
-    "an operand without statement": (replace(MMA, memory=(Movement("x", "Src9", "reg", "shared", ""),)), "no operand 'Src9'"),
+    "an operand that is none": (
+        replace(MMA, memory=(Movement("x", "Src9", "reg", "shared", ""),)),
+        "no operand 'Src9'",
+    ),
     "no cost": (replace(MMA, cost=Cost(0.0)), "impossible cost"),
     "cost without end": (replace(MMA, cost=Cost(float("inf"))), "impossible cost"),
     "capacity of nothing": (replace(MMA, limits=Limits({"shared": 0})), "impossible limits"),

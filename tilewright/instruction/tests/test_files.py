@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -82,8 +83,33 @@ def test_a_missing_file_is_a_users_error(tmp_path: Path) -> None:
 
 
 _LINES = DOT3.splitlines()
-_WORDS = st.sampled_from(["-1", "1e400", "99999999999999999999999999", "true", "null", "[", "{}", '""', "i", "lane", "(" * 90,
-                          "e ** 9", "[[]]", "Dst[i] += 1", "opaque", "\u2603", "1 // 0", "~", "r: r"])  # fmt: skip
+_WORDS = st.sampled_from(
+    [
+        "-1",
+        "1e400",
+        "9" * 26,
+        "true",
+        "null",
+        "[",
+        "{}",
+        '""',
+        "i",
+        "lane",
+        "(" * 90,
+        "e ** 9",
+        "[[]]",
+        "Dst[i] += 1",
+        "opaque",
+        "☃",
+        "1 // 0",
+        "~",
+        "r: r",
+        "nan",
+        "{i: 8}",
+        "- - -",
+        "i" * 500,
+    ]
+)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -94,7 +120,5 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, edits: list[tuple[int
         parts = lines[number].split(" ")
         parts[place % len(parts)] = word
         lines[number] = " ".join(parts)
-    try:
+    with contextlib.suppress(InvalidIntrinsic):  # anything else is a failure
         Registry(load_records(written(tmp_path, "\n".join(lines))))
-    except InvalidIntrinsic as error:
-        assert error.message

@@ -78,8 +78,10 @@ def test_a_new_record_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "acme_4_f32_f32" not in standard()
 
 
-@pytest.mark.parametrize(("name", "mi", "ni", "ki"), [("fma_ps", 3, 2, 5), ("vpdpbusd", 2, 2, 3), ("vdpbf16ps", 2, 1, 4),
-                                                      ("sdot", 3, 2, 2), ("vpdpbusds", 2, 1, 3)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "mi", "ni", "ki"),
+    [("fma_ps", 3, 2, 5), ("vpdpbusd", 2, 2, 3), ("vdpbf16ps", 2, 1, 4), ("sdot", 3, 2, 2), ("vpdpbusds", 2, 1, 3)],
+)
 def test_an_outer_product_is_its_instructions(name: str, mi: int, ni: int, ki: int) -> None:
     """The record computes bit for bit what its base does, row by row, register by register, step by step."""
     base = standard().find(name)
