@@ -39,7 +39,7 @@ def lower_nest(name: str, nest: Nest, schedule: NestSchedule, views: Sequence[tu
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    if schedule.pipeline:
+    if schedule.stages:
         (loop,) = loops
         RowPipeline(builder, nest, schedule, memory, loop).run()
     else:

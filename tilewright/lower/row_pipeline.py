@@ -1,9 +1,11 @@
-"""Rows in a pipeline: in one sweep over the inner loop, every pass of a nest works on a row of its own.
+"""Rows in a pipeline: one sweep over the inner loop takes one pass of each of several rows.
 
-Pass p works on the row p behind the first: while one row is read and reduced, the row before it is computed on and the
-one before that is written. Memory and arithmetic are then busy together, where passes of one row take turns. What a
-pass needs of its row is carried to the next sweep: the row's values, and row buffers with one slot per row under way.
-The first and last rows of a program, and rows whose divisors have no safe reciprocals, take their passes one by one.
+The passes of a nest are cut into stages. Stage s works on the row s behind the first stage's: while one row is read and
+reduced, the row before it is computed on and the one before that is written. Memory and arithmetic are then busy
+together, where passes of one row take turns. The first passes of all stages share a sweep; other passes of a stage
+follow it. What a stage needs of its row is carried to the next sweep: the row's values, and row buffers with one slot
+per row under way. The first and last rows of a program, and rows whose divisors have no safe reciprocals, take their
+passes one by one.
 """
 
 from __future__ import annotations
@@ -37,24 +39,27 @@ class Stage:
     needed: tuple[str, ...]
 
 
-def stages_of(nest: Nest, buffered: Sequence[str]) -> list[Stage]:
-    """The passes of a nest in order; values before the first pass are computed in every stage that reads them."""
+def stages_of(nest: Nest, starts: Sequence[int], buffered: Sequence[str]) -> list[Stage]:
+    """The nodes of a nest in stages; `starts` numbers the passes with which a stage begins."""
     covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
     nodes = {node.tensor.name: node for node in nest.nodes}
     groups: list[list[NestNode]] = []
+    passes = 0
     for node in nest.nodes:
         if node.accum is not None or (node.tensor.name in covering and node.index is not None):
-            groups.append([node])
-        elif node.tensor.name not in covering:
-            assert groups, "the first node of a pipeline is a pass"
-            groups[-1].append(node)
-    reads = [[_reads(node.body, nodes, covering) for node in group] for group in groups]
+            if passes in starts:
+                groups.append([])
+            passes += 1
+        elif node.tensor.name in covering:
+            continue
+        groups[-1].append(node)
+    reads = [{name for node in group for name in _reads(node.body, nodes, covering)} for group in groups]
     stages, filled = [], set[str]()
     for number, group in enumerate(groups):
-        fills = tuple(sorted(name for name in reads[number][0] if name in buffered and name not in filled))
+        fills = tuple(sorted((reads[number] & set(buffered)) - filled))
         filled.update(fills)
         made = {node.tensor.name for earlier in groups[: number + 1] for node in earlier} - covering
-        later = {name for inside in reads[number + 1 :] for names in inside for name in names}
+        later = {name for names in reads[number + 1 :] for name in names}
         stages.append(Stage(group[0], tuple(group[1:]), fills, tuple(sorted(made & later))))
     return stages
 
@@ -84,7 +89,7 @@ class RowPipeline:
         loop: SpatialLoop,
     ) -> None:
         self.builder, self.nest, self.schedule, self.memory, self.loop = builder, nest, schedule, memory, loop
-        self.stages = stages_of(nest, row_buffers(nest))
+        self.stages = stages_of(nest, schedule.stages, row_buffers(nest))
         self.scratch = Scratch(builder, nest, schedule, slots=self._slots())
         self.counter = Axis(f"{loop.axis.name}.t", loop.extent)
         self.kinds = {node.tensor.name: computed_in(node.tensor.dtype) for node in nest.nodes}
@@ -100,9 +105,10 @@ class RowPipeline:
         covering = {node.tensor.name for node in self.nest.nodes if self.nest.covers_inner(node)}
         most = 1
         for first, stage in enumerate(self.stages):
-            for last in range(first + 1, len(self.stages)):
-                if set(stage.filled) & _reads(self.stages[last].node.body, nodes, covering):
-                    most = max(most, last - first + 1)
+            for last, reader in enumerate(self.stages[first + 1 :], first + 1):
+                for node in (reader.node, *reader.after):
+                    if set(stage.filled) & _reads(node.body, nodes, covering):
+                        most = max(most, last - first + 1)
         return most
 
     def run(self) -> None:
@@ -201,6 +207,7 @@ class RowPipeline:
         totals = lead.sweep(step, [reduction.start for reduction in reductions])
         for passes, stage, reduction, total in zip(at, self.stages, reductions, totals, strict=False):
             passes.kept[stage.node.tensor.name] = reduction.finish(total)
+            passes.stored |= passes.pending
             for node in stage.after:
                 passes.run_node(node)
         return self._packed(at[:-1])

@@ -66,8 +66,8 @@ class NestSchedule:
 
     `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop
     is dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
-    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `pipeline` makes one
-    sweep of all passes, each on a row of its own.
+    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `stages`
+    numbers the passes with which a stage of a pipeline of rows begins; without them a row's passes run in turn.
     """
 
     vector: str = ""
@@ -78,7 +78,7 @@ class NestSchedule:
     nontemporal: tuple[str, ...] = ()
     prefetch: Mapping[str, int] = field(default_factory=dict)
     prefetch_passes: tuple[int, ...] = (0,)
-    pipeline: bool = False
+    stages: tuple[int, ...] = ()
     lanes: int = 16
 
 

@@ -250,8 +250,8 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         length = extent
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
-    pipelined = bool(streams) and _can_pipeline(nest, vector)
-    prefetch, passes = _prefetches(nest, vector, machine, pipelined)
+    stages = _stages(nest, vector, machine) if streams else ()
+    prefetch, passes = _prefetches(nest, vector, machine, bool(stages))
     schedule = NestSchedule(
         vector=vector.name,
         vector_extent=length,
@@ -261,7 +261,7 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         nontemporal=streams,
         prefetch=prefetch,
         prefetch_passes=passes,
-        pipeline=pipelined,
+        stages=stages,
         lanes=lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
@@ -376,30 +376,49 @@ def _prefetches(nest: Nest, vector: Axis, machine: Cpu, pipelined: bool) -> tupl
     return found, tuple(range(1, passes)) if rows and not pipelined and passes > 1 else (0,)
 
 
-def _can_pipeline(nest: Nest, vector: Axis) -> bool:
-    """Whether all passes may run in one sweep, each on a row of its own.
+def _stages(nest: Nest, vector: Axis, machine: Cpu) -> tuple[int, ...]:
+    """The passes with which the stages of a pipeline of rows begin; none where the passes of a row run in turn.
 
-    One outer and one inner loop, a first pass that reads stored tensors only, a last pass that alone writes, and costly
-    work between. (Without costly work, passes in turn find their row in L1 and are faster.)
+    A pipeline needs one outer and one inner loop, a first pass that reads stored tensors only, and a last pass that
+    alone writes. The last pass is a stage, so that a row is written while the next is read. Costly passes between are
+    stages too, so that arithmetic goes on meanwhile; cheap ones follow the first, for they find their row in L1, and
+    without costly ones the rows under way and what all rows read must fit in L1.
     """
     first, last = nest.nodes[0], nest.nodes[-1]
     own_reads = any(isinstance(e, Read) and not e.indices for e in walk(first.body))
     written = [node for node in nest.nodes if node.index is not None]
+    if not (
+        vector in nest.inner
+        and len(nest.outer) == len(nest.inner) == 1
+        and first.accum is not None
+        and not own_reads
+        and written == [last]
+        and nest.covers_inner(last)
+    ):
+        return ()
     costly = any(
         isinstance(e, Apply) and e.function in COSTLY
         for node in nest.nodes[:-1]
         if nest.covers_inner(node)
         for e in walk(node.body)
     )
-    return (
-        costly
-        and vector in nest.inner
-        and len(nest.outer) == len(nest.inner) == 1
-        and first.accum is not None
-        and not own_reads
-        and written == [last]
-        and nest.covers_inner(last)
-    )
+    passes = sum(1 for node in nest.nodes if node.accum is not None) + 1
+    if costly:
+        return tuple(range(passes))
+    return (0, passes - 1) if _sweep_bytes(nest, vector) <= machine.caches[0].bytes else ()
+
+
+def _sweep_bytes(nest: Nest, vector: Axis) -> int:
+    """Bytes that a row of the last pass and the row that is read beside it touch, and what all rows read."""
+    found: dict[str, int] = {}
+    for node in nest.nodes:
+        for read in walk(node.body):
+            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
+            if form is not None and form.coefficient(vector):
+                assert isinstance(read, Read)
+                rows = 2 if any(form.coefficient(axis) for axis in nest.outer) else 1
+                found[read.tensor.name] = rows * _extent(vector) * dtypes.size_bytes(read.dtype)
+    return sum(found.values())
 
 
 def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:

@@ -9,7 +9,8 @@ so the second node moves nothing if both are stored that way.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -19,64 +20,87 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import substitute
 
 
+@dataclass(frozen=True)
+class LoopSplit:
+    """The spatial loops of a compute, in order, each with the strides at which it is cut: none for a whole loop."""
+
+    strides: Mapping[Axis, tuple[int, ...]]
+
+    def apply(self, compute: Compute, name: str) -> tuple[Compute, Compute]:
+        """`compute` over the loops in pieces, writing tensor `name`, and the node that merges it into its output."""
+        names = {loop.name for loop in compute.loops}
+        pieces = {axis: _pieces(axis, self.strides[axis], names) for axis in compute.axes}
+        whole: dict[Axis, Expr] = {
+            axis: reduce(lambda left, right: left + right, [piece * stride for piece, stride in parts])
+            for axis, parts in pieces.items()
+            if len(parts) > 1
+        }
+        axes = tuple(piece for parts in pieces.values() for piece, _ in parts)
+        output = Tensor(name, tuple(axis.extent for axis in axes), compute.output.dtype)
+        split = Compute(output, axes, substitute(compute.body, whole), compute.reduce, compute.accum, compute.source)
+        merged = simplify(output[self.places(compute.axes)])
+        return split, Compute(compute.output, compute.axes, merged, source=compute.source)
+
+    def places(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where along the pieces a point lies that has these indices along the loops."""
+        found: list[Expr] = []
+        for index, (axis, strides) in zip(indices, self.strides.items(), strict=True):
+            if strides:
+                sizes = static_shape(tuple(piece.extent for piece, _ in _pieces(axis, strides, ())))
+                found += [index // stride % size for size, stride in zip(sizes, (*strides, 1), strict=True)]
+            else:
+                found.append(index)
+        return tuple(found)
+
+
 def flat_to_split(graph: Graph) -> Graph:
     """`graph` with every reduction that can be split replaced by its two nodes, the first called `name.split`."""
     taken = set(graph.tensors()) | set(graph.constants)
     nodes: list[Compute] = []
     for node in graph.nodes:
-        pair = split_compute(node, _unique(f"{node.name}.split", taken))
-        if pair is None:
+        split = find_split(node)
+        if split is None:
             nodes.append(node)
         else:
+            pair = split.apply(node, unique(f"{node.name}.split", taken))
             taken.add(pair[0].name)
             nodes.extend(pair)
     return replace(graph, nodes=tuple(nodes))
 
 
-def split_compute(compute: Compute, name: str) -> tuple[Compute, Compute] | None:
-    """The reduction over split loops, writing tensor `name`, and the node that merges it into `compute`'s output.
+def find_split(compute: Compute) -> LoopSplit | None:
+    """The split of a reduction's spatial loops, of which at least one is cut, that makes all its indices affine.
 
     None if `compute` does not reduce, has no such loop, or would keep an index that is not affine.
     """
-    pieces = {axis: _pieces(compute, axis) for axis in compute.axes}
-    if compute.accum is None or all(len(parts) == 1 for parts in pieces.values()):
+    if compute.accum is None:
         return None
-    whole = {
-        axis: reduce(lambda left, right: left + right, [piece * stride for piece, stride in parts])
-        for axis, parts in pieces.items()
-    }
-    body = substitute(compute.body, whole)
+    split = LoopSplit({axis: _strides(compute.body, axis) for axis in compute.axes})
+    if not any(split.strides.values()):
+        return None
+    body = split.apply(compute, compute.name)[0].body
     if any(affine(index) is None for node in walk(body) if isinstance(node, Read) for index in node.indices):
         return None
-    axes = tuple(piece for parts in pieces.values() for piece, _ in parts)
-    output = Tensor(name, tuple(axis.extent for axis in axes), compute.output.dtype)
-    split = Compute(output, axes, body, compute.reduce, compute.accum, compute.source)
-    place = [index for axis, parts in pieces.items() for index in _places(axis, parts)]
-    merged = simplify(output[tuple(place)])
-    return split, Compute(compute.output, compute.axes, merged, source=compute.source)
+    return split
 
 
-def _pieces(compute: Compute, axis: Axis) -> list[tuple[Axis, int]]:
-    """The loops that `axis` becomes, outermost first, each with its stride; `axis` itself where nothing divides it."""
-    strides = sorted(_boundaries(compute.body, axis), reverse=True)
-    if not strides or not isinstance(axis.extent, int):
+def _strides(body: Expr, axis: Axis) -> tuple[int, ...]:
+    """Where the body cuts a loop, largest stride first; nowhere unless each stride divides the one before it."""
+    strides = sorted(_boundaries(body, axis), reverse=True)
+    if not isinstance(axis.extent, int) or any(above % stride for above, stride in pairwise([axis.extent, *strides])):
+        return ()
+    return tuple(strides)
+
+
+def _pieces(axis: Axis, strides: Sequence[int], names: Collection[str]) -> list[tuple[Axis, int]]:
+    """The loops that `axis` becomes, outermost first, each with its stride; `axis` itself if it is not cut."""
+    if not strides:
         return [(axis, 1)]
-    steps = list(pairwise([axis.extent, *strides, 1]))
-    if any(above % stride for above, stride in steps):
-        return [(axis, 1)]
-    names = {loop.name for loop in compute.loops}
+    (extent,) = static_shape((axis.extent,))
     return [
-        (Axis(_unique(f"{axis.name}_{number}", names), above // stride), stride)
-        for number, (above, stride) in enumerate(steps)
+        (Axis(unique(f"{axis.name}_{number}", names), above // stride), stride)
+        for number, (above, stride) in enumerate(pairwise([extent, *strides, 1]))
     ]
-
-
-def _places(axis: Axis, parts: list[tuple[Axis, int]]) -> list[Expr]:
-    """Where along each of the loops that it became a value of `axis` lies."""
-    if len(parts) == 1:
-        return [axis]
-    sizes = static_shape(tuple(piece.extent for piece, _ in parts))
-    return [axis // stride % size for size, (_, stride) in zip(sizes, parts, strict=True)]
 
 
 def _boundaries(body: Expr, axis: Axis) -> set[int]:
@@ -95,7 +119,8 @@ def _boundaries(body: Expr, axis: Axis) -> set[int]:
     return {c for c in found if c != 1 and c != axis.extent}
 
 
-def _unique(hint: str, taken: set[str]) -> str:
+def unique(hint: str, taken: Collection[str]) -> str:
+    """A name that is not taken."""
     name, count = hint, 0
     while name in taken:
         count += 1

@@ -11,7 +11,7 @@ from tilewright.expr.core import Read, walk
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.infer import check_bounds
 from tilewright.expr.ops import catalogue, conv
-from tilewright.expr.rewrites.flat_to_split import flat_to_split, split_compute
+from tilewright.expr.rewrites.flat_to_split import find_split, flat_to_split
 
 
 def assert_equal_results(before: Graph, after: Graph) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_split() -> None:
     k, r = Axis("k", 24), Axis("r", 3)
     y = Tensor("y", (24,), "f32")
     for body in (x[k], x[(k + r) // 5], x[k // 5 + r], x[k * 2 // 4 + r]):  # affine; composite; 5 does not divide 24
-        assert split_compute(Compute(y, (k,), body + x[r], (r,), "sum"), "s") is None
-    assert split_compute(Compute(y, (k,), x[k // 4]), "s") is None  # no reduction
+        assert find_split(Compute(y, (k,), body + x[r], (r,), "sum")) is None
+    assert find_split(Compute(y, (k,), x[k // 4])) is None  # no reduction
     graph = catalogue.build("C2D", size=7)
     assert flat_to_split(graph).nodes == graph.nodes

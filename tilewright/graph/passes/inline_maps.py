@@ -10,6 +10,7 @@ from typing import ClassVar
 from tilewright.expr.core import COSTLY, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
+from tilewright.expr.rewrites.flat_to_split import find_split
 from tilewright.graph.passes.fold_padding import padding_of
 from tilewright.graph.passes.rewritten import Rewritten
 
@@ -22,9 +23,9 @@ class InlineMaps:
     After:   y[i, j] = max(x[j, i] * 2.0, 0.0)
     Always legal for nodes that do not reduce. Movement goes first, so that a product reads through it and the
     arithmetic before it stays where it can be the product's epilogue. Refused: what would take from a product its form
-    (`is_product`: level 3 maps those to intrinsics) or its epilogue, and bodies of over `body_nodes` nodes. Needs
-    constant parts folded, which else count as costly. Afterwards a node that only moves elements occurs where its
-    reader could not take it.
+    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, and bodies of
+    over `body_nodes` nodes. Needs constant parts folded, which else count as costly. Afterwards a node that only moves
+    elements occurs where its reader could not take it.
     """
 
     is_product: Callable[[Compute], bool]
@@ -88,7 +89,7 @@ class _Inlining:
         merged = inline(consumer, producer)
         if sum(1 for _ in walk(merged.body)) > self.options.body_nodes:
             return None
-        if self.options.is_product(consumer) and not self.options.is_product(merged):
+        if self._form(merged) < self._form(consumer):
             return None
         if padding_of(consumer) is not None and padding_of(merged) is None:
             return None
@@ -96,13 +97,20 @@ class _Inlining:
             return None
         return merged
 
+    def _form(self, node: Compute) -> int:
+        """2 for a product, 1 for what becomes one when its loops are split, 0 for any other node."""
+        if self.options.is_product(node):
+            return 2
+        split = find_split(node)
+        return int(split is not None and self.options.is_product(split.apply(node, node.name)[0]))
+
     def _is_epilogue(self, node: Compute) -> bool:
         """Whether a map reads some product point by point, and could be computed where the product is."""
         if node.accum is not None:
             return False
         for read in node.reads():
             source = self.nodes.get(read.tensor.name)
-            if source is None or source.name in self.outputs or not self.options.is_product(source):
+            if source is None or source.name in self.outputs or not self._form(source):
                 continue
             if len(self.users[source.name]) == 1 and reads_own_points(node, source.output):
                 return True

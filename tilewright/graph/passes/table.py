@@ -20,6 +20,7 @@ from tilewright.graph.passes.merge_equal import MergeEqual
 from tilewright.graph.passes.remove_dead import RemoveDead
 from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 from tilewright.graph.passes.separate_outputs import SeparateOutputs
+from tilewright.graph.passes.split_channels import SplitChannels
 
 
 def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
@@ -31,8 +32,9 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
         MergeEqual(),
         SeparateOutputs(),
         InlineMaps(is_product),
+        SplitChannels(),
         FoldScale(is_product),
-        RemoveDead(),  # constants that folding has replaced
+        RemoveDead(),  # constants that splitting and folding have replaced
     )
 
 

@@ -182,6 +182,8 @@ class _Deducing:
             return Reason.DYNAMIC_INNERMOST
         if problem.a != problem.b:
             return Reason.MIXED_INPUT
+        if all(size == 1 for size in (*problem.m, *problem.n)):
+            return Reason.MATVEC  # a dot product: one element of C, for which padding to a whole tile is all waste
         scheduled = problem.without_dynamic()
         seeds, why = self._seeds(scheduled, policies.tile_and_fuse_seeds)
         intrinsics = self._intrinsics(scheduled, lambda target: sorted_order(scheduled, target))

@@ -30,8 +30,9 @@ def _norm(b: GraphBuilder, rows: int, columns: int) -> Any:
 @pytest.mark.parametrize("build", [_softmax, _norm])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 100), (33, 64), (2, 17), (5, 1000), (3, 64)])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("every", [True, False])
 def test_pipelined_rows_agree(
-    build: Callable[..., Any], rows: int, columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., Any], rows: int, columns: int, threads: int, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduled = rows_module.schedule_nest
     pipelined = []
@@ -40,7 +41,9 @@ def test_pipelined_rows_agree(
         schedule, decision = scheduled(nest, *rest)
         fits = len(nest.outer) == len(nest.inner) == 1 and len(nest.nodes) > 1
         pipelined.append(fits)
-        return replace(schedule, pipeline=fits, blocks={nest.outer[0].name: 2} if fits else schedule.blocks), decision
+        passes = sum(1 for node in nest.nodes if node.accum is not None) + 1
+        stages = (tuple(range(passes)) if every else (0, passes - 1)) if fits else ()
+        return replace(schedule, stages=stages, blocks={nest.outer[0].name: 2} if fits else schedule.blocks), decision
 
     monkeypatch.setattr(rows_module, "schedule_nest", always)
     builder = GraphBuilder()
@@ -60,7 +63,7 @@ def test_pipelined_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         rows_module,
         "schedule_nest",
-        lambda nest, *rest: (replace(scheduled(nest, *rest)[0], pipeline=True), scheduled(nest, *rest)[1]),
+        lambda nest, *rest: (replace(scheduled(nest, *rest)[0], stages=(0, 1)), scheduled(nest, *rest)[1]),
     )
     b = GraphBuilder()
     x = b.input("x", (5, 40), "f32")
