@@ -197,9 +197,11 @@ class Placement:
         uses: dict[str, list[int]] = {}
         for step, kernel in enumerate(plan.kernels):
             for name in kernel.arguments:
-                uses.setdefault(name, []).append(step)
+                uses.setdefault(plan.stored[name].memory, []).append(step)
         buffers = []
         for name, stored in plan.stored.items():
+            if stored.owner:
+                continue
             if stored.space == "input":
                 self.places[name] = Place("input", numbers[name])
             elif stored.space == "output":
@@ -213,6 +215,9 @@ class Placement:
         offsets, self.arena_bytes = plan_arena(buffers)
         for name, offset in offsets.items():
             self.places[name] = Place("arena", offset)
+        for name, stored in plan.stored.items():
+            if stored.memory in self.places:
+                self.places[name] = self.places[stored.memory]
 
     def packed(self, plan: Plan) -> np.ndarray[Any, Any]:
         """The constants in their layouts, one block of bytes."""
@@ -302,7 +307,7 @@ def _key(plan: Plan, machine: Cpu, threads: int, options: Options, names: Sequen
 
     structure = json.dumps(serialize.to_json(plan.graph), sort_keys=True)
     decisions = repr([(k.name, k.work, k.schedule, k.arguments) for k in plan.kernels])
-    layouts = repr([(name, str(stored.layout), stored.space) for name, stored in plan.stored.items()])
+    layouts = repr([(name, str(stored.layout), stored.space, stored.owner) for name, stored in plan.stored.items()])
     return cache_key(
         {
             "program": structure,

@@ -32,7 +32,9 @@ def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] =
     planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
-    for group in form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None):
+    groups = form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None)
+    planning.find_views(groups)
+    for group in groups:
         if group.decision is not None:
             planning.plan.decisions.append(group.decision)
         if group.kind == "product":

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.decision import Decision
+from tilewright.compiler.views import View, view_of
+from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
+from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.outer_product import OuterProduct, find_mapping, loops_of, product_factors
 from tilewright.layouts import Packed, permuted, row_major
@@ -27,11 +29,20 @@ from tilewright.tiles.notation import print_tree
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena."""
+    """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
+
+    A view lives in the memory of another tensor, its `owner`.
+    """
 
     tensor: Tensor
     layout: Packed
     space: str
+    owner: str = ""
+
+    @property
+    def memory(self) -> str:
+        """The tensor whose memory this is."""
+        return self.owner or self.tensor.name
 
     @property
     def bytes(self) -> int:
@@ -79,10 +90,11 @@ class Planning:
         self.machine = machine
         self.threads = threads
         self.graph = rewritten.graph
-        self.borders = rewritten.borders
+        self.borders = dict(rewritten.borders)
         self.constants = dict(self.graph.constants)
         self.outputs = {tensor.name for tensor in self.graph.outputs}
         self.users = self.graph.consumers()
+        self.views: dict[str, View] = {}  # by their sources
         self.plan = Plan(graph, decisions=list(rewritten.decisions))
 
     # Storage --------------------------------------------------------------------------------------------------
@@ -91,13 +103,54 @@ class Planning:
         self.plan.stored[tensor.name] = Stored(tensor, layout, space)
 
     def place_result(self, tensor: Tensor, order: Sequence[int]) -> None:
-        """Store what a kernel writes: an output as it is, other results in `order` with their border."""
+        """Store what a kernel writes: an output as it is, other results in `order` with their border.
+
+        Where a view wants dimensions together, they are, if the innermost one stays: a product writes vectors along it.
+        """
         shape = static_shape(tensor.shape)
         if tensor.name in self.outputs:
             self.place(tensor, row_major(shape), "output")
             return
+        if tensor.name in self.views:
+            together = self.views[tensor.name].grouped(order)
+            order = together if together[-1] == order[-1] else order
         border = self.borders.get(tensor.name)
         self.place(tensor, permuted(shape, order, border.widths if border else None), "arena")
+
+    def find_views(self, groups: Sequence[Group]) -> None:
+        """Note which groups may turn out to be views; their sources get the borders that readers of views need."""
+        inputs = {tensor.name for tensor in self.graph.inputs}
+        for group in reversed(groups):
+            view = view_of(group.main) if len(group.nodes) == 1 else None
+            if view is None or view.result.name in self.outputs or view.source.name in self.constants:
+                continue
+            source, border = view.source.name, self.borders.get(view.result.name)
+            if source in self.outputs or (source not in inputs and len(self.users[source]) != 1):
+                continue
+            if border is not None:
+                moved = view.border(border)
+                if moved is None or source in inputs:
+                    continue
+                self.borders[source] = moved
+            self.views[source] = view
+
+    def place_view(self, result: Tensor) -> bool:
+        """Store a result where its source is, if it may be a view and the source's layout holds it."""
+        view = next((view for view in self.views.values() if view.result == result), None)
+        if view is None:
+            return False
+        source = self.stored(view.source)
+        layout = view.layout(source.layout)
+        subject = f"storage of {result.name}"
+        if layout is None:
+            why = Refusal(f"that of {view.source.name}", "it stores each dimension as one run", str(source.layout))
+            self.plan.decisions.append(Decision(subject, "a copy", "no view holds it", refused=(why,)))
+            return False
+        self.plan.stored[result.name] = Stored(result, layout, source.space, source.memory)
+        self.plan.decisions.append(
+            Decision(subject, f"that of {view.source.name}", f"{layout} holds the same elements in the same places")
+        )
+        return True
 
     def stored(self, tensor: Tensor) -> Stored:
         """How a tensor that is read is stored; constants are placed when first met."""

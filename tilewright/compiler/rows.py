@@ -17,11 +17,16 @@ from tilewright.operator.rules import schedule_nest
 
 
 def plan_rows(planning: Planning, group: Group) -> None:
-    """Place the results of a row group or map, and add its kernels."""
+    """Place the results of a row group or map, and add its kernels; none for a view."""
+    if len(group.nodes) == 1 and planning.place_view(group.main.output):
+        return
     for node in group.nodes:
         if node.name in group.stored:
             wanted = _wanted_order(planning, node.output)
-            planning.place_result(node.output, _inherited_order(planning, node, group) if wanted is None else wanted)
+            order = _inherited_order(planning, node, group) if wanted is None else wanted
+            if node.name in planning.views:
+                order = planning.views[node.name].grouped(order)
+            planning.place_result(node.output, order)
     fill_borders(planning, group.stored)
     write_rows(planning, group)
 
@@ -117,7 +122,11 @@ def _operations(body: Expr) -> int:
 
 
 def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
-    """The order that a product wants of its broadcast operand: its longest reduction dimension innermost."""
+    """The order that a product wants of its broadcast operand, or of a view: its longest reduction dimension innermost."""
+    view = planning.views.get(tensor.name)
+    if view is not None and len(planning.users[tensor.name]) == 1:
+        wanted = _wanted_order(planning, view.result)
+        return None if wanted is None else view.order_of(wanted)
     best: tuple[int, int] | None = None
     extents = static_shape(tensor.shape)
     for user in planning.users.get(tensor.name, []):

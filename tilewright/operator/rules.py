@@ -257,7 +257,7 @@ def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple
         vector_extent=length,
         unroll=unroll,
         unroll_extent=unroll_extent,
-        blocks=_nest_blocks(nest, tiled, threads),
+        blocks=_nest_blocks(nest, tiled, threads, len(stages)),
         nontemporal=streams,
         prefetch=prefetch,
         prefetch_passes=passes,
@@ -421,11 +421,12 @@ def _sweep_bytes(nest: Nest, vector: Axis) -> int:
     return sum(found.values())
 
 
-def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int) -> dict[str, int]:
-    """Deal the outer loops, outermost first, until programs are small or many."""
+def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int, stages: int = 0) -> dict[str, int]:
+    """Deal the outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
     inner = prod(_extent(axis) for axis in nest.inner)
     work = inner * prod(_extent(axis) for axis in nest.outer) * _cost_per_point(nest)
-    wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), 64 * threads)
+    most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
+    wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
     if threads == 1:
         wanted = 1
     blocks: dict[str, int] = {}
