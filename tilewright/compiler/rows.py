@@ -122,7 +122,7 @@ def _operations(body: Expr) -> int:
 
 
 def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
-    """The order that a product wants of its broadcast operand, or of a view: its longest reduction dimension innermost."""
+    """The order that a product wants of its broadcast operand, read through views: its longest sum innermost."""
     view = planning.views.get(tensor.name)
     if view is not None and len(planning.users[tensor.name]) == 1:
         wanted = _wanted_order(planning, view.result)

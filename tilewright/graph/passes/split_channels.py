@@ -1,0 +1,118 @@
+"""Grouped products in the flat form: their channel loop is split, so that every index becomes affine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.decision import Decision
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Compute, Expr, Extent, Read, Tensor, static_shape
+from tilewright.expr.graph import Graph
+from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split, unique
+from tilewright.graph.passes.inline_maps import reads_own_points
+from tilewright.graph.passes.rewritten import Rewritten
+
+
+@dataclass(frozen=True)
+class SplitChannels:
+    """Split the loops of a reduction that occur under ``//`` and ``%``, and those of the map that follows it.
+
+    Before:  A[k, i] += x[k//2*3 + c, i] * W[k, c]    y[k, i] = max(A[k, i] + b[k], 0.0)
+    After:   A.split[g, j, i] += x[g*3 + c, i] * W.split[g, j, c]
+             y.split[g, j, i] = max(A.split[g, j, i] + b.split[g, j], 0.0)    y[k, i] = y.split[k//2, k%2, i]
+    Legal where the constants divide the extents of the loops; the map is the only reader of A, at the points it writes.
+    Constants get the dimensions that they are read with. Needs maps inlined, which makes what follows one map, and
+    would take the last node apart. Afterwards it moves nothing if both tensors are stored alike.
+    """
+
+    name: ClassVar[str] = "split-channels"
+
+    def apply(self, state: Rewritten) -> Rewritten:
+        graph, decisions = state.graph, list(state.decisions)
+        for node in state.graph.nodes:
+            split = find_split(node)
+            if split is None:
+                continue
+            graph = _split(graph, node, split)
+            cuts = (f"{axis.name} at {' and '.join(map(str, at))}" for axis, at in split.strides.items() if at)
+            decisions.append(Decision(f"loops of {node.name}", f"cut {', '.join(cuts)}", "every index is affine then"))
+        return replace(state, graph=graph, decisions=tuple(decisions))
+
+
+def _split(graph: Graph, node: Compute, split: LoopSplit) -> Graph:
+    """The graph with `node`, and the map that follows it if there is one, over loops in pieces."""
+    constants = dict(graph.constants)
+    taken = set(graph.tensors()) | set(constants)
+    inner, merge = split.apply(node, unique(f"{node.name}.split", taken))
+    made = {node.name: [_with_split_constants(inner, constants), merge]}
+    following = _following(graph, node)
+    if following is not None:
+
+        def rule(expr: Expr) -> Expr | None:
+            if isinstance(expr, Read) and expr.tensor == node.output:
+                return inner.output[split.places(expr.indices)]
+            return None
+
+        strides = dict(zip(_live(following), (split.strides[axis] for axis in _live(node)), strict=True))
+        outer = LoopSplit({axis: strides.get(axis, ()) for axis in following.axes})
+        over_points = replace(following, body=transform(following.body, rule))
+        epilogue, merge = outer.apply(over_points, unique(f"{following.name}.split", taken))
+        made[node.name].pop()
+        made[following.name] = [_with_split_constants(epilogue, constants), merge]
+    nodes = [each for old in graph.nodes for each in made.get(old.name, [old])]
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _following(graph: Graph, node: Compute) -> Compute | None:
+    """The map that alone reads a reduction, at the points it writes."""
+    readers = graph.consumers().get(node.name, [])
+    if len(readers) != 1 or node.output in graph.outputs or readers[0].accum is not None:
+        return None
+    return readers[0] if reads_own_points(readers[0], node.output) else None
+
+
+def _live(node: Compute) -> list[Axis]:
+    return [axis for axis in node.axes if axis.extent != 1]
+
+
+# Constants ------------------------------------------------------------------------------------------------------------
+
+
+def _with_split_constants(node: Compute, constants: dict[str, np.ndarray[Any, Any]]) -> Compute:
+    """The node reading constants along one loop per dimension; `constants` receives those that this makes."""
+
+    def rule(expr: Expr) -> Expr | None:
+        if not isinstance(expr, Read) or expr.tensor.name not in constants:
+            return None
+        places = [_digits(index, extent) for index, extent in zip(expr.indices, expr.tensor.shape, strict=True)]
+        if all(len(place) == 1 for place in places):
+            return None
+        indices = tuple(index for place in places for index, _ in place)
+        shape = tuple(extent for place in places for _, extent in place)
+        name = f"{expr.tensor.name}.{'x'.join(map(str, shape))}"
+        constants[name] = constants[expr.tensor.name].reshape(shape)
+        return Tensor(name, shape, expr.dtype)[indices]
+
+    return replace(node, body=transform(node.body, rule))
+
+
+def _digits(index: Expr, extent: Extent) -> list[tuple[Expr, int]]:
+    """The loops that count together through a whole dimension, outermost first; the index itself where none do."""
+    (room,) = static_shape((extent,))
+    form = affine(index)
+    digits: list[tuple[Expr, int]] = []
+    if form is not None and not form.constant and len(form.terms) > 1:
+        inside = 1
+        for axis, stride in sorted(form.terms.items(), key=lambda term: term[1]):
+            if stride != inside:
+                break
+            (count,) = static_shape((axis.extent,))
+            digits.insert(0, (axis, count))
+            inside *= count
+        if inside == room and len(digits) == len(form.terms):
+            return digits
+    return [(index, room)]
