@@ -110,10 +110,11 @@ _FLOATS = (
     mma((16, 8, 4), ("tf32", "tf32", "f32"), "sm_80", _nvvm("m16n8k4", "tf32"), cycles=4.0),
     mma((8, 8, 4), ("f64", "f64", "f64"), "sm_80", _nvvm("m8n8k4", "f64"), ("MMA_SYNC_F64_8x8x4_F64",), 16.0),
 )  # fmt: skip
+_SHORT = {"f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
 _F8 = tuple(
-    mma((16, 8, 32), (a, b, "f32"), "sm_89",
+    mma((16, 8, 32), (a, b, "f32"), "sm_89", _nvvm("m16n8k32", f"f32.{_SHORT[a]}.{_SHORT[b]}.f32"),
         aliases=(f"MMA_SYNC_F32_16x8x32_{a.upper() if a == b else f'{a.upper()}_{b.upper()}'}",))
-    for a in ("f8e4m3fn", "f8e5m2") for b in ("f8e4m3fn", "f8e5m2")
+    for a in _SHORT for b in _SHORT
 )  # fmt: skip
 _INTEGERS = tuple(
     mma(shape, (a, b, "i32"), feature,

@@ -29,18 +29,32 @@ def accumulators(n: int) -> Fragment:
     return Fragment(128, n // 2, (f"{_ROW} + 8 * (e // 2 % 2)", "2 * (lane % 4) + e % 2 + 8 * (e // 4)"))
 
 
-def _memory(dtype: str) -> tuple[Movement, ...]:
-    """K-major tiles for every type, MN-major ones for 16-bit types; starts are aligned to 8 rows of the swizzle."""
+# Bytes of a swizzled row, and the alignment of a tile: 8 such rows, or 16 bytes without swizzle.
+_SWIZZLES = ((128, 1024), (64, 512), (32, 256), (0, 16))
+_OPERANDS = (("a", "Src1", "i1", "M"), ("b", "Src2", "i2", "N"))
+
+
+@cache
+def _memory(width: int) -> tuple[Movement, ...]:
+    """A from registers or, like B, through a descriptor: K-major tiles for every type, MN-major for 16 bits."""
     found = [
-        Movement("lda", "Src1", "reg", "shared", "addr_a + i1 * stride_a + r1", "ldmatrix", 16, 128 // bits(dtype)),
-        Movement("desc_a", "Src1", "use", "shared", "addr_a + i1 * stride_a + r1", "descriptor, K-major", 1024),
-        Movement("desc_b", "Src2", "use", "shared", "addr_b + i2 * stride_b + r1", "descriptor, K-major", 1024),
-    ]
-    if bits(dtype) == 16:
-        found += [
-            Movement("desc_at", "Src1", "use", "shared", "addr_a + r1 * stride_a + i1", "descriptor, M-major", 1024),
-            Movement("desc_bt", "Src2", "use", "shared", "addr_b + r1 * stride_b + i2", "descriptor, N-major", 1024),
-        ]
+        Movement("lda", "Src1", "reg", "shared", "addr_a + i1 * stride_a + r1", "ldmatrix", 16, 128 // width),
+    ]  # fmt: skip
+    for letter, role, loop, dimension in _OPERANDS:
+        for span, alignment in _SWIZZLES:
+            via = f"descriptor, {f'swizzle {span}' if span else 'no swizzle'}"
+            row = f"addr_{letter} + {loop} * stride_{letter} + r1"
+            column = f"addr_{letter} + r1 * stride_{letter} + {loop}"
+            found.append(
+                Movement(
+                    f"desc_{letter}_{span}", role, "use", "shared", row, f"{via}, K-major", alignment, 128 // width
+                )
+            )
+            if width == 16:
+                found.append(
+                    Movement(f"desc_{letter}t_{span}", role, "use", "shared", column, f"{via}, {dimension}-major",
+                             alignment, 8)
+                )  # fmt: skip
     address = "addr_c + i1 * stride_c + i2"
     found += [Movement(f"st_{scope}", "Dst", scope, "reg", address, "st.v2", 8, 2) for scope in ("global", "shared")]
     return tuple(found)
@@ -55,7 +69,7 @@ def wgmma(n: int, dtypes: tuple[str, str, str], aliases: tuple[str, ...] = ()) -
     return matrix(
         f"wgmma_m64n{n}k{k}_{types_of(a, b, c)}", CUDA, (64, n, k), dtypes, (fragment, "descriptor", result),
         group="warpgroup128", features=("sm_90a",), scopes=("reg", "use", "reg"), cost=Cost(n / 2, 128.0),
-        source=SOURCE, memory=_memory(a), limits=Limits(registers=registers), aliases=aliases,
+        source=SOURCE, memory=_memory(bits(a)), limits=Limits(registers=registers), aliases=aliases,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from tilewright.instruction.ascend.mad import ASCEND_910, ASCEND_910B, mad
 from tilewright.instruction.composite import cube_intensity, cube_tile
 from tilewright.instruction.formula import formula
 from tilewright.instruction.fragments import fragment_of, places
+from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.registry import standard
 
 
@@ -72,3 +73,38 @@ def test_machine_files_name_records() -> None:
     listed = {name for machine in names() for name in resolve(machine).to_json().get("intrinsics", ())}
     assert len(listed) > 30
     assert {name for name in listed if name not in standard()} == set()
+
+
+def grid(lane_counts: tuple[int, int], strides: tuple[int, int], run: tuple[int, int], outer: tuple[int, int]):
+    """(row, column) of (lane, e) where each dimension is cut as outer x lanes x run, register elements row by row."""
+
+    def place(lane: int, e: int) -> tuple[int, int]:
+        outer_column, (run_row, run_column) = outer[1], run
+        inner, rest = e % (run_row * run_column), e // (run_row * run_column)
+        outers = (rest // outer_column, rest % outer_column)
+        runs = (inner // run_column, inner % run_column)
+        lanes = tuple(
+            lane // stride % count if stride else 0 for stride, count in zip(strides, lane_counts, strict=True)
+        )
+        return tuple((o * n + t) * r + i for o, n, t, r, i in zip(outers, lane_counts, lanes, run, runs, strict=True))  # type: ignore[return-value]
+
+    return place
+
+
+def mfma_grids(m: int, k: int, f64: bool) -> dict[str, object]:
+    """How AMD's tables cut MFMA operands: A in runs along K, B likewise, C in runs of 4 rows (f64: single rows)."""
+    groups = 64 // m
+    return {
+        "Src1": grid((m, groups), (1, m), (1, k // groups), (1, 1)),
+        "Src2": grid((groups, m), (m, 1), (k // groups, 1), (1, 1)),
+        "Dst": grid((groups, m), (m, 1), (1 if f64 else 4, 1), (4 if f64 else m * m // 256, 1)),
+    }
+
+
+@pytest.mark.parametrize("record", [r for r in standard() if r.name.startswith("mfma_")], ids=lambda r: r.name)
+def test_mfma_fragments_are_those_of_the_tables(record: Intrinsic) -> None:
+    m, _, k = record.extents.values()
+    for role, place in mfma_grids(m, k, record.destination.dtype == "f64").items():
+        for lane in range(64):
+            found = held(record.name, role, lane)
+            assert found == [place(lane, e) for e in range(len(found))], f"{role}, lane {lane}"  # type: ignore[operator]

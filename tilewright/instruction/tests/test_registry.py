@@ -142,3 +142,11 @@ def test_the_optimum_is_that_of_trying_everything(registers: int) -> None:
     )
     assert found.intensity() == best
     assert found.registers <= registers
+
+
+def test_emitters_exist() -> None:
+    """Every record of a CPU that this package can emit names an emitter of code generation."""
+    from tilewright.codegen.cpu.dot import PRODUCTS
+
+    named = {record.emitter for record in standard() if record.emitter}
+    assert {"fma", "widen_f32", "widen_i32", "vdpbf16ps", "vpdpbusd"} <= named <= set(PRODUCTS)
