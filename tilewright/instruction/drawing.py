@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tilewright.instruction.check import WORDS
+from tilewright.instruction.check_layout import WORDS
 from tilewright.instruction.formula import formula
 from tilewright.instruction.fragments import places
 from tilewright.instruction.intrinsic import GROUP_LANES, Fragment, Intrinsic, Movement, Operand
