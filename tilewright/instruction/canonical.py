@@ -268,7 +268,8 @@ class _Work:
         tensor would be larger than the loops), the loops themselves are the dimensions.
         """
         loops = [axis for axis in self.compute.loops if _uses(factor, {axis})]
-        forms = list(dict.fromkeys(self._forms(factor)))
+        reads = [node for node in walk(factor) if isinstance(node, Read)]
+        forms = list(dict.fromkeys(form for part in (*reads, factor) for form in self._forms(part)))
         sizes = [_size(form) for form in forms]
         if prod(sizes) <= prod(map(_extent, loops)):
             compute, read = self._node(factor, forms)

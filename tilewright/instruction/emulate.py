@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -84,12 +84,23 @@ def reference(compute: Compute, tensors: Mapping[str, Array]) -> Array:
     return evaluate_compute(compute, tensors)
 
 
-def small_values(dtype: dtypes.DType, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Integers between -4 and 4 (0 and 7 without a sign), whose sums of products no float of 16 bits rounds early."""
-    low, high = (0, 7) if dtypes.is_unsigned(dtype) else (-4, 4)
+def small_values(
+    dtype: dtypes.DType, shape: tuple[int, ...], generator: np.random.Generator, bound: int = 4
+) -> Array:
+    """Random integers of at most `bound` in size: sums of few products of them are exact in any type."""
+    low, high = (0, bound) if dtypes.is_unsigned(dtype) else (-bound, bound)
     if dtype == "bool":
         high = 1
     return generator.integers(low, high + 1, shape).astype(dtypes.numpy_dtype(dtype))
+
+
+def exact_bound(accumulator: dtypes.DType, terms: int) -> int:
+    """The largest size (at most 4) of integers for which `terms` products of two add up exactly in `accumulator`.
+
+    0 if even sums of ones are rounded.
+    """
+    digits = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}.get(accumulator, 7)
+    return min(4, isqrt((1 << digits) // max(1, terms)))
 
 
 def default_execute() -> Execute:

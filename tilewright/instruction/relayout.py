@@ -68,14 +68,18 @@ def unpacked(physical: PhysicalMapping) -> Compute:
     """The inverse relayout: the node's own result out of the packed one."""
     compute, placement = physical.match.compute, physical.placements[-1]
     stored = Tensor(_stored_name(physical), placement.shape, compute.output.dtype)
+    return Compute(compute.output, compute.axes, stored_read(physical, -1, stored), source=compute.source)
+
+
+def stored_read(physical: PhysicalMapping, number: int, stored: Tensor) -> Expr:
+    """The element of operand `number` that a point of the node's loops uses, read from the stored operand."""
+    placement = physical.placements[number]
     index = {}
-    for loop in physical.record.loops:
-        if loop.kind == "S":
-            value = physical.virtual(loop.name)
-            index[loop.name] = (value // loop.extent, value % loop.extent)
+    for loop in placement.loops:
+        value = physical.virtual(loop.name)
+        index[loop.name] = (value // loop.extent, value % loop.extent)
     outer: dict[Axis, Axis] = {axis: axis for axis in physical.outer}
-    body = simplify(stored[_indices(placement, outer, index)])
-    return Compute(compute.output, compute.axes, body, source=compute.source)
+    return simplify(stored[_indices(placement, outer, index)])
 
 
 def nodes(physical: PhysicalMapping) -> tuple[Compute, ...]:
@@ -351,5 +355,6 @@ def _used_constants(graph: Graph) -> Graph:
 
 
 __all__ = [
-    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "nodes", "relayouts", "undoes", "unpacked",
+    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "nodes", "relayouts", "stored_read",
+    "undoes", "unpacked",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from tilewright.expr.rewrite import transform
 from tilewright.expr.serialize import compute_digest
 from tilewright.instruction.canonical import Canonical
 from tilewright.instruction.elements import bits, storage
-from tilewright.instruction.emulate import Execute, default_execute, emulate, reference, small_values
+from tilewright.instruction.emulate import Execute, default_execute, emulate, exact_bound, reference, small_values
 from tilewright.instruction.intrinsic import Intrinsic, Movement, Operand
 from tilewright.instruction.mapping import Mapping, Mode, extent
 from tilewright.instruction.matching import Match, software_dtype
@@ -456,8 +456,10 @@ def _difference(whole: PhysicalMapping, run: Execute) -> str | None:
     """Where a small instance differs from its node's own loop nest, in words."""
     compute = whole.match.compute
     generator = np.random.default_rng(0)
+    bound = max(1, exact_bound(compute.output.dtype, prod(extent(axis) for axis in compute.reduce)))
     tensors = {
-        tensor.name: small_values(tensor.dtype, static_shape(tensor.shape), generator) for tensor in compute.inputs()
+        tensor.name: small_values(tensor.dtype, static_shape(tensor.shape), generator, bound)
+        for tensor in compute.inputs()
     }
     found, wanted = emulate(whole, tensors, execute=run), reference(compute, tensors)
     wrong = np.argwhere(found != wanted)

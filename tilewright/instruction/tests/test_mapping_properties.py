@@ -1,0 +1,104 @@
+"""Properties of mappings on random operators, and random cases of the sweep over operators, records and modes."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.text import parse_compute
+from tilewright.instruction import algorithm4
+from tilewright.instruction.emulate import small_values
+from tilewright.instruction.mapping import Mapping
+from tilewright.instruction.matching import match
+from tilewright.instruction.physical import physical
+from tilewright.instruction.relayout import relayouts, stored_read
+from tilewright.instruction.tests.sample_records import listed, matrix
+from tilewright.instruction.tests.sweep import Case, cases, run
+from tilewright.instruction.validation import judge
+
+RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def affine_operators(draw: st.DrawFn) -> Compute:
+    """A sum of products of two tensors over up to 7 loops of extents 1 to 4, with sums of loops as indices."""
+    spatial = [f"i{number}" for number in range(draw(st.integers(1, 4)))]
+    summed = [f"r{number}" for number in range(draw(st.integers(1, 3)))]
+    loops = spatial + summed
+    sizes = {loop: draw(st.integers(1, 4)) for loop in loops}
+    reads = []
+    for name in ("A", "B"):
+        used = draw(st.lists(st.sampled_from(loops), unique=True, max_size=len(loops)))
+        indices = []
+        while used:
+            group, used = used[: draw(st.integers(1, 2))], used[2:]
+            terms, low = [], 0
+            for loop in group:
+                factor = draw(st.sampled_from((1, 1, 1, 2, -1)))
+                terms.append(f"{factor}*{loop}" if factor != 1 else loop)
+                low += min(0, factor * (sizes[loop] - 1))
+            indices.append(" + ".join([*terms, str(-low)]))
+        reads.append(f"{name}[{', '.join(indices)}]")
+    return parse_compute(f"Y[{', '.join(spatial)}] += {' * '.join(reads)} over {', '.join(summed)}", sizes)
+
+
+@RELAXED
+@given(affine_operators(), st.integers(0, 3))
+def test_every_mapping_of_a_random_operator_is_exact(node: Compute, first: int) -> None:
+    for mode in ("points", "signature"):
+        for each in islice(listed(node, matrix(2), mode, complete=True), first, None, 7):  # type: ignore[arg-type]
+            verdict = judge(each, mode)  # type: ignore[arg-type]
+            assert verdict.refusal is None, str(verdict.refusal)
+
+
+@RELAXED
+@given(affine_operators())
+def test_points_are_a_subset_of_signature_and_grow(node: Compute) -> None:
+    ours, all_of_them = (listed(node, matrix(2), mode) for mode in ("points", "signature"))  # type: ignore[arg-type]
+    assert {str(each) for each in ours} <= {str(each) for each in all_of_them}
+    sizes = [sum(map(len, each.sets)) for each in all_of_them]
+    assert sizes == sorted(sizes)
+    assert all(0 < physical(each).utilisation <= 1 for each in all_of_them[:20])
+
+
+@RELAXED
+@given(affine_operators(), st.data())
+def test_masked_algorithm_4_is_equality_of_signatures(node: Compute, data: st.DataObject) -> None:
+    for one in match(node, matrix(2)):
+        places = [data.draw(st.sampled_from((None, 0, 1, 2))) for _ in one.loops]
+        sets = tuple(
+            tuple(axis for axis, place in zip(one.loops, places, strict=True) if place == number) for number in range(3)
+        )
+        mapping = Mapping(one, sets)
+        columns = [tuple(map(bool, column)) for column in one.intrinsic_access.T]
+        alike = all(one.signature(axis) == columns[number] for number, axes in enumerate(sets) for axis in axes)
+        accepted = algorithm4.masked(one.access, mapping.matrix, one.intrinsic_access)
+        assert accepted == (alike and all(sets))
+
+
+@RELAXED
+@given(affine_operators(), st.sampled_from(("packed", "strided")), st.booleans())
+def test_unpacking_a_packed_operand_gives_what_was_read(node: Compute, storage: str, keep: bool) -> None:
+    generator = np.random.default_rng(0)
+    tensors = {each.name: small_values("f32", each.shape, generator, 100) for each in node.inputs()}  # type: ignore[arg-type]
+    for each in listed(node, matrix(2), "signature")[:6]:
+        whole = physical(each, storage=storage, keep_windows=keep)  # type: ignore[arg-type]
+        shape = tuple(axis.extent for axis in each.match.loops)
+        for number, into in enumerate(relayouts(whole)):
+            packed = evaluate_compute(into, tensors)
+            back = Compute(Tensor("back", shape, "f32"), each.match.loops, stored_read(whole, number, into.output))
+            read = Compute(Tensor("read", shape, "f32"), each.match.loops, each.match.reads[number])
+            np.testing.assert_array_equal(
+                evaluate_compute(back, {into.name: packed}), evaluate_compute(read, tensors)
+            )
+
+
+@pytest.mark.parametrize("case", list(cases(300, 7)), ids=lambda case: f"{case.operator}-{case.record.name}")
+def test_random_case_of_the_sweep(case: Case) -> None:
+    assert run(case) in ("exact", "no mapping", "too large")
