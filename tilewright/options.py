@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tilewright.errors import InvalidArgument
 
@@ -40,6 +41,7 @@ class Options:
     openmp         run on an OpenMP runtime that is already loaded in the process, if there is one
     disable        names of optimisation passes to switch off
     verify_each    verify the tile program after each pass
+    intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
     """
 
     cache: bool = field(default_factory=_default_cache)
@@ -49,6 +51,7 @@ class Options:
     openmp: bool = True
     disable: tuple[str, ...] = ()
     verify_each: bool = False
+    intrinsics: Any = None
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 0:

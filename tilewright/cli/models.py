@@ -96,7 +96,7 @@ def plan_model(
     target = resolve_cpu(machine)
     graph = import_graph(path, shapes)
     with progress(f"planning {path}"):
-        return make_plan(graph, target, threads or default_threads(), options.disable), target
+        return make_plan(graph, target, threads or default_threads(), options.disable, options.intrinsics), target
 
 
 def _check_runs_here(manifest: Manifest, machine: str) -> None:

@@ -133,7 +133,7 @@ def build(
     from tilewright.compiler.plan import make_plan
 
     _check_size(graph)
-    plan = make_plan(graph, machine, threads, options.disable)
+    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics)
     placement = place(plan)
     cache = Cache.from_options(options)
     key = _key(plan, machine, threads, options, names)

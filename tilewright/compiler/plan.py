@@ -18,18 +18,25 @@ from tilewright.graph.groups import form_groups
 from tilewright.graph.passes import table
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import run_passes, simplifying, storing
-from tilewright.instruction.outer_product import product_factors
+from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.registry import Registry
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu
 
 __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
 
-def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = ()) -> Plan:
-    """Decide everything. `disable` names passes to leave out; those of the tile program come after the plan."""
+def make_plan(
+    graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = (), intrinsics: Registry | None = None
+) -> Plan:
+    """Decide everything.
+
+    `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
+    choose from, best first.
+    """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
-    planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads)
+    planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads, intrinsics)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None)

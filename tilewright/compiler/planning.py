@@ -17,7 +17,8 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.outer_product import OuterProduct, find_mapping, loops_of, product_factors
+from tilewright.instruction.in_place import InPlace, find_product, loops_of
+from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
@@ -85,9 +86,13 @@ class Plan:
 class Planning:
     """A plan in the making, and what all its groups share. `plan` grows; nothing else changes but `constants`."""
 
-    def __init__(self, graph: Graph, rewritten: Rewritten, machine: Cpu, threads: int) -> None:
+    def __init__(
+        self, graph: Graph, rewritten: Rewritten, machine: Cpu, threads: int, intrinsics: Registry | None = None
+    ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
         self.machine = machine
+        self.intrinsics = standard() if intrinsics is None else intrinsics
+        self._products: dict[str, tuple[InPlace | None, Decision | None]] = {}
         self.threads = threads
         self.graph = rewritten.graph
         self.borders = dict(rewritten.borders)
@@ -185,14 +190,18 @@ class Planning:
 
     # Products -------------------------------------------------------------------------------------------------
 
-    def mapping_of(self, node: Compute) -> OuterProduct | None:
+    def mapping_of(self, node: Compute) -> InPlace | None:
         """The instruction and the roles of loops with which a compute runs as a product, or None."""
-        if product_factors(node) is None or any(axis.extent == 0 for axis in node.loops):
-            return None
-        mapping, _ = find_mapping(node, self.machine.features, self.constants)
+        mapping, _ = self.find_product(node)
         return mapping if mapping is not None and mapping.k_loops and self._can_be_panels(mapping) else None
 
-    def _can_be_panels(self, mapping: OuterProduct) -> bool:
+    def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
+        """The mapping with which a compute runs as a product, if there is one, and why."""
+        if node.name not in self._products:
+            self._products[node.name] = find_product(node, self.intrinsics, self.machine, self.constants)
+        return self._products[node.name]
+
+    def _can_be_panels(self, mapping: InPlace) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger."""
         if is_plain(mapping.b):
             return True
@@ -235,7 +244,7 @@ def is_plain(read: Read) -> bool:
     return len(set(loops)) == len(loops)
 
 
-def vector_loops(mapping: OuterProduct) -> tuple[Axis, ...]:
+def vector_loops(mapping: InPlace) -> tuple[Axis, ...]:
     """The loops that index b, as its panels want them."""
     loops = (*mapping.outer, *mapping.k_loops, mapping.n_loop)
     return tuple(axis for axis in loops if axis in loops_of(mapping.b))

@@ -15,7 +15,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
-from tilewright.instruction.outer_product import OuterProduct, find_mapping, loops_of
+from tilewright.instruction.in_place import InPlace, loops_of
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address
@@ -65,24 +65,22 @@ class _Product:
             copy = copy_of(self.target, self.result.output)
             plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
 
-    def _map(self) -> OuterProduct:
+    def _map(self) -> InPlace:
         """The mapping, with b indexed by single loops: where it is not, b is the tensor that packing it gathers."""
         planning, node = self.planning, self.node
-        mapping, refused = find_mapping(node, planning.machine.features, planning.constants)
+        mapping, decision = planning.find_product(node)
         assert mapping is not None
+        assert decision is not None
         if not is_plain(mapping.b):
             loops = vector_loops(mapping)
             extents = tuple(axis.extent for axis in loops)
             gathered = Tensor(f"{mapping.b.tensor.name}.for.{node.name}", extents, mapping.b.dtype)
             self.gather = Compute(gathered, loops, substitute(mapping.b, _unit_loops(node)))
             mapping = replace(mapping, b=gathered[loops])
-        reason = "the first record whose types and features fit"
-        planning.plan.decisions.append(
-            Decision(f"instruction of {node.name}", str(mapping), reason, refused=tuple(refused))
-        )
+        planning.plan.decisions.append(decision)
         return mapping
 
-    def _place_target(self, mapping: OuterProduct) -> Tensor:
+    def _place_target(self, mapping: InPlace) -> Tensor:
         """What the kernel writes, the vector loop innermost: the result, or a tensor that is copied to an output."""
         planning, output = self.planning, self.result.output
         n_dim = self.node.axes.index(mapping.n_loop)
@@ -94,14 +92,14 @@ class _Product:
         planning.place(target, permuted(static_shape(target.shape), order), "arena")
         return target
 
-    def _ordered_k_loops(self, mapping: OuterProduct) -> tuple[Axis, ...]:
+    def _ordered_k_loops(self, mapping: InPlace) -> tuple[Axis, ...]:
         """Reduction loops with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
         form = affine(address(self.planning.layout(mapping.a.tensor), mapping.a.indices))
         assert form is not None
-        in_b = loops_of(mapping.b) if mapping.intrinsic.group > 1 else mapping.k_loops
+        in_b = loops_of(mapping.b) if mapping.group > 1 else mapping.k_loops
         return tuple(sorted(mapping.k_loops, key=lambda axis: (axis in in_b, -(form.coefficient(axis) or 1 << 62))))
 
-    def _contraction(self, mapping: OuterProduct, b: Stored, panels: bool) -> Contraction:
+    def _contraction(self, mapping: InPlace, b: Stored, panels: bool) -> Contraction:
         """The contraction that reads its vector operand as `b` stores it."""
         planning, node, result = self.planning, self.node, self.result
         total = Tensor(node.name, (), node.output.dtype)
@@ -125,35 +123,37 @@ class _Product:
             epilogue=substitute(epilogue, unit),
             output=self.target,
             index=index,
-            intrinsic=mapping.intrinsic.emitter,
-            group=mapping.intrinsic.group,
+            intrinsic=mapping.emitter,
+            shapes=mapping.shapes,
+            lanes=mapping.lanes,
+            group=mapping.group,
             whole_panels=panels,
         )
         return merge_product_loops(work)
 
     # The vector operand -----------------------------------------------------------------------------------------
 
-    def _wants_panels(self, mapping: OuterProduct) -> bool:
+    def _wants_panels(self, mapping: InPlace) -> bool:
         """Whether b is packed into panels: not where it is contiguous along n and too few rows read it."""
-        if mapping.b.tensor.name in self.planning.constants or self.gather is not None or mapping.intrinsic.group > 1:
+        if mapping.b.tensor.name in self.planning.constants or self.gather is not None or mapping.group > 1:
             return True
         form = affine(address(self.planning.layout(mapping.b.tensor), mapping.b.indices))
         rows = prod(static_shape(tuple(axis.extent for axis in mapping.m_loops)))
         return form is None or form.coefficient(mapping.n_loop) != 1 or rows > ROWS_WORTH_PACKING
 
-    def _plain_operand(self, mapping: OuterProduct) -> Stored:
+    def _plain_operand(self, mapping: InPlace) -> Stored:
         """b as it is before it is packed; what no kernel reads like this is not stored like this."""
         tensor = mapping.b.tensor
         if tensor.name in self.planning.plan.stored:
             return self.planning.plan.stored[tensor.name]
         return Stored(tensor, row_major(static_shape(tensor.shape)), "arena")
 
-    def _split_depth(self, mapping: OuterProduct, work: Contraction, schedule: ContractionSchedule) -> OuterProduct:
+    def _split_depth(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> InPlace:
         """Cut the innermost of several k loops in two, the outer part outermost, where a panel of b would outgrow L2.
 
         Windows stay whole inside, so that each block of k reads one slice of the image.
         """
-        last, group = mapping.k_loops[-1], mapping.intrinsic.group
+        last, group = mapping.k_loops[-1], mapping.group
         size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.planning.machine)
         if len(mapping.k_loops) < 2 or not size:
             return mapping
@@ -169,7 +169,7 @@ class _Product:
         )
         return replace(mapping, a=a, b=b, k_loops=(outside, *mapping.k_loops[:-1], inside))
 
-    def _packed_operand(self, mapping: OuterProduct, schedule: ContractionSchedule) -> Stored:
+    def _packed_operand(self, mapping: InPlace, schedule: ContractionSchedule) -> Stored:
         """b in panels as wide as the register tile: a constant when it is packed, else by a kernel of its own."""
         planning, plan, source = self.planning, self.planning.plan, mapping.b.tensor
         layout = _panels(mapping, max(schedule.tile[mapping.n_loop.name], 1))
@@ -192,14 +192,14 @@ class _Product:
         return plan.stored[tensor.name]
 
 
-def _panels(mapping: OuterProduct, width: int) -> Packed:
+def _panels(mapping: InPlace, width: int) -> Packed:
     """``[outer…][n / width][k…][n % width]``, and the innermost k split by the group of the instruction."""
     shape = static_shape(mapping.b.tensor.shape)
     dims: dict[Axis, int] = {}
     for dim, index in enumerate(mapping.b.indices):
         for axis in affine(index).terms:  # type: ignore[union-attr]
             dims[axis] = dim
-    group = mapping.intrinsic.group
+    group = mapping.group
     n_dim = dims[mapping.n_loop]
     digits = [(dim, 1) for dim in range(len(shape)) if dim not in dims.values()]
     digits += [(dims[axis], shape[dims[axis]]) for axis in mapping.outer if axis in dims]

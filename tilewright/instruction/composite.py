@@ -96,6 +96,34 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str,
         aliases=aliases,
         emitter=base.emitter,
         realised_by=base.name,
+        grid=(mi, ni, ki),
+    )
+
+
+WIDEST = 8  # registers in a row of accumulators: a panel of Src2 twice as wide as what L1 likes gains nothing
+
+
+def family(base: Intrinsic, registers: int, aliases: tuple[str, ...] = ()) -> tuple[Intrinsic, ...]:
+    """The outer products of `base` that no other one contains, the optimum first; `aliases` are its.
+
+    A kernel may use fewer rows and registers than its record has, so these cover all that fit `registers`.
+    """
+    fitting = [
+        MicroKernel(mi, ni, mii)
+        for mi in range(1, registers)
+        for ni in range(1, WIDEST + 1)
+        for mii in [next((size for size in range(2, mi + 1) if mi % size == 0), 1)]
+        if MicroKernel(mi, ni, mii).registers <= registers
+    ]
+    largest = [
+        kernel
+        for kernel in fitting
+        if not any(other != kernel and other.mi >= kernel.mi and other.ni >= kernel.ni for other in fitting)
+    ]
+    best = optimum(registers)
+    largest.sort(key=lambda kernel: (kernel.shape != best.shape, -kernel.intensity(), kernel.registers))
+    return tuple(
+        outer(base, *kernel.shape, aliases=aliases if number == 0 else ()) for number, kernel in enumerate(largest)
     )
 
 

@@ -142,7 +142,8 @@ class Intrinsic:
     """One record. `compute` is index notation (``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``); loops that index `Dst`
     are spatial, the others reductions; `operands` are the sources in the order of `compute`, then `Dst`.
 
-    `realised_by` names the instruction of which a composite record (an outer product of registers) is made; `llvm` is
+    `realised_by` names the instruction of which a composite record (an outer product of registers) is made, `grid` its
+    rows, registers per row and steps; `llvm` is
     LLVM's intrinsic function, `emitter` the name under which code generation finds how to emit it.
     """
 
@@ -163,6 +164,7 @@ class Intrinsic:
     llvm: str = ""
     emitter: str = ""
     realised_by: str = ""
+    grid: tuple[int, int, int] = (1, 1, 1)
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -5,54 +5,14 @@ Vectors of 128 bits, which every CPU has; a target's own files widen the same re
 
 from __future__ import annotations
 
-from tilewright.instruction.composite import optimum, outer
+from tilewright.instruction.composite import family
 from tilewright.instruction.elements import bits, is_float
 from tilewright.instruction.intrinsic import Cost, Intrinsic, Movement, Numerics
-from tilewright.instruction.multiply import Multiply
 from tilewright.instruction.shapes import types_of, vector
 
 CPU = "cpu"
 
 _NARROW = ("i8", "u8", "i16", "u16", "i32")
-
-RECORDS = (
-    Multiply("fma_f32", (("f32", "f32"),), "f32", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
-    Multiply("fma_f64", (("f64", "f64"),), "f64", 1, "fma", (), "IEEE 754 fusedMultiplyAdd, or multiply and add"),
-    Multiply(
-        "widen_f32",
-        (
-            ("bf16", "bf16"),
-            ("f16", "f16"),
-            ("f16", "f32"),
-            ("f32", "f16"),
-            ("bf16", "f32"),
-            ("f32", "bf16"),
-        ),
-        "f32",
-        1,
-        "widen_f32",
-        (),
-        "exact conversion to f32, then a multiply-add",
-    ),
-    Multiply(
-        "widen_i32",
-        tuple((a, b) for a in _NARROW for b in _NARROW),
-        "i32",
-        1,
-        "widen_i32",
-        (),
-        "extension to 32 bits, then integer multiply and add",
-    ),
-    Multiply(
-        "widen_i64",
-        tuple((a, b) for a in ("i64", "i32") for b in ("i64", "i32")),
-        "i64",
-        1,
-        "widen_i32",
-        (),
-        "extension to 64 bits, then integer multiply and add",
-    ),
-)
 
 _FLOAT_PAIRS = (("f16", "f16"), ("bf16", "bf16"), ("f16", "f32"), ("f32", "f16"), ("bf16", "f32"), ("f32", "bf16"))
 WIDENED: tuple[tuple[str, str, str], ...] = (
@@ -113,12 +73,15 @@ def multiply_add(
 
 FMA_F32 = multiply_add(4, "f32", "f32", "f32")
 FMA_F64 = multiply_add(2, "f64", "f64", "f64")
+_WIDENED = tuple(multiply_add(2 if c == "i64" else 4, a, b, c) for a, b, c in WIDENED)
 _REGISTERS = 16  # vector registers of the smallest CPUs; others have more
 INTRINSICS = (
-    outer(FMA_F32, *optimum(_REGISTERS).shape, aliases=("outer_f32",)),
-    outer(FMA_F64, *optimum(_REGISTERS).shape, aliases=("outer_f64",)),
+    *family(FMA_F32, _REGISTERS, ("outer_f32",)),
+    *family(FMA_F64, _REGISTERS, ("outer_f64",)),
+    *(kernel for record in _WIDENED for kernel in family(record, _REGISTERS)),
     FMA_F32,
     FMA_F64,
+    *_WIDENED,
     *(multiply_add(4 if c != "f64" else 2, c, c, c, full=True) for c in ("f32", "f64")),
-    *(multiply_add(2 if c == "i64" else 4, a, b, c, full=full) for full in (False, True) for a, b, c in WIDENED),
+    *(multiply_add(2 if c == "i64" else 4, a, b, c, full=True) for a, b, c in WIDENED),
 )

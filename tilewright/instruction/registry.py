@@ -8,17 +8,13 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 from tilewright import instruction
 from tilewright.errors import InvalidIntrinsic
 from tilewright.instruction import portable
 from tilewright.instruction.check import check
 from tilewright.instruction.intrinsic import Intrinsic
-from tilewright.instruction.multiply import Multiply
-from tilewright.instruction.x86 import dot_products
-
-#: What the CPU path multiplies with today, best first.
-RECORDS: tuple[Multiply, ...] = (*dot_products.RECORDS, *portable.RECORDS)
 
 
 class Registry:
@@ -96,21 +92,41 @@ def _names(records: Iterable[Intrinsic]) -> dict[str, Intrinsic]:
 
 
 @cache
+def targets_of(architecture: str) -> frozenset[str]:
+    """The targets whose records a CPU of this architecture may execute."""
+    named = {
+        record.target
+        for package in _packages()
+        if architecture in getattr(package, "ARCHITECTURES", ())
+        for record in _records_of(package)
+    }
+    return frozenset({portable.CPU, *named})
+
+
+@cache
 def standard() -> Registry:
     """The catalogue: the `INTRINSICS` of every module of the target packages here, and the portable ones, last.
 
     A package of this room with a `PREFERENCE` holds records of a target; a new file in it is found, without a line
     elsewhere.
     """
+    records = [record for package in _packages() for record in _records_of(package)]
+    return Registry._checked([*records, *portable.INTRINSICS])  # tests check every record
+
+
+def _packages() -> list[ModuleType]:
+    """The packages of this room that hold records, in order of preference."""
     packages = [
         import_module(f"{instruction.__name__}.{module.name}")
         for module in iter_modules(instruction.__path__)
         if module.ispkg and module.name != "tests"
     ]
-    targets = sorted((package for package in packages if hasattr(package, "PREFERENCE")), key=lambda p: p.PREFERENCE)
-    records: list[Intrinsic] = []
-    for package in targets:
-        for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
-            if not module.ispkg:
-                records += getattr(import_module(f"{package.__name__}.{module.name}"), "INTRINSICS", ())
-    return Registry([*records, *portable.INTRINSICS])
+    return sorted((package for package in packages if hasattr(package, "PREFERENCE")), key=lambda p: p.PREFERENCE)
+
+
+def _records_of(package: ModuleType) -> list[Intrinsic]:
+    found: list[Intrinsic] = []
+    for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
+        if not module.ispkg:
+            found += getattr(import_module(f"{package.__name__}.{module.name}"), "INTRINSICS", ())
+    return found

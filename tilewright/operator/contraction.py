@@ -25,9 +25,10 @@ class Contraction:
     """What to compute. `m_loops` are tiled as a box, `n_loop` is the vector, `k_loops` run inside, outermost first.
 
     `outer` loops (batch, groups) are not tiled. `accumulator` is the name by which `epilogue` reads the sum, at rank 0;
-    `output` is written at the linear address `index`. `intrinsic` names the instruction, `group` its neighbours along
-    k, which the last k loop provides contiguously in a and interleaved in b. `whole_panels`: the storage of b holds
-    whole tiles along n, so that the ragged one may be read beyond the last column.
+    `output` is written at the linear address `index`. `intrinsic` names the instruction, `lanes` what one of its
+    registers holds along n, `group` its neighbours along k, which the last k loop provides contiguously in a and
+    interleaved in b; a register tile has at most the rows and registers per row of one of `shapes`. `whole_panels`: the
+    storage of b holds whole tiles along n, so that the ragged one may be read beyond the last column.
     """
 
     outer: tuple[Axis, ...]
@@ -41,6 +42,8 @@ class Contraction:
     output: Tensor
     index: Expr
     intrinsic: str
+    shapes: tuple[tuple[int, int], ...]
+    lanes: int
     group: int = 1
     whole_panels: bool = False
 

@@ -1,11 +1,11 @@
 """Tile sizes from the machine description, by rule.
 
-*Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n. Legal when its MR*NR
-accumulators, the NR vectors of b and the broadcasts of a (as many as the smallest divisor of MR, from two on) fit the
-register file. Cycles of one step of k are the largest of: multiply-adds over `fma_units`; MR broadcasts and NR loads
-over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with the fewest cycles over the whole
-iteration space, ragged tiles included, wins. A program takes as many rows as keep its part of a in half of L2, walks
-the panels of b outside and the rows inside, so that a panel stays near while the rows pass by.
+*Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n, within one of the shapes for
+which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
+over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
+with the fewest cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep
+its part of a in half of L2, walks the panels of b outside and the rows inside, so that a panel stays near while the
+rows pass by.
 
 *Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
 dealt so that each has some thousand elements.
@@ -13,7 +13,7 @@ dealt so that each has some thousand elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -44,11 +44,10 @@ def schedule_contraction(
     work: Contraction, machine: Cpu, threads: int, a_bytes: int, subject: str
 ) -> tuple[ContractionSchedule, Decision]:
     """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads."""
-    lanes = vector_lanes(machine)
-    per_chunk = 2 if dtypes.bits(work.accumulator.dtype) == 64 else 1  # registers behind `lanes` accumulators
+    lanes = work.lanes
     ranked = sorted(
-        (_cycles(work, rows, vectors, machine, per_chunk), -vectors * prod(rows), rows, vectors)
-        for rows, vectors in _candidates(work, machine, lanes, per_chunk)
+        (_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
+        for rows, vectors in _candidates(work)
     )
     cycles, _, rows, vectors = ranked[0]
     names = [axis.name for axis in work.m_loops]
@@ -72,7 +71,7 @@ def schedule_contraction(
     decision = Decision(
         f"register tile of {subject}",
         f"{'x'.join(map(str, rows)) or '1'} rows by {vectors} vectors",
-        f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles that fit {machine.vector_registers} registers",
+        f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles within {_shapes(work.shapes)} registers",
         f"{'x'.join(map(str, second[2])) or '1'} rows by {second[3]} vectors" if second else "",
         f"{second[0]:.0f} cycles" if second else "",
     )
@@ -84,32 +83,29 @@ def _extent(axis: Axis) -> int:
     return axis.extent
 
 
-def _candidates(work: Contraction, machine: Cpu, lanes: int, per_chunk: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Boxes over the m loops and vectors along n whose registers fit."""
-    room = machine.vector_registers - 2
-    widest = -(-_extent(work.n_loop) // lanes)
-    limits = [min(_extent(axis), room) for axis in work.m_loops]
+def _candidates(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
+    """Boxes over the m loops and vectors along n, each within one of the shapes."""
+    widest = -(-_extent(work.n_loop) // work.lanes)
+    tallest = max(rows for rows, _ in work.shapes)
+    limits = [min(_extent(axis), tallest) for axis in work.m_loops]
     inner = range(1, limits[-1] + 1) if limits else range(1, 2)
     # Only the two innermost m loops are tiled: a box over more has ever more ragged parts.
     second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
-    for vectors in range(1, min(widest, 8) + 1):
-        for p, q in product(second, inner):
-            if (p * q * vectors + vectors) * per_chunk + _rows_at_once(p * q) <= machine.vector_registers:
-                rows = (*(1 for _ in limits[:-2]), p, q) if len(limits) > 1 else (q,) if limits else ()
-                yield rows, vectors
+    found = []
+    for p, q in product(second, inner):
+        widths = [vectors for rows, vectors in work.shapes if rows >= p * q]
+        rows = (*(1 for _ in limits[:-2]), p, q) if len(limits) > 1 else (q,) if limits else ()
+        found += [(rows, vectors) for vectors in range(1, min(widest, max(widths, default=0)) + 1)]
+    return found
 
 
-def _rows_at_once(rows: int) -> int:
-    """Broadcast registers: rows are taken in groups of this size, the smallest divisor from two on.
-
-    Fewer leave no room to overlap the steps of k, and accumulators are spilled.
-    """
-    return next((size for size in range(2, rows + 1) if rows % size == 0), 1)
+def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{rows}x{vectors}" for rows, vectors in shapes)
 
 
-def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu, per_chunk: int) -> float:
+def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
     """Predicted cycles of the whole product with this register tile, ragged tiles included."""
-    lanes = vector_lanes(machine)
+    lanes = work.lanes
     k = prod(_extent(axis) for axis in work.k_loops) / work.group
     outer = prod(_extent(axis) for axis in work.outer)
     pieces = [_pieces(_extent(axis), size) for axis, size in zip(work.m_loops, rows, strict=True)]
@@ -120,7 +116,7 @@ def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu, 
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * _tile_cycles(height, width * per_chunk, k, machine)
+                total += count * _tile_cycles(height, width, k, machine)
     return total * outer
 
 

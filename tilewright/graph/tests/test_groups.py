@@ -5,7 +5,7 @@ from textwrap import dedent
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_graph
 from tilewright.graph.groups import Group, form_groups
-from tilewright.instruction.outer_product import product_factors
+from tilewright.instruction.in_place import product_factors
 
 
 def groups(text: str) -> list[Group]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.instruction.composite import optimum, outer
+from tilewright.instruction.composite import family
 from tilewright.instruction.intrinsic import Cost, Intrinsic, Movement, Numerics, Operand
 from tilewright.instruction.portable import multiply_add
 from tilewright.instruction.shapes import FULL_DOT, types_of, vector
@@ -72,7 +72,7 @@ _FMA = tuple(
     for bits, c in ((32, "f32"), (64, "f64"))
 )
 INTRINSICS = (
-    *(outer(record, *optimum(32).shape) for record in (*_FMA, _SDOT)),
+    *(kernel for record in (*_FMA, _SDOT) for kernel in family(record, 32)),
     *_FMA,
     _SDOT,
     dot("udot", "u8", "u8", "i32", "dotprod", llvm=f"{_NEON}.udot.v4i32.v16i8", aliases=("udot",)),

@@ -1,3 +1,4 @@
 """Records of x86-64 instructions: data only."""
 
 PREFERENCE = 1
+ARCHITECTURES = ("x86_64",)

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.instruction.composite import optimum, outer
+from tilewright.instruction.composite import family
 from tilewright.instruction.intrinsic import Cost, Intrinsic, Movement, Numerics
-from tilewright.instruction.multiply import Multiply
 from tilewright.instruction.shapes import DOT, FULL_DOT, types_of, vector
 
 X86 = "x86"
 
-RECORDS = (
-    Multiply(
-        name="vdpbf16ps_16x2_bf16_f32",
-        inputs=(("bf16", "bf16"),),
-        accumulator="f32",
-        group=2,
-        emitter="vdpbf16ps",
-        features=("avx512bf16",),
-        source="Intel SDM vol. 2, VDPBF16PS: odd product first, then even, each addition rounded; denormals are zero",
-    ),
-    Multiply(
-        name="vpdpbusd_16x4_u8s8_s32",
-        inputs=(("u8", "i8"),),
-        accumulator="i32",
-        group=4,
-        emitter="vpdpbusd",
-        features=("avx512vnni",),
-        source="Intel SDM vol. 2, VPDPBUSD: exact products, sums wrap in 32 bits",
-    ),
-)
+_PAIRS_SOURCE = "Intel SDM vol. 2, VDPBF16PS: odd product first, then even, each addition rounded; denormals are zero"
+_QUADS_SOURCE = "Intel SDM vol. 2, VPDPBUSD: exact products, sums wrap in 32 bits"
 
 
 def dot(
@@ -90,9 +71,9 @@ def _named(lanes: int, full: bool, name: str) -> tuple[str, ...]:
 def _dots(lanes: int, full: bool) -> tuple[Intrinsic, ...]:
     bits = 32 * lanes
     return (
-        dot("vdpbf16ps", lanes, 2, _BF16, _BF16_FEATURES[lanes], _BF16_PAIRS, RECORDS[0].source, full=full,
+        dot("vdpbf16ps", lanes, 2, _BF16, _BF16_FEATURES[lanes], _BF16_PAIRS, _PAIRS_SOURCE, full=full,
             llvm=f"llvm.x86.avx512bf16.dpbf16ps.{bits}", emitter="vdpbf16ps", aliases=_named(lanes, full, "vdpbf16ps")),
-        dot("vpdpbusd", lanes, 4, _U8S8, _EVEX[lanes], _VNNI, RECORDS[1].source, full=full,
+        dot("vpdpbusd", lanes, 4, _U8S8, _EVEX[lanes], _VNNI, _QUADS_SOURCE, full=full,
             llvm=f"llvm.x86.avx512.vpdpbusd.{bits}", emitter="vpdpbusd", aliases=_named(lanes, full, "vpdpbusd")),
         dot("vpdpbusds", lanes, 4, _U8S8, _EVEX[lanes], replace(_VNNI, saturate=True),
             "Intel SDM vol. 2, VPDPBUSDS: exact products, the sum saturates in 32 bits", full=full,
@@ -108,7 +89,7 @@ _SATURATED = replace(
     cost=Cost(2.0, 11.0),
 )
 INTRINSICS = (
-    *(outer(record, *optimum(32).shape) for record in _BROADCAST[:3] if not record.numerics.saturate),
+    *(kernel for record in _BROADCAST if not record.numerics.saturate for kernel in family(record, 32)),
     *_BROADCAST,
     *_FULL,
     _SATURATED,

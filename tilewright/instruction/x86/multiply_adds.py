@@ -5,7 +5,7 @@ Latencies and rates of the first: two units, 4 cycles (Zen 4, Zen 5, Ice Lake an
 
 from __future__ import annotations
 
-from tilewright.instruction.composite import optimum, outer
+from tilewright.instruction.composite import family
 from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.portable import WIDENED, multiply_add
@@ -21,13 +21,17 @@ def _of_width(width: int, features: tuple[str, ...], registers: int) -> tuple[In
                      aliases=_ALIASES.get((width, c), ()))
         for c in ("f32", "f64")
     ]  # fmt: skip
+    widened = [
+        multiply_add(width // bits(c), a, b, c, target=X86, features=features, fused=True) for a, b, c in WIDENED
+    ]
     return (
-        *(outer(record, *optimum(registers).shape) for record in plain),
+        *(kernel for record in (*plain, *widened) for kernel in family(record, registers)),
         *plain,
         *(multiply_add(width // bits(c), c, c, c, full=True, target=X86, features=features, fused=True)
           for c in ("f32", "f64")),
-        *(multiply_add(width // bits(c), a, b, c, full=full, target=X86, features=features, fused=True)
-          for full in (False, True) for a, b, c in WIDENED),
+        *widened,
+        *(multiply_add(width // bits(c), a, b, c, full=True, target=X86, features=features, fused=True)
+          for a, b, c in WIDENED),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, REQUIRED, run_passes, simplifying, storing
-from tilewright.instruction.outer_product import product_factors
+from tilewright.instruction.in_place import product_factors
 from tilewright.kernel.passes.table import PASSES
 from tilewright.options import Options
 

@@ -1,0 +1,265 @@
+"""Products that a CPU runs in place: a mapping onto an outer product of registers, with operands read where they are.
+
+Of all mappings of a compute onto ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``, a kernel can run those in which one
+loop is i2, the vector, and r1 takes all reductions. Their relayouts need no kernels of their own: that of Src1 is
+folded into addresses, that of Src2 is its packing into panels, which constants have had at compile time. Other loops
+stay outside. The mapping with the least predicted time wins, each proven first; nothing depends on an operator's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from tilewright.decision import Decision, Refusal
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.mapping import Mapping
+from tilewright.instruction.matching import Match, match
+from tilewright.instruction.registry import Registry, targets_of
+from tilewright.instruction.validation import judge
+from tilewright.machine.description import Cpu
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """A mapping as a kernel runs it: `a` is broadcast, `b` is the vector operand, `kernels` are the outer products of
+    registers that may execute it, in order of preference; all are made of one instruction.
+    """
+
+    mapping: Mapping
+    kernels: tuple[Intrinsic, ...]
+    compute: Compute
+    outer: tuple[Axis, ...]
+    m_loops: tuple[Axis, ...]
+    n_loop: Axis
+    k_loops: tuple[Axis, ...]
+    a: Read
+    b: Read
+
+    def __str__(self) -> str:
+        return f"{self.mapping} on {self.instruction}"
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that the kernels are made of."""
+        return self.kernels[0].realised_by or self.kernels[0].name
+
+    @property
+    def emitter(self) -> str:
+        return self.kernels[0].emitter
+
+    @property
+    def lanes(self) -> int:
+        """Elements of one register along i2."""
+        return self.kernels[0].extents["i2"] // self.kernels[0].grid[1]
+
+    @property
+    def group(self) -> int:
+        """Neighbours along the reduction that one instruction consumes."""
+        return self.kernels[0].extents["r1"] // self.kernels[0].grid[2]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Rows and vectors of the kernels' accumulators."""
+        return tuple(kernel.grid[:2] for kernel in self.kernels)
+
+
+def product_factors(compute: Compute) -> tuple[Read, Read] | None:
+    """The two reads whose product a compute sums, casts to the accumulator's type looked through.
+
+    None for other bodies.
+    """
+    if compute.accum != "sum":
+        return None
+    body = compute.body
+    if not (isinstance(body, Apply) and body.function == "mul"):
+        return None
+    factors = []
+    for factor in body.args:
+        inner = factor.arg if isinstance(factor, Cast) else factor
+        if not isinstance(inner, Read) or not all(_is_affine(index) for index in inner.indices):
+            return None
+        factors.append(inner)
+    return factors[0], factors[1]
+
+
+def loops_of(read: Read) -> set[Axis]:
+    """Loops with a non-zero coefficient in some index of an affine read."""
+    found: set[Axis] = set()
+    for index in read.indices:
+        form = affine(index)
+        if form is not None:
+            found.update(form.terms)
+    return found
+
+
+def find_product(
+    compute: Compute, registry: Registry, machine: Cpu, constants: Collection[str]
+) -> tuple[InPlace | None, Decision | None]:
+    """The mapping with which a compute runs as a product, and the decision: what came second, what was refused.
+
+    Records that the machine lacks the features for are refused, and tried in the registry's order otherwise: the first
+    instruction with a mapping that runs in place is taken.
+    """
+    factors = product_factors(compute)
+    if factors is None or any(axis.extent == 0 for axis in compute.loops):
+        return None, None
+    refused: list[Refusal] = []
+    for kernels in _instructions(registry, machine, factors, compute.output.dtype, refused):
+        candidates = sorted(_in_place(compute, kernels, refused), key=lambda each: _order(each, machine, constants))
+        for number, chosen in enumerate(candidates):
+            verdict = judge(chosen.mapping, "signature", differential=True)
+            if verdict.refusal is not None:
+                refused.append(Refusal(str(chosen), verdict.refusal.check, verdict.refusal.message))
+                continue
+            second = candidates[number + 1] if number + 1 < len(candidates) else None
+            return chosen, Decision(
+                f"instruction of {compute.name}",
+                str(chosen),
+                _reason(chosen, machine, constants),
+                "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
+                "" if second is None else _reason(second, machine, constants),
+                tuple(refused),
+            )
+    subject = f"instruction of {compute.name}"
+    return None, Decision(subject, "none", "no record has a mapping that runs in place", refused=tuple(refused))
+
+
+def _is_affine(index: Expr) -> bool:
+    return affine(index) is not None
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+def _instructions(
+    registry: Registry, machine: Cpu, factors: tuple[Read, Read], result: str, refused: list[Refusal]
+) -> Iterator[tuple[Intrinsic, ...]]:
+    """The outer products of each instruction with these element types; what the machine lacks is refused."""
+    inputs = tuple(read.dtype for read in factors)
+    found: dict[str, list[Intrinsic]] = {}
+    targets = targets_of(machine.architecture)
+    for record in registry:
+        if not (record.realised_by and record.emitter and record.target in targets):
+            continue
+        if record.destination.dtype != result:
+            continue
+        types = tuple(operand.dtype for operand in record.sources)
+        if types not in (inputs, inputs[::-1]) or record.realised_by not in registry:
+            continue
+        found.setdefault(record.realised_by, []).append(record)
+    for name, kernels in found.items():
+        missing = [feature for feature in kernels[0].features if feature not in machine.features]
+        if missing:
+            refused.append(Refusal(name, "the machine has its features", f"lacks {', '.join(missing)}"))
+            continue
+        yield tuple(kernels)
+    if not found:
+        refused.append(Refusal(f"{inputs[0]} x {inputs[1]} -> {result}", "some record has these dtypes"))
+
+
+def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Refusal]) -> Iterator[InPlace]:
+    """The mappings onto the first of `kernels` that run in place, for both orders of the factors."""
+    record = kernels[0]
+    found = _matches(compute, record)
+    if not found:
+        refused.append(Refusal(record.name, "its expression is that of the node"))
+    for each in found:
+        if each.canonical.before and not each.canonical.units:
+            refused.append(Refusal(record.name, "operands are read where they are"))
+            continue
+        rows, vectors, reductions = (each.candidates(loop) for loop in record.loops)
+        a, b = (_read_of(each, compute, number) for number in range(2))
+        live = [axis for axis in compute.axes if axis.extent != 1]
+        k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
+        if any(axis not in loops_of(a) and axis not in loops_of(b) for axis in k_loops):
+            refused.append(Refusal(f"b = {b.tensor.name}", "every reduction loop indexes an operand"))
+            continue
+        wide = [axis for axis in vectors if axis in live]
+        if not wide:
+            refused.append(Refusal(f"b = {b.tensor.name}", "no loop indexes b and the output only, so no vector"))
+            continue
+        group = record.extents["r1"] // record.grid[2]
+        if group > 1 and not _walked(k_loops, a, b):
+            refused.append(Refusal(record.name, "a reduction loop indexes b and walks neighbours of a"))
+            continue
+        vector = wide[-1]
+        m_loops = tuple(axis for axis in live if axis in rows)
+        outside = tuple(axis for axis in live if axis not in m_loops and axis != vector)
+        sets = (m_loops or rows[:1], (vector,), tuple(axis for axis in reductions if axis in k_loops) or reductions[:1])
+        mapping = Mapping(each, sets)
+        yield InPlace(mapping, kernels, compute, outside, m_loops, vector, k_loops, a, b)
+
+
+@lru_cache(maxsize=1024)
+def _matches(compute: Compute, record: Intrinsic) -> tuple[Match, ...]:
+    return match(compute, record, commute=True, complete=True)
+
+
+def _read_of(found: Match, compute: Compute, number: int) -> Read:
+    """The node's own read behind a bound operand (a match may have given it dimensions of extent 1)."""
+    factors = product_factors(compute)
+    assert factors is not None
+    return factors[1 - number] if found.swapped else factors[number]
+
+
+def _walked(reduce: Sequence[Axis], a: Read, b: Read) -> list[Axis]:
+    """Reduction loops that index b, and one dimension of a, alone there, with coefficient 1."""
+    forms = [affine(index) for index in a.indices]
+    return [
+        axis
+        for axis in reduce
+        if axis in loops_of(b) and any(form is not None and form.terms == {axis: 1} for form in forms)
+    ]
+
+
+# Order ----------------------------------------------------------------------------------------------------------------
+
+
+def _order(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[float, bool, int]:
+    """Predicted seconds, then a packed constant, then the longer vector."""
+    seconds = sum(_seconds(product, machine, constants))
+    return seconds, product.b.tensor.name not in constants, -_extent(product.n_loop)
+
+
+def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[float, float]:
+    """Time of the calls at full rate, partly filled vectors and groups included, and of packing and copying out.
+
+    A variable vector operand is packed once: read and written. So is a result whose last dimension is not the vector,
+    where all but that one are dimensions of the rows (others may be stored as the kernel likes).
+    """
+    lanes, group, loops = product.lanes, product.group, product.compute.loops
+    last = product.k_loops[-1] if product.k_loops else None
+    points = prod(_extent(axis) for axis in loops if axis != product.n_loop and axis != last)
+    vectors = -(-_extent(product.n_loop) // lanes)
+    steps = -(-_extent(last) // group) if last is not None else 1
+    base = product.kernels[0]
+    accumulators = base.grid[0] * base.grid[1] * base.grid[2]
+    cycles = points * vectors * steps * base.cost.issue_cycles / accumulators
+    clock_hz = machine.clock_hz or 1e9
+    moved = 0
+    if product.b.tensor.name not in constants:
+        moved += 2 * prod(_extent(axis) for axis in loops if axis in loops_of(product.b)) * _bytes(product.b.dtype)
+    if product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1:
+        moved += 2 * product.compute.output.size * _bytes(product.compute.output.dtype)
+    return cycles / clock_hz, moved / machine.dram.bytes_per_second
+
+
+def _reason(product: InPlace, machine: Cpu, constants: Collection[str]) -> str:
+    calls, moved = _seconds(product, machine, constants)
+    packed = "constant" if product.b.tensor.name in constants else f"{moved:.2e} s of packing"
+    return f"{calls:.2e} s of {product.instruction} at full rate, vectors of {product.b.tensor.name}, {packed}"
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _bytes(dtype: str) -> int:
+    return dtypes.size_bytes(dtype)
