@@ -140,17 +140,18 @@ def test_names_in_use_are_not_taken_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "words"),
+    ("text", "dtype", "words"),
     [
-        (parse_compute("S[i] max= A[i,x]", {"i": 3, "x": 5}), "accumulates with sum, the node with max"),
-        (parse_compute("S[i,j] = A[i] * B[j]", {"i": 3, "j": 5}), "the node with nothing"),
-        (parse_compute("S[i,j] += A[i,x] + B[x,j]", {"i": 3, "j": 5, "x": 2}), "computes Src1[i1, r1] * Src2[r1, i2]"),
-        (parse_compute("S[i,j] += A[i,x] * B[x,j]", {"i": 3, "j": 5, "x": 2}, "f64"), "accumulates in f32, the node in f64"),
-        (parse_compute("S: f32[i:2,j:2] += f32(A[i,x]) * f32(B[x,j]) over x:2", dtypes="f16"), "Src1 of matrix_2_2_2 is f32"),
-        (parse_compute("S[i,j] += A[i,x] * B[x,j]", {"i": 3, "j": 0, "x": 2}), "it is empty: loop j has extent 0"),
+        ("S[i:3] max= A[i,x] over x:5", "f32", "accumulates with sum, the node with max"),
+        ("S[i:3, j:5] = A[i] * B[j]", "f32", "the node with nothing"),
+        ("S[i:3, j:5] += A[i,x] + B[x,j] over x:2", "f32", "computes Src1[i1, r1] * Src2[r1, i2]"),
+        ("S[i:3, j:5] += A[i,x] * B[x,j] over x:2", "f64", "accumulates in f32, the node in f64"),
+        ("S: f32[i:2, j:2] += f32(A[i,x]) * f32(B[x,j]) over x:2", "f16", "Src1 of matrix_2_2_2 is f32"),
+        ("S[i:3, j:0] += A[i,x] * B[x,j] over x:2", "f32", "it is empty: loop j has extent 0"),
     ],
-)  # fmt: skip
-def test_reasons_why_a_record_does_not_apply(node: Compute, words: str) -> None:
+)
+def test_reasons_why_a_record_does_not_apply(text: str, dtype: str, words: str) -> None:
+    node = parse_compute(text, dtypes=dtype)
     assert match(node, matrix(2)) == ()
     assert words in mismatch(node, matrix(2))
 
