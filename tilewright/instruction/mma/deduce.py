@@ -285,7 +285,8 @@ class _Deducing:
     ) -> list[MmaIntrinsic]:
         """What an attempt tries, in order: the strategy's list, or the forced one; without the forbidden ones."""
         if self.options.force_intrinsic is not None:
-            listed = [self.target.intrinsic(self.options.force_intrinsic)]
+            forced = self.target.intrinsic(self.options.force_intrinsic)
+            listed = [forced] if forced in self.target.intrinsics else []  # warpgroups have a strategy of their own
         elif self.switches.size_classes:
             found, _ = self._size_class(scheduled)
             listed = sorted_order(scheduled, self.target, very_large=found == "very-large")
