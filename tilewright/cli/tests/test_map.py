@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,24 @@ from tilewright.cli.main import app
 C2D = ("--expr", "Y[n,k,p,q] += X[n,c,p+r,q+s]*W[k,c,r,s]")
 SIZES = ("--size", "n=16,k=64,p=56,q=56", "--size", "c=64,r=3,s=3")
 WMMA = ("--intrinsic", "wmma_16x16x16_f16_f32")
+
+UNIT = """\
+intrinsics:
+- name: unit_8x3_f32_f32
+  target: acme
+  compute: "Dst[i] += Src1[r] * Src2[i, r]"
+  extents: {i: 8, r: 3}
+  operands:
+  - {role: Src1, dtype: f32, loops: [r]}
+  - {role: Src2, dtype: f32, loops: [i, r], layout: "3 * i + r"}
+  - {role: Dst, dtype: f32, loops: [i]}
+  memory:
+  - {name: load, operand: Src2, destination: reg, source: global, address: addr + 3 * i + r}
+  - {name: store, operand: Dst, destination: global, source: reg, address: addr_c + i}
+  numerics: {rule: fma, order: fixed}
+  cost: {issue_cycles: 2}
+  source: made for a test
+"""
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -106,9 +125,20 @@ def test_every_record() -> None:
     found = value(*C2D, *SIZES, "--all")
     counts = {row["intrinsic"]: row["count"] for row in found["records"]}
     assert counts["mma_m16n8k16_f16_f32"] == 35
+    batch1 = value(*C2D, "--size", "n=1,k=64,p=56,q=56,c=64,r=3,s=3", *WMMA)
+    assert (batch1["count"], batch1["distinct_programs"]) == (35, 17)
     assert counts["arm_dot_4_s8_s32"] == 7
     assert "sdot_full_4x4_s8_s32" not in counts
     assert "records apply" in run("--op", "DEP", "--all")
+
+
+def test_records_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "unit.yaml").write_text(UNIT)
+    own = ("--records", str(tmp_path / "unit.yaml"), "--intrinsic", "unit_8x3_f32_f32")
+    found = value("--op", "C2D", *own, "--verify")
+    assert found["count"] == 7
+    assert not any("refused" in each for each in found["mappings"])
+    assert run("--op", "C2D", "--records", "nothing.yaml", *WMMA, status=2)
 
 
 def test_given_types_must_be_those_of_the_record() -> None:
@@ -150,7 +180,7 @@ def test_given_types_must_be_those_of_the_record() -> None:
         ((*C2D, *SIZES, *WMMA, "--dtype", "X=f16"), "invalid-argument", "no type for W"),
         ((*C2D, *SIZES, *WMMA, "--machine", "nonsuch"), "invalid-machine", "nonsuch"),
         ((*C2D, *SIZES, *WMMA, "--all"), "invalid-argument", "one record"),
-        (("--expr", "Y[i] += A[i,x]\nZ[i] += A[i,x]", "--size", "i=2,x=2", *WMMA), "invalid-expression", "one statement"),
+        (("--expr", "Y[i] += A[x]\nZ[i] += A[x]", "--size", "i=2,x=2", *WMMA), "invalid-expression", "one statement"),
     ],
 )  # fmt: skip
 def test_bad_input(arguments: tuple[str, ...], code: str, words: str) -> None:

@@ -10,7 +10,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.text import parse_compute, print_statement
 from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference
-from tilewright.instruction.matching import match, mismatch
+from tilewright.instruction.matching import adapted, match, mismatch
 from tilewright.instruction.physical import physical
 from tilewright.instruction.tests.sample_records import listed, matrix, texts
 
@@ -91,6 +91,15 @@ def test_guarded_padding_becomes_a_node() -> None:
     tensors = random_inputs(node)
     np.testing.assert_array_equal(run(canonical, tensors), reference(node, tensors))
     assert len(listed(node, matrix(2))) == 35
+
+
+def test_padding_inside_a_sum_follows_the_types_of_a_record() -> None:
+    half = matrix(2, dtypes=("f16", "f16", "f32"))
+    node = adapted(padded(), half)
+    assert [each.dtype for each in node.inputs()] == ["f16", "f16"]
+    assert len(listed(node, half)) == 35
+    tensors = {name: array.astype(np.float16) for name, array in random_inputs(node).items()}
+    np.testing.assert_array_equal(emulate(physical(listed(node, half)[0]), tensors), reference(node, tensors))
 
 
 def test_a_factor_whose_indices_vary_together_gets_the_loops_as_dimensions() -> None:
