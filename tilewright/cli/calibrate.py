@@ -22,7 +22,7 @@ Force = Annotated[bool, typer.Option("--force", help="measure again, also where 
 def calibrate(force: Force = False, as_json: AsJson = False) -> None:
     """Measure clock, cycles per instruction and bandwidths of this machine, and keep them as a machine file.
 
-    A measurement takes about a second and is kept in the cache directory, for this processor only.
+    A measurement takes one to two seconds and is kept in the cache directory, for this processor only.
     """
     from tilewright.runtime.calibrate import calibrated, calibration_file
 

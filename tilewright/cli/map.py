@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.instruction.intrinsic import Intrinsic
     from tilewright.instruction.matching import Match
     from tilewright.instruction.offers import Offer
+    from tilewright.instruction.registry import Registry
     from tilewright.machine import Machine
 
 EPILOG = """\
@@ -43,6 +45,9 @@ Sizes = Annotated[
 IntrinsicName = Annotated[
     str | None, typer.Option("--intrinsic", metavar="NAME", help="the record to map to", show_default=False)
 ]
+Records = Annotated[
+    Path | None, typer.Option("--records", metavar="FILE", help="a file (YAML, JSON) with records of your own")
+]
 Every = Annotated[bool, typer.Option("--all", help="what every record offers, one line each")]
 ModeName = Annotated[str, typer.Option("--mode", metavar="MODE", help="points, signature or amos-compat")]
 Commute = Annotated[bool, typer.Option("--commute", help="also bind the factors in other orders than written")]
@@ -68,29 +73,31 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="lines o
 
 def map_operator(
     expression: Expression = None, op: OperatorName = None, size: Sizes = None, intrinsic: IntrinsicName = None,
-    every: Every = False, mode: ModeName = "points", commute: Commute = False, complete: Complete = False,
-    strict: Strict = False, flip: Flip = False, verify: Verify = False, dtype: Dtypes = "",
+    records: Records = None, every: Every = False, mode: ModeName = "points", commute: Commute = False,
+    complete: Complete = False, strict: Strict = False, flip: Flip = False, verify: Verify = False, dtype: Dtypes = "",
     machine: MachineName = "", explain: Explain = False, asked: Asked = "", limit: Limit = 20, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """List the mappings of an expression onto an intrinsic, best first, with predicted times.
 
     A mapping says which loops each intrinsic loop executes: (nq|k|c). Element types follow the record unless given.
     """
+    from tilewright.instruction.files import load_records
     from tilewright.instruction.mapping import MODES
     from tilewright.instruction.registry import standard
 
     if mode not in MODES:
         raise InvalidArgument(f"unknown mode {mode!r}", where="--mode", help=f"one of {', '.join(MODES)}")
+    registry = standard() if records is None else standard().add(*load_records(records))
     compute = _compute(expression, op, _sizes(size))
     options = {"commute": commute, "complete": complete, "flip": flip}
     if every:
         if intrinsic or asked or explain:
             raise InvalidArgument("this is about one record", where="--all", help="leave it out, or name no record")
-        _show_all(_adapted(compute, dtype, None), dtype, mode, options, strict, as_json)
+        _show_all(_adapted(compute, dtype, None), registry, dtype, mode, options, strict, as_json)
         return
     if intrinsic is None:
         raise InvalidArgument("no record", where="--intrinsic", help="name one, or --all")
-    record = standard().find(intrinsic)
+    record = registry.find(intrinsic)
     compute = _adapted(compute, dtype, record)
     target, has = _machine(machine, record)
     _show_one(compute, record, target, has, mode, options, strict, verify, explain, asked, limit, as_json)
@@ -188,15 +195,15 @@ def _dtypes(text: str, compute: Compute) -> tuple[dict[str, str], str]:
 
 def _machine(name: str, record: Intrinsic) -> tuple[Machine, bool]:
     """The machine whose times are told, and whether its description lists the record."""
+    from tilewright.instruction.offers import has
     from tilewright.machine import host, names, resolve
 
-    aliases = {record.name, *record.aliases, record.realised_by}
     if name:
         chosen = resolve(name)
-        return chosen, bool(aliases & set(chosen.intrinsics))
+        return chosen, has(chosen, record)
     own = host()
     for each in (own, *map(resolve, names())):
-        if aliases & set(each.intrinsics):
+        if has(each, record):
             return each, True
     return own, False
 
@@ -208,7 +215,7 @@ def _show_one(
     compute: Compute, record: Intrinsic, machine: Machine, has: bool, mode: Any, options: Mapping[str, bool],
     strict: bool, verify: bool, explain: bool, asked: str, limit: int, as_json: bool,
 ) -> None:  # fmt: skip
-    from tilewright.instruction.mapping import enumerate_mappings, parse_mapping
+    from tilewright.instruction.mapping import distinct, enumerate_mappings, parse_mapping
     from tilewright.instruction.matching import match, mismatch
     from tilewright.instruction.offers import decide, offers
     from tilewright.instruction.validation import judge
@@ -229,6 +236,7 @@ def _show_one(
     if as_json:
         value: dict[str, Any] = {
             "count": len(found),
+            "distinct_programs": len(distinct(offer.mapping for offer in found if offer.refusal is None)),
             "intrinsic": record.name,
             "mode": mode,
             "machine": machine.name,
@@ -323,15 +331,15 @@ def _print_one(
 
 
 def _show_all(
-    compute: Compute, dtype: str, mode: Any, options: Mapping[str, bool], strict: bool, as_json: bool
-) -> None:
+    compute: Compute, registry: Registry, dtype: str, mode: Any, options: Mapping[str, bool], strict: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     from tilewright.instruction.mapping import mappings
     from tilewright.instruction.matching import adapted
     from tilewright.instruction.physical import physical
-    from tilewright.instruction.registry import standard
 
     rows: list[dict[str, Any]] = []
-    for record in standard():
+    for record in registry:
         node = compute if dtype else adapted(compute, record)
         found = list(mappings(node, record, mode, strict=strict, **options))
         if not found:
@@ -344,7 +352,7 @@ def _show_all(
     if as_json:
         show_json({"mode": mode, "records": rows})
         return
-    print(f"{len(rows)} of {len(standard())} records apply, mode {mode}\n")
+    print(f"{len(rows)} of {len(registry)} records apply, mode {mode}\n")
     cells = [
         [row["intrinsic"], row["target"], str(row["count"]), row["fewest_calls"], str(row["calls"]),
          f"{row['utilisation']:.4f}"]

@@ -54,7 +54,7 @@ class View:
             if width == (0, 0):
                 continue
             dims = [dim for dim, digits in enumerate(self.digits) if any(d == place for d, _, _ in digits)]
-            if len(dims) != 1 or len(self.digits[dims[0]]) != 1:
+            if len(dims) != 1 or len(self.digits[dims[0]]) != 1:  # cut, or part of another
                 return None
             widths[dims[0]] = width
         return Border(tuple(widths), border.value)
@@ -69,10 +69,10 @@ class View:
             if not digits and extent == 1:
                 continue
             if source.halo[dim] != (0, 0):
-                if len(digits) != 1:
+                if len(digits) != 1 or digits[0][2] != shape[digits[0][0]]:
                     return None
                 halo[digits[0][0]] = source.halo[dim]
-                digits = ((digits[0][0], digits[0][1], extent),)
+                digits = ((digits[0][0], 1, extent),)
             elif len(source.digits_of(dim)) != 1:
                 return None
             for place, stride, count in digits:

@@ -91,7 +91,7 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str,
             Movement("ldc", "Dst", "reg", "mem", "addr_c + i1 * stride_c + i2"),
             Movement("stc", "Dst", "mem", "reg", "addr_c + i1 * stride_c + i2"),
         ),
-        limits=Limits(registers=accumulators + ni + (2 if mi % 2 == 0 else 1)),
+        limits=Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers),
         numerics=replace(base.numerics, group=base.numerics.group or (group if base.numerics.rule == "exact" else 0)),
         aliases=aliases,
         emitter=base.emitter,
@@ -125,6 +125,11 @@ def family(base: Intrinsic, registers: int, aliases: tuple[str, ...] = ()) -> tu
     return tuple(
         outer(base, *kernel.shape, aliases=aliases if number == 0 else ()) for number, kernel in enumerate(largest)
     )
+
+
+def _broadcasts(mi: int) -> int:
+    """Scalars held at a time: the least divisor of mi from 2 on, so that loads run ahead of multiply-adds."""
+    return next((mii for mii in range(2, mi + 1) if mi % mii == 0), 1)
 
 
 def cube_tile(

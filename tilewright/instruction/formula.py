@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ import numpy as np
 from tilewright.errors import InvalidIntrinsic
 
 _LONGEST = 400  # characters
+_CHARACTERS = re.compile(r"[\w \-+*/%()]*", re.ASCII)
 _LARGEST = 1 << 31  # of a number; sums and products of a record's indices then stay far inside i64
 _HELP = "integers, names, + - * // % and parentheses; divisors are positive numbers"
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -40,8 +42,8 @@ class Formula:
 @cache
 def formula(text: str) -> Formula:
     """Parse a formula; raises InvalidIntrinsic, which shows it."""
-    if not isinstance(text, str) or not text.isascii() or len(text) > _LONGEST:
-        raise InvalidIntrinsic(f"not a formula of at most {_LONGEST} ASCII characters: {str(text)[:60]!r}", help=_HELP)
+    if len(text) > _LONGEST or not _CHARACTERS.fullmatch(text):
+        raise InvalidIntrinsic(f"not a formula of at most {_LONGEST} characters: {text[:60]!r}", help=_HELP)
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

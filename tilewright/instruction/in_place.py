@@ -9,14 +9,15 @@ stay outside. The mapping with the least predicted time wins, each proven first;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
+from tilewright.expr.affine import affine, bounds
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape
+from tilewright.expr.rewrite import transform
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match, match
@@ -198,7 +199,25 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
 
 @lru_cache(maxsize=1024)
 def _matches(compute: Compute, record: Intrinsic) -> tuple[Match, ...]:
-    return match(compute, record, commute=True, complete=True)
+    return match(_with_borders(compute), record, commute=True, complete=True)
+
+
+def _with_borders(compute: Compute) -> Compute:
+    """The compute reading tensors that include the borders it reaches into."""
+
+    def moved(node: Expr) -> Expr | None:
+        if not isinstance(node, Read):
+            return None
+        reach = [tuple(int(limit) for limit in bounds(index)) for index in node.indices]
+        shape = static_shape(node.tensor.shape)
+        before = [max(0, -low) for low, _ in reach]
+        sizes = [max(extent, high + 1) + shift for (_, high), extent, shift in zip(reach, shape, before, strict=True)]
+        if tuple(sizes) == shape:
+            return None
+        wider = Tensor(node.tensor.name, tuple(sizes), node.dtype)
+        return Read(wider, tuple(index + shift for index, shift in zip(node.indices, before, strict=True)))
+
+    return replace(compute, body=transform(compute.body, moved))
 
 
 def _read_of(found: Match, compute: Compute, number: int) -> Read:

@@ -83,11 +83,13 @@ class Match:
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """The match points: injective, kinds kept, and every input separable along the operand's loops."""
-        candidates = [[axis for axis in self.loops if self.kind(axis) == loop.kind] for loop in self.record.loops]
+        """The match points: injective, kinds kept, and every input separable along the operand's loops.
+
+        A loop of a match point indexes the operands that its intrinsic loop does: no other loops need be tried.
+        """
         return tuple(
             point
-            for point in product(*candidates)
+            for point in product(*map(self.candidates, self.record.loops))
             if len(set(point)) == len(point) and self.entangled(point) is None
         )
 
@@ -169,9 +171,13 @@ def adapted(compute: Compute, record: Intrinsic) -> Compute:
     A node that does not have the tree of the record is returned as it is.
     """
     result = record.destination.dtype
-    plain = retyped(compute, {}, result)
-    for binding, _ in _bind(record.body.value, plain.body, False):
-        types = {binding[operand.role].tensor.name: software_dtype(operand.dtype) for operand in record.sources}
+    canonical = canonicalise(retyped(compute, {}, result))
+    made = {node.name: node.inputs() for node in canonical.before}
+    for binding, _ in _bind(record.body.value, canonical.core.body, False):
+        types: dict[str, DType] = {}
+        for operand in record.sources:
+            tensor = binding[operand.role].tensor
+            types.update((each.name, software_dtype(operand.dtype)) for each in made.get(tensor.name, (tensor,)))
         return retyped(compute, types, result)
     return compute
 
@@ -195,13 +201,21 @@ def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Comp
         if isinstance(expr, Const):
             return Const(expr.value, result)
         if isinstance(expr, Apply) and expr.function == "select":
-            return Apply("select", (expr.args[0], value(expr.args[1]), value(expr.args[2])), result)
+            return _chosen(expr.args[0], value(expr.args[1]), value(expr.args[2]))
         if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
             return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
         raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
 
     output = Tensor(compute.name, compute.output.shape, result)
     return replace(compute, output=output, body=value(compute.body))
+
+
+def _chosen(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """A select, in the type that the read was cast from where the other branch is a number: guarded padding."""
+    if isinstance(yes, Cast) and isinstance(no, Const):
+        narrow = yes.arg.dtype
+        return Apply("select", (condition, yes.arg, Const(no.value, narrow)), narrow).cast(yes.dtype)
+    return Apply("select", (condition, yes, no), yes.dtype)
 
 
 # Trees

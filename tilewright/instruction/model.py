@@ -291,11 +291,13 @@ def predict(
     relayouts: Iterable[Relayout] = (),
     *,
     pipelined: bool = False,
+    exposed: float = 0.0,
 ) -> Prediction:
     """Time of a schedule: one `Level` per memory of `machine`, innermost first; `call_cycles` per call on one unit.
 
     `pipelined` is the variant in which the bytes of a round come in during the round before it:
-    ``(n - 1) * max(read, compute) + read + compute``.
+    ``(n - 1) * max(read, compute) + read + compute``. `exposed` is the part of the two shorter times of a round that
+    the longest does not hide: 0 as published.
     """
     if len(nest) != len(machine.levels):
         raise InvalidArgument(
@@ -321,9 +323,15 @@ def predict(
         if pipelined:
             cycles = (rounds - 1) * max(read, cycles) + read + cycles
         else:
-            cycles = rounds * max(cycles, read, write)
+            cycles = rounds * overlapped((cycles, read, write), exposed)
     extra = relayout_seconds(relayouts, machine)
     return Prediction(cycles, cycles / machine.clock_hz + extra, extra, tuple(timings))
+
+
+def overlapped(times: Sequence[float], exposed: float) -> float:
+    """The longest of times that pass at once, and the part `exposed` of the others."""
+    longest = max(times)
+    return longest + exposed * (sum(times) - longest)
 
 
 def _as_reached(nest: Sequence[Level], machine: Hierarchy) -> tuple[Memory, ...]:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.decision import Decision, Refusal
+from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.model import mapping_seconds
 from tilewright.instruction.physical import PhysicalMapping, physical
 from tilewright.instruction.validation import MappingRefused, judge
-from tilewright.machine import Machine
+from tilewright.machine import Cpu, Machine
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def offers(
     return sorted(found, key=_order)
 
 
+def has(machine: Machine, record: Intrinsic) -> bool:
+    """Whether a machine's description lists a record, by name or alias, or what the record is made of."""
+    return not {record.name, *record.aliases, record.realised_by}.isdisjoint(machine.intrinsics)
+
+
 def decide(found: Sequence[Offer], subject: str) -> Decision | None:
     """The first offer against the second, and one refused mapping per violated check; None if nothing is valid."""
     valid = [offer for offer in found if offer.refusal is None]
@@ -71,7 +77,9 @@ def decide(found: Sequence[Offer], subject: str) -> Decision | None:
 
 
 def _offer(mapping: Mapping, machine: Machine | None, mode: Mode, differential: bool, exact: bool) -> Offer:
-    verdict = judge(mapping, mode, differential=differential, exact=exact)
+    own = isinstance(machine, Cpu) and has(machine, mapping.record)
+    registers = machine.vector_registers if own and isinstance(machine, Cpu) else None
+    verdict = judge(mapping, mode, differential=differential, exact=exact, registers=registers)
     if verdict.refusal is not None:
         return Offer(mapping, None, None, verdict.notes, verdict.refusal)
     whole = physical(mapping)

@@ -74,11 +74,13 @@ def judge(
     *,
     differential: bool = True,
     exact: bool = True,
+    registers: int | None = None,
     execute: Execute | None = None,
 ) -> Verdict:
     """The outcome of all checks, V9 included unless `differential` is off.
 
-    `exact` asks that integers wrap as the node's arithmetic does; without it a record that saturates may be used.
+    `exact` asks that integers wrap as the node's arithmetic does, and that inputs are not read with fewer bits; without
+    it such records may be used. `registers` is what one lane of the machine has.
     """
     whole = mapping if isinstance(mapping, PhysicalMapping) else None
     logical = whole.mapping if whole is not None else mapping
@@ -97,7 +99,7 @@ def judge(
             return Verdict(entangled)
         notes.append(entangled.message)
     whole = whole or physical(logical)
-    found = _memory(whole) or (_differential(whole, execute) if differential else None)
+    found = _memory(whole, registers) or (_differential(whole, execute) if differential else None)
     return Verdict(found, tuple(notes))
 
 
@@ -309,8 +311,11 @@ def _entangled(mapping: Mapping, number: int, axis: Axis) -> str:
     return "a loop stands in two parts"
 
 
-def _memory(whole: PhysicalMapping) -> MappingRefused | None:
+def _memory(whole: PhysicalMapping, registers: int | None) -> MappingRefused | None:
     record = whole.record
+    if registers is not None and record.limits.registers > registers:
+        story = f"one call occupies {record.limits.registers} registers, the machine has {registers}"
+        return _refused("V8", whole.mapping, story, "a smaller record")
     for placement in whole.placements:
         role = placement.operand.role
         moves = [move for move in record.memory if move.operand == role and move.value is None]

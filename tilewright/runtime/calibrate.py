@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from math import prod
@@ -36,12 +36,11 @@ from tilewright.runtime.loader import Code
 
 NAME = "host-calibrated"
 VERSION = 1  # of the way of measuring: another one does not read older files
-ACCUMULATORS = 20  # independent ones: more than latency times throughput of any processor
-RUN_SECONDS = 0.001  # short enough that most runs are not interrupted
-RUNS = 30
+ACCUMULATORS = 20
+RUN_SECONDS = 0.0003  # short enough that most runs are not disturbed
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
-THREADED_RUNS = 12
-WITHIN_SECONDS = 0.08  # for one number, whatever the machine is doing; twice that with threads
+WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
+ROUNDS = 2
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
@@ -79,32 +78,44 @@ def identity() -> str:
 
 def measure(machine: Cpu) -> Cpu:
     """`machine`, which must be the host, with its clock, cycles and bandwidths as measured now."""
-    records = measurable(machine)
-    code = _compiled(machine, records)
-    cores = _own_cores()
-    clock_hz = 1 / _cycle_seconds(code, cores[:1])
-    facts = machine.to_json()
-    facts |= {"name": NAME, "clock_hz": _rounded(clock_hz)}
+    rates = _best_rates(machine)
+    clock_hz = rates["clock"]
+    facts = machine.to_json() | {"name": NAME, "clock_hz": _rounded(clock_hz)}
     facts["issue_cycles"] = {
-        record.name: _rounded(_issue_seconds(code, record, cores) * clock_hz) for record in records
+        record.name: _rounded(clock_hz / rates[_function(record)]) for record in measurable(machine)
     }
-    buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
-    whole, one = buffers.bytes, cores[:1]
-    per_core = buffers.rate(code, "read", whole, one)
     facts["dram"] |= {
-        "bytes_per_second": _rounded(max(per_core, buffers.rate(code, "read", whole, cores))),
-        "bytes_per_second_per_core": _rounded(per_core),
-        "copy_bytes_per_second": _rounded(buffers.rate(code, "copy", whole, cores)),
-        "nontemporal_copy_bytes_per_second": _rounded(buffers.rate(code, "stream", whole, cores)),
+        "bytes_per_second": _rounded(max(rates["memory"], rates["memory, one core"])),
+        "bytes_per_second_per_core": _rounded(rates["memory, one core"]),
+        "copy_bytes_per_second": _rounded(rates["copy"]),
+        "nontemporal_copy_bytes_per_second": _rounded(rates["stream"]),
     }
-    fastest = per_core  # what is further in cannot be slower
-    for stored, level in reversed(list(zip(facts["caches"], machine.caches, strict=True))):
-        fastest = max(fastest, buffers.rate(code, "read", min(level.bytes // 2, whole), one))
+    fastest = rates["memory, one core"]  # what is further in cannot be slower
+    for stored in reversed(facts["caches"]):
+        fastest = max(fastest, rates[stored["name"]])
         stored["bytes_per_cycle"] = _rounded(fastest / clock_hz)
         stored.pop("bytes_per_second", None)
     found = machine_from_json(facts)
     assert isinstance(found, Cpu)
     return found
+
+
+def _best_rates(machine: Cpu) -> dict[str, float]:
+    """Everything that is measured, per second, by name: the best of several rounds, which are disturbed differently."""
+    records = measurable(machine)
+    code = _compiled(machine, records)
+    buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
+    cores, whole = _own_cores(), buffers.bytes
+    one = cores[:1]
+    rates: dict[str, Callable[[], float]] = {"clock": lambda: _clock_hz(code, one)}
+    rates |= {_function(record): partial(_calls_per_second, code, record, one, machine) for record in records}
+    for level in machine.caches:
+        rates[level.name] = partial(buffers.rate, code, "read", min(level.bytes // 2, whole), one)
+    rates["memory, one core"] = lambda: buffers.rate(code, "read", whole, one)
+    for name, loop in (("memory", "read"), ("copy", "copy"), ("stream", "stream")):
+        rates[name] = partial(buffers.rate, code, loop, whole, cores)
+    rounds = [{name: rate() for name, rate in rates.items()} for _ in range(ROUNDS)]
+    return {name: max(each[name] for each in rounds) for name in rates}
 
 
 def measurable(machine: Cpu) -> list[Intrinsic]:
@@ -130,9 +141,8 @@ def _fills_vector(record: Intrinsic, machine: Cpu) -> bool:
 def _compiled(machine: Cpu, records: Sequence[Intrinsic]) -> Code:
     target = Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
     module = ir.Module("calibrate")
-    chains = min(ACCUMULATORS, machine.vector_registers - 4)
     for record in records:
-        _chain_loop(module, target, record, chains)
+        _chain_loop(module, target, record, _chains(machine))
     text = [
         str(module), loops.clock_loop("clock"), loops.memory_loop("read", copies=False),
         loops.memory_loop("copy", copies=True), loops.memory_loop("stream", copies=True, nontemporal=True),
@@ -142,6 +152,11 @@ def _compiled(machine: Cpu, records: Sequence[Intrinsic]) -> Code:
     return loops.compiled(
         "".join(text), [*names, "clock", "read", "copy", "stream"], machine.llvm.cpu, machine.llvm.features
     )
+
+
+def _chains(machine: Cpu) -> int:
+    """Independent accumulators: more than latency times throughput, as many as registers allow."""
+    return min(ACCUMULATORS, machine.vector_registers - 4)
 
 
 def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, chains: int) -> None:
@@ -187,16 +202,15 @@ def _function(record: Intrinsic) -> str:
 # Timing ---------------------------------------------------------------------------------------------------------------
 
 
-def _cycle_seconds(code: Code, cores: Sequence[int]) -> float:
+def _clock_hz(code: Code, cores: Sequence[int]) -> float:
     run = loops.function(code, "clock", ctypes.c_int64)
-    return _best([run], cores) / loops.TICKS_PER_TRIP
+    return loops.TICKS_PER_TRIP / _best([run], cores)
 
 
-def _issue_seconds(code: Code, record: Intrinsic, cores: Sequence[int]) -> float:
+def _calls_per_second(code: Code, record: Intrinsic, cores: Sequence[int], machine: Cpu) -> float:
     run = loops.function(code, _function(record), ctypes.c_void_p, ctypes.c_int64)
     operands = loops.pages(4096, fill=1.0)
-    chains = min(ACCUMULATORS, host().vector_registers - 4)
-    return _best([partial(run, operands.ctypes.data)], cores[:1]) / chains
+    return _chains(machine) / _best([partial(run, operands.ctypes.data)], cores)
 
 
 class _Buffers:
@@ -218,10 +232,8 @@ class _Buffers:
 
 def _best(work: Sequence[Any], cores: Sequence[int]) -> float:
     if len(cores) == 1:
-        return loops.best_seconds(work, cores, run_seconds=RUN_SECONDS, runs=RUNS, within=WITHIN_SECONDS)
-    return loops.best_seconds(
-        work, cores, run_seconds=THREADED_RUN_SECONDS, runs=THREADED_RUNS, within=2 * WITHIN_SECONDS
-    )
+        return loops.best_seconds(work, cores, run_seconds=RUN_SECONDS, within=WITHIN_SECONDS)
+    return loops.best_seconds(work, cores, run_seconds=THREADED_RUN_SECONDS, within=2 * WITHIN_SECONDS)
 
 
 def _own_cores() -> list[int]:

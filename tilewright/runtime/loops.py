@@ -105,21 +105,43 @@ def pages(bytes_: int, fill: float = 0.0) -> Words:
 
 
 def best_seconds(
-    work: Sequence[Callable[[int], object]], cores: Sequence[int], *, run_seconds: float, runs: int, within: float
+    work: Sequence[Callable[[int], object]], cores: Sequence[int], *, run_seconds: float, within: float
 ) -> float:
     """Least time of one unit: `work[i](count)` does `count` units on a thread of its own on `cores[i]`.
 
-    A run takes about `run_seconds`, so that starting it does not count; there are `runs` of them, or as many as fit
-    `within` seconds, but one at least.
+    A run takes about `run_seconds`, so that starting it does not count. Runs follow each other for `within` seconds;
+    one at least counts.
     """
+    if len(cores) == 1:
+        found: list[float] = []
+        thread = threading.Thread(target=lambda: found.append(_best_of_one(work[0], cores[0], run_seconds, within)))
+        thread.start()
+        thread.join()
+        return found[0]
+    return _best(lambda count: seconds_of(work, count, cores), run_seconds, within)
+
+
+def _best_of_one(work: Callable[[int], object], core: int, run_seconds: float, within: float) -> float:
+    """The best time on this thread, which many more runs fit than if each had its own."""
+    _pin(core)
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        work(count)
+        return time.perf_counter() - start
+
+    return _best(seconds, run_seconds, within)
+
+
+def _best(seconds: Callable[[int], float], run_seconds: float, within: float) -> float:
     deadline = time.perf_counter() + within
-    count, done, best = 1, 0, float("inf")
-    while done < runs and (time.perf_counter() < deadline or not done):
-        seconds = seconds_of(work, count, cores)
-        if seconds < run_seconds / 2:  # too short to tell, also where an earlier run was interrupted
-            count *= min(16, max(2, int(run_seconds / max(seconds, 1e-9))))
-            continue
-        best, done = min(best, seconds / count), done + 1
+    count, best = 1, float("inf")
+    while time.perf_counter() < deadline or best == float("inf"):
+        taken = seconds(count)
+        if taken < run_seconds / 2:  # too short to tell, also where an earlier run was interrupted
+            count *= min(16, max(2, int(run_seconds / max(taken, 1e-9))))
+        else:
+            best = min(best, taken / count)
     return best
 
 
@@ -129,8 +151,7 @@ def seconds_of(work: Sequence[Callable[[int], object]], count: int, cores: Seque
     starts, ends = [0.0] * len(cores), [0.0] * len(cores)
 
     def run(index: int) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {cores[index]})  # of this thread only
+        _pin(cores[index])
         barrier.wait()
         starts[index] = time.perf_counter()
         work[index](count)
@@ -142,3 +163,9 @@ def seconds_of(work: Sequence[Callable[[int], object]], count: int, cores: Seque
     for thread in threads:
         thread.join()
     return max(ends) - min(starts)
+
+
+def _pin(core: int) -> None:
+    """Keep this thread, and no other, on a core."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})

@@ -15,7 +15,7 @@ from tilewright.instruction.mma import policy as policies
 from tilewright.instruction.mma import size_classes
 from tilewright.instruction.mma.config import KernelConfig, kernel_config
 from tilewright.instruction.mma.cost_check import cheapest
-from tilewright.instruction.mma.eligibility import eligible, sorted_order, target_order
+from tilewright.instruction.mma.eligibility import eligible, sorted_order, target_order, usable
 from tilewright.instruction.mma.fallbacks import FALLBACKS
 from tilewright.instruction.mma.fitting import fit
 from tilewright.instruction.mma.initial import initial_schedule
@@ -244,14 +244,8 @@ class _Deducing:
         self, scheduled: MmaProblem, intrinsics: list[MmaIntrinsic], seeds: ScheduleSeeds, policy: Policy
     ) -> MmaSchedule | Reason:
         """The fitted schedule of the first eligible intrinsic; the next one if that fails and the policy says so."""
-        add, result = self.trace.add, Reason.NO_ELIGIBLE_INTRINSIC
-        for index, x in enumerate(intrinsics, 1):
-            add("intrinsic.try", index, len(intrinsics), x.name, x.shape, x.types)
-            reason = eligible(scheduled, x, policy, self.trace)
-            if reason is not None:
-                add("intrinsic.skip", x.name, reason)
-                continue
-            add("intrinsic.take", x.name)
+        result = Reason.NO_ELIGIBLE_INTRINSIC
+        for x in usable(scheduled, intrinsics, policy, self.trace):
             wish = self._initial(scheduled, x, seeds, policy)
             fitted = fit(scheduled, wish, policy, self.target, self.trace)
             if fitted is not None:
@@ -291,7 +285,8 @@ class _Deducing:
     ) -> list[MmaIntrinsic]:
         """What an attempt tries, in order: the strategy's list, or the forced one; without the forbidden ones."""
         if self.options.force_intrinsic is not None:
-            listed = [self.target.intrinsic(self.options.force_intrinsic)]
+            forced = self.target.intrinsic(self.options.force_intrinsic)
+            listed = [forced] if forced in self.target.intrinsics else []  # warpgroups have a strategy of their own
         elif self.switches.size_classes:
             found, _ = self._size_class(scheduled)
             listed = sorted_order(scheduled, self.target, very_large=found == "very-large")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
 from tilewright.instruction.mma.policy import Policy
 from tilewright.instruction.mma.problem import ElementType, MmaProblem, bits, is_float
 from tilewright.instruction.mma.reasons import Reason
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
-from tilewright.instruction.mma.trace import Trace
+from tilewright.instruction.mma.trace import Event, Trace
 
 SKINNY = 4  # rows or columns up to which a long product is better reduced than tiled
 
@@ -37,24 +40,25 @@ def sorted_order(problem: MmaProblem, target: MmaTarget, very_large: bool = Fals
 
 def eligible(problem: MmaProblem, intrinsic: MmaIntrinsic, policy: Policy, trace: Trace | None = None) -> Reason | None:
     """The first rule that keeps `intrinsic` from executing `problem`, or None. The innermost sizes must be known."""
-    add = (Trace() if trace is None else trace).add
-    ok = _reads(problem.a, intrinsic.a, problem) and _reads(problem.b, intrinsic.b, problem)
-    add("intrinsic.check", "input-types", (problem.a, problem.b, intrinsic.a, intrinsic.b), ok)
-    if not ok:
-        return Reason.INPUT_TYPES
-    c, own = problem.c, intrinsic.c
-    ok = c == own or (policy.upcast_acc and is_float(c) and is_float(own) and bits(c) < bits(own))
-    add("intrinsic.check", "accumulator-type", (c, own), ok)
-    if not ok:
-        return Reason.ACCUMULATOR_TYPE
-    if policy.aligned_only:
-        sizes = ((problem.m[-1], intrinsic.m), (problem.n[-1], intrinsic.n), (problem.k[-1], intrinsic.k))
-        ok = all(size is not None and size % step == 0 for size, step in sizes)
-        add("intrinsic.check", "aligned", sizes, ok)
-        return None if ok else Reason.UNALIGNED
-    ok = not is_skinny(problem, intrinsic.subgroup)
-    add("intrinsic.check", "skinny", (problem.m[-1], problem.n[-1], intrinsic.subgroup), ok)
-    return None if ok else Reason.SKINNY
+    trace = Trace() if trace is None else trace
+    reason, events = _by_types(intrinsic, problem.a, problem.b, problem.c, problem.tf32_allowed, policy.upcast_acc)
+    trace.extend(events)
+    return _by_sizes(problem, intrinsic, policy, trace) if reason is None else reason
+
+
+def usable(problem: MmaProblem, intrinsics: list[MmaIntrinsic], policy: Policy, trace: Trace) -> Iterator[MmaIntrinsic]:
+    """The eligible ones of a list, in order; each is tried when it is asked for, for the trace."""
+    types = (problem.a, problem.b, problem.c, problem.tf32_allowed, policy.upcast_acc)
+    for index, x in enumerate(intrinsics, 1):
+        reason, events = _tried(index, len(intrinsics), x, *types)
+        trace.extend(events)
+        if reason is None:
+            reason = _by_sizes(problem, x, policy, trace)
+            if reason is None:
+                trace.add("intrinsic.take", x.name)
+                yield x
+            else:
+                trace.add("intrinsic.skip", x.name, reason)
 
 
 def is_skinny(problem: MmaProblem, subgroup_size: int) -> bool:
@@ -69,5 +73,40 @@ def _is_short_beside(size: int | None, other: int | None, subgroup_size: int) ->
     return size is not None and size <= SKINNY and (other is None or other > subgroup_size)
 
 
-def _reads(wanted: ElementType, own: ElementType, problem: MmaProblem) -> bool:
-    return wanted == own or (own == "tf32" and wanted == "f32" and problem.tf32_allowed)
+def _by_sizes(problem: MmaProblem, x: MmaIntrinsic, policy: Policy, trace: Trace) -> Reason | None:
+    if policy.aligned_only:
+        sizes = ((problem.m[-1], x.m), (problem.n[-1], x.n), (problem.k[-1], x.k))
+        ok = all(size is not None and size % step == 0 for size, step in sizes)
+        trace.add("intrinsic.check", "aligned", sizes, ok)
+        return None if ok else Reason.UNALIGNED
+    ok = not is_skinny(problem, x.subgroup)
+    trace.add("intrinsic.check", "skinny", (problem.m[-1], problem.n[-1], x.subgroup), ok)
+    return None if ok else Reason.SKINNY
+
+
+@functools.lru_cache(4096)  # most intrinsics of a list are for other types, in every attempt
+def _tried(
+    index: int, count: int, x: MmaIntrinsic, a: ElementType, b: ElementType, c: ElementType, tf32: bool, upcast: bool
+) -> tuple[Reason | None, tuple[Event, ...]]:
+    """The rules on types, with all events of a refusal."""
+    reason, checks = _by_types(x, a, b, c, tf32, upcast)
+    events = (Event("intrinsic.try", (index, count, x.name, x.shape, x.types)), *checks)
+    return reason, events if reason is None else (*events, Event("intrinsic.skip", (x.name, reason)))
+
+
+def _by_types(
+    x: MmaIntrinsic, a: ElementType, b: ElementType, c: ElementType, tf32: bool, upcast: bool
+) -> tuple[Reason | None, tuple[Event, ...]]:
+    """The rules on types, and their events."""
+    ok = _reads(a, x.a, tf32) and _reads(b, x.b, tf32)
+    inputs = Event("intrinsic.check", ("input-types", (a, b, x.a, x.b), ok))
+    if not ok:
+        return Reason.INPUT_TYPES, (inputs,)
+    ok = c == x.c or (upcast and is_float(c) and is_float(x.c) and bits(c) < bits(x.c))
+    return None if ok else Reason.ACCUMULATOR_TYPE, (
+        inputs, Event("intrinsic.check", ("accumulator-type", (c, x.c), ok))
+    )  # fmt: skip
+
+
+def _reads(wanted: ElementType, own: ElementType, tf32: bool) -> bool:
+    return wanted == own or (own == "tf32" and wanted == "f32" and tf32)

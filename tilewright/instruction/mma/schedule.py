@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import MmaProblem, bits
@@ -14,6 +13,7 @@ Counts = tuple[int, ...]  # one per loop, outermost first
 
 #: The lists of a schedule in the order in which fitting takes from them.
 LISTS = ("m_tiles", "n_tiles", "k_tiles", "m_subgroups", "n_subgroups")
+_LISTS = ("m_subgroups", "n_subgroups", "m_tiles", "n_tiles", "k_tiles")  # as the fields below
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,11 @@ class MmaSchedule:
 
     def with_count(self, name: str, dim: int, count: int) -> MmaSchedule:
         """This schedule with another count at loop `dim` of the list `name`."""
-        counts: Counts = getattr(self, name)
-        changed: dict[str, Any] = {name: (*counts[:dim], count, *counts[dim + 1 :])}
-        return replace(self, **changed)
+        lists = [getattr(self, each) for each in _LISTS]
+        place = _LISTS.index(name)
+        counts = lists[place]
+        lists[place] = (*counts[:dim], count, *counts[dim + 1 :])
+        return MmaSchedule(self.intrinsic, *lists)
 
     @property
     def subgroups(self) -> int:
@@ -42,19 +44,25 @@ class MmaSchedule:
         return self.subgroups * self.intrinsic.subgroup
 
     @property
+    def tile(self) -> tuple[int, int, int]:
+        """Elements of m and n that a workgroup computes, and of k that one staged slice holds."""
+        x = self.intrinsic
+        return (
+            x.m * prod(self.m_tiles) * prod(self.m_subgroups), x.n * prod(self.n_tiles) * prod(self.n_subgroups),
+            x.k * prod(self.k_tiles),
+        )  # fmt: skip
+
+    @property
     def wg_m(self) -> int:
-        """Elements of m that a workgroup computes."""
-        return self.intrinsic.m * prod(self.m_tiles) * prod(self.m_subgroups)
+        return self.tile[0]
 
     @property
     def wg_n(self) -> int:
-        """Elements of n that a workgroup computes."""
-        return self.intrinsic.n * prod(self.n_tiles) * prod(self.n_subgroups)
+        return self.tile[1]
 
     @property
     def wg_k(self) -> int:
-        """Elements of k that one staged slice holds."""
-        return self.intrinsic.k * prod(self.k_tiles)
+        return self.tile[2]
 
     @property
     def bytes_a(self) -> int:

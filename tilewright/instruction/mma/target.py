@@ -36,6 +36,9 @@ class MmaIntrinsic:
     distributable: bool = True
     virtual_of: str | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def shape(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"

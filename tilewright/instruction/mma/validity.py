@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import mul
 
 from tilewright.instruction.mma.initial import tile_counts
 from tilewright.instruction.mma.policy import Policy
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits
 from tilewright.instruction.mma.schedule import MmaSchedule, require_ranks
-from tilewright.instruction.mma.target import MmaTarget
+from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
 from tilewright.instruction.mma.trace import Event, Trace, explain
 
 
@@ -45,20 +48,18 @@ def evaluate(
     problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace
 ) -> tuple[bool, bool, int, bool]:
     """Aligned, distributable, shared bytes, fits: always all of them, for the trace."""
+    tile = schedule.tile
     aligned = _aligned(problem, schedule, policy, trace)
-    distributable = _distributable(schedule, policy, target, trace)
-    shared_bytes = footprint(schedule, policy)
-    fits = _fits(schedule, policy, shared_bytes, target.shared_limit, trace)
+    distributable = _distributable(schedule, tile, policy, target, trace)
+    shared_bytes = _shared_bytes(schedule.intrinsic, tile, policy, target.shared_limit, trace)
+    fits = shared_bytes <= target.shared_limit
     trace.add("valid.result", aligned and distributable and fits)
     return aligned, distributable, shared_bytes, fits
 
 
 def footprint(schedule: MmaSchedule, policy: Policy) -> int:
     """Bytes of shared memory: both operands in every stage, and the accumulators if they are staged."""
-    total = policy.stages * schedule.bytes_ab
-    if policy.stage_c:
-        total += schedule.bytes_c * (policy.stages if policy.c_per_stage else 1)
-    return total
+    return _shared_bytes(schedule.intrinsic, schedule.tile, policy, 1, Trace())
 
 
 def _aligned(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, trace: Trace) -> bool:
@@ -66,39 +67,46 @@ def _aligned(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, trace: 
     if not policy.check_alignment:
         trace.add("valid.align", (), (), (), (), (), None)
         return True
-    m_steps = [tiles * subgroups for tiles, subgroups in zip(schedule.m_tiles, schedule.m_subgroups, strict=True)]
-    n_steps = [tiles * subgroups for tiles, subgroups in zip(schedule.n_tiles, schedule.n_subgroups, strict=True)]
-    m = _quotients(problem.m, m_steps, x.m, policy)
-    n = _quotients(problem.n, n_steps, x.n, policy)
-    k = _quotients(problem.k, list(schedule.k_tiles), x.k, policy)
-    ok = not any(size % step for size, step in (*m, *n, *k))
+    padded = not policy.aligned_only
+    m = _quotients(problem.m, map(mul, schedule.m_tiles, schedule.m_subgroups), x.m, padded, policy.pad_to_seed)
+    n = _quotients(problem.n, map(mul, schedule.n_tiles, schedule.n_subgroups), x.n, padded, policy.pad_to_seed)
+    k = _quotients(problem.k, schedule.k_tiles, x.k, padded, policy.pad_to_seed)
+    ok = not any(size % step for size, step in m + n + k)
     m_factors = (x.m, schedule.m_tiles[-1], schedule.m_subgroups[-1])
     trace.add("valid.align", m, n, k, m_factors, (x.k, schedule.k_tiles[-1]), ok)
     return ok
 
 
-def _quotients(sizes: Sizes, steps: list[int], extent: int, policy: Policy) -> tuple[tuple[int, int], ...]:
-    """Size and step of each loop in elements; an unaligned innermost size is padded to whole intrinsics."""
-    if policy.aligned_only:
-        padded = [size for size in sizes if size is not None]
-    else:
-        padded = tile_counts(sizes, extent, policy)
-        padded[-1] *= extent
-    steps[-1] *= extent
-    return tuple(zip(padded, steps, strict=True))
+def _quotients(
+    sizes: Sizes, counts: Iterable[int], extent: int, padded: bool, pad_to_seed: bool
+) -> tuple[tuple[int, int], ...]:
+    """Size and step of each loop in elements."""
+    *outer, inner = counts
+    return tuple(zip(_covered(sizes, extent, padded, pad_to_seed), (*outer, inner * extent), strict=True))
 
 
-def _distributable(schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace) -> bool:
+@functools.lru_cache(1024)  # the same at every step of a fit
+def _covered(sizes: Sizes, extent: int, padded: bool, pad_to_seed: bool) -> tuple[int, ...]:
+    """The sizes that tiles must divide: an unaligned innermost one is padded to whole intrinsics."""
+    if padded:
+        *outer, inner = tile_counts(sizes, extent, Policy(aligned_only=False, pad_to_seed=pad_to_seed))
+        return (*outer, inner * extent)
+    return tuple(size for size in sizes if size is not None)
+
+
+def _distributable(
+    schedule: MmaSchedule, tile: tuple[int, int, int], policy: Policy, target: MmaTarget, trace: Trace
+) -> bool:
     """Whether the widest loads of a row of each operand's tile and the threads divide each other."""
     x, threads = schedule.intrinsic, schedule.threads
-    m, n, k = schedule.wg_m, schedule.wg_n, schedule.wg_k
+    m, n, k = tile
     rhs_load = target.load_bits // bits(x.b)
     lhs_load = target.load_bits // bits(x.a) if policy.own_width else rhs_load
     lhs_inner = m if policy.lhs_transposed else k
     rhs_inner = k if policy.rhs_transposed else n
     lhs_loads, rhs_loads = lhs_inner // lhs_load, rhs_inner // rhs_load
     ok = _divide(lhs_loads, threads) and _divide(rhs_loads, threads)
-    trace.add("valid.copy", threads, lhs_load, rhs_load, (m, n, k), lhs_inner, lhs_loads, rhs_inner, rhs_loads, ok)
+    trace.add("valid.copy", threads, lhs_load, rhs_load, tile, lhs_inner, lhs_loads, rhs_inner, rhs_loads, ok)
     return ok
 
 
@@ -106,10 +114,13 @@ def _divide(loads: int, threads: int) -> bool:
     return loads % threads == 0 or threads % loads == 0  # a row narrower than one load: 0 loads, which pass
 
 
-def _fits(schedule: MmaSchedule, policy: Policy, total: int, limit: int, trace: Trace) -> bool:
-    x, m, n, k = schedule.intrinsic, schedule.wg_m, schedule.wg_n, schedule.wg_k
-    ok = total <= limit
-    lhs, rhs = (m, k, bits(x.a), schedule.bytes_a), (n, k, bits(x.b), schedule.bytes_b)
-    c = (m, n, bits(x.c), schedule.bytes_c) if policy.stage_c else None
-    trace.add("valid.shared", lhs, rhs, c, policy.stages, total, limit, ok)
-    return ok
+def _shared_bytes(x: MmaIntrinsic, tile: tuple[int, int, int], policy: Policy, limit: int, trace: Trace) -> int:
+    m, n, k = tile
+    lhs, rhs, result = m * k * bits(x.a) // 8, n * k * bits(x.b) // 8, m * n * bits(x.c) // 8
+    total = policy.stages * (lhs + rhs)
+    if policy.stage_c:
+        total += result * (policy.stages if policy.c_per_stage else 1)
+    c = (m, n, bits(x.c), result) if policy.stage_c else None
+    trace.add("valid.shared", (m, k, bits(x.a), lhs), (n, k, bits(x.b), rhs), c, policy.stages, total, limit,
+              total <= limit)  # fmt: skip
+    return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.instruction.mma.config import KernelConfig, kernel_config
-from tilewright.instruction.mma.eligibility import eligible
+from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.fitting import shrink
 from tilewright.instruction.mma.initial import initial_schedule
 from tilewright.instruction.mma.policy import CACHE_LINE_BITS, Policy, ScheduleSeeds
@@ -47,29 +47,27 @@ def schedule_warpgroups(
     What does not fit gives up buffers down to 2, then takes the next smaller n, then shrinks as any schedule does. The
     epilogue reuses the ring, so accumulators take no room of their own.
     """
-    usable = []
-    for index, each in enumerate(intrinsics, 1):
-        trace.add("intrinsic.try", index, len(intrinsics), each.name, each.shape, each.types)
-        if _eligible(problem, each, policy, trace):
-            usable.append(each)
-    if not usable:
+    candidates = usable(problem, intrinsics, policy, trace)
+    x = next(candidates, None)
+    if x is None:
         return Reason.NO_ELIGIBLE_INTRINSIC
     steps, stages = 0, policy.stages
-    schedule = initial_schedule(problem, usable[0], seeds, policy, trace)
-    for x, smaller in zip(usable, [*usable[1:], None], strict=True):
-        trace.add("intrinsic.take", x.name)
-        while True:
-            if _valid(problem, schedule, replace(policy, stages=stages), target, trace):
-                trace.add("fit.done", steps)
-                return WarpgroupSchedule(schedule, replace(policy, stages=stages))
+    while True:
+        schedule = initial_schedule(problem, x, seeds, policy, trace)
+        while not _valid(problem, schedule, replace(policy, stages=stages), target, trace):
             if stages <= FEWEST_STAGES:
                 break
             steps, stages = steps + 1, stages - 1
             trace.add("fit.step", steps, "stages", 0, stages + 1, stages)
-        if smaller is not None:
-            steps += 1
-            trace.add("fit.step", steps, "n", 0, x.n, smaller.n)
-            schedule = initial_schedule(problem, smaller, seeds, policy, trace)
+        else:
+            trace.add("fit.done", steps)
+            return WarpgroupSchedule(schedule, replace(policy, stages=stages))
+        narrower = next(candidates, None)
+        if narrower is None:
+            break
+        steps += 1
+        trace.add("fit.step", steps, "n", 0, x.n, narrower.n)
+        x = narrower
     policy = replace(policy, stages=stages)
     fitted = shrink(schedule, lambda candidate: _valid(problem, candidate, policy, target, trace), trace)
     return Reason.DOES_NOT_FIT if fitted is None else WarpgroupSchedule(fitted, policy)
@@ -81,13 +79,6 @@ def warpgroup_config(problem: MmaProblem, found: WarpgroupSchedule) -> KernelCon
     threads = found.schedule.threads + PRODUCER_THREADS
     return replace(config, workgroup_size=(threads, 1, 1), stages=found.policy.stages,
                    producer_threads=PRODUCER_THREADS)  # fmt: skip
-
-
-def _eligible(problem: MmaProblem, x: MmaIntrinsic, policy: Policy, trace: Trace) -> bool:
-    reason = eligible(problem, x, policy, trace)
-    if reason is not None:
-        trace.add("intrinsic.skip", x.name, reason)
-    return reason is None
 
 
 def _valid(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_compute
@@ -31,8 +32,9 @@ def record(
         role, _, indices = part.strip().rstrip("]").partition("[")
         loops = tuple(index.strip() for index in indices.split(",") if index.strip())
         operands.append(Operand(role, dtype, loops, layout=(layouts or {}).get(role, "box")))
-    found = extents or dict.fromkeys(("i1", "i2", "r1"), 2)
-    return Intrinsic(name, "sample", compute, found, tuple(operands), Cost(1.0), "made for a test", memory=memory, **more)  # type: ignore[arg-type]
+    sizes = extents or dict.fromkeys(("i1", "i2", "r1"), 2)
+    found = Intrinsic(name, "sample", compute, sizes, tuple(operands), Cost(1.0), "made for a test", memory=memory)
+    return replace(found, **more)  # type: ignore[arg-type]
 
 
 def matrix(m: int = 2, n: int | None = None, k: int | None = None, dtypes: tuple[str, ...] = ("f32",) * 3) -> Intrinsic:

@@ -10,7 +10,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.text import parse_compute, print_statement
 from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference
-from tilewright.instruction.matching import match, mismatch
+from tilewright.instruction.matching import adapted, match, mismatch
 from tilewright.instruction.physical import physical
 from tilewright.instruction.tests.sample_records import listed, matrix, texts
 
@@ -93,6 +93,15 @@ def test_guarded_padding_becomes_a_node() -> None:
     assert len(listed(node, matrix(2))) == 35
 
 
+def test_padding_inside_a_sum_follows_the_types_of_a_record() -> None:
+    half = matrix(2, dtypes=("f16", "f16", "f32"))
+    node = adapted(padded(), half)
+    assert [each.dtype for each in node.inputs()] == ["f16", "f16"]
+    assert len(listed(node, half)) == 35
+    tensors = {name: array.astype(np.float16) for name, array in random_inputs(node).items()}
+    np.testing.assert_array_equal(emulate(physical(listed(node, half)[0]), tensors), reference(node, tensors))
+
+
 def test_a_factor_whose_indices_vary_together_gets_the_loops_as_dimensions() -> None:
     """A box of ``p`` and ``p - r`` has points that the loops never reach, and whose reads leave the tensor."""
     p, r, k = Axis("p", 4), Axis("r", 4), Axis("k", 2)
@@ -140,17 +149,18 @@ def test_names_in_use_are_not_taken_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "words"),
+    ("text", "dtype", "words"),
     [
-        (parse_compute("S[i] max= A[i,x]", {"i": 3, "x": 5}), "accumulates with sum, the node with max"),
-        (parse_compute("S[i,j] = A[i] * B[j]", {"i": 3, "j": 5}), "the node with nothing"),
-        (parse_compute("S[i,j] += A[i,x] + B[x,j]", {"i": 3, "j": 5, "x": 2}), "computes Src1[i1, r1] * Src2[r1, i2]"),
-        (parse_compute("S[i,j] += A[i,x] * B[x,j]", {"i": 3, "j": 5, "x": 2}, "f64"), "accumulates in f32, the node in f64"),
-        (parse_compute("S: f32[i:2,j:2] += f32(A[i,x]) * f32(B[x,j]) over x:2", dtypes="f16"), "Src1 of matrix_2_2_2 is f32"),
-        (parse_compute("S[i,j] += A[i,x] * B[x,j]", {"i": 3, "j": 0, "x": 2}), "it is empty: loop j has extent 0"),
+        ("S[i:3] max= A[i,x] over x:5", "f32", "accumulates with sum, the node with max"),
+        ("S[i:3, j:5] = A[i] * B[j]", "f32", "the node with nothing"),
+        ("S[i:3, j:5] += A[i,x] + B[x,j] over x:2", "f32", "computes Src1[i1, r1] * Src2[r1, i2]"),
+        ("S[i:3, j:5] += A[i,x] * B[x,j] over x:2", "f64", "accumulates in f32, the node in f64"),
+        ("S: f32[i:2, j:2] += f32(A[i,x]) * f32(B[x,j]) over x:2", "f16", "Src1 of matrix_2_2_2 is f32"),
+        ("S[i:3, j:0] += A[i,x] * B[x,j] over x:2", "f32", "it is empty: loop j has extent 0"),
     ],
-)  # fmt: skip
-def test_reasons_why_a_record_does_not_apply(node: Compute, words: str) -> None:
+)
+def test_reasons_why_a_record_does_not_apply(text: str, dtype: str, words: str) -> None:
+    node = parse_compute(text, dtypes=dtype)
     assert match(node, matrix(2)) == ()
     assert words in mismatch(node, matrix(2))
 

@@ -35,8 +35,8 @@ def test_a_formula_is_python_arithmetic(text: str, lane: int, e: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "e **2", "e / 2", "f(e)", "e.real", "[e]", "e // 0", "e % -1", "e // lane", "1.5", "True", "'e'", "e = 1", "e; e",
-     "e if 1 else 2", "lambda: e", "99999999999", "e and 1", "~e", "\u2603", "e" * 500, "(" * 80 + "e", "\x00"],
+    ["", "e **2", "e / 2", "f(e)", "e.real", "[e]", "e // 0", "e % -1", "e // lane", "1.5", "True", "'e'", "e = 1",
+     "e; e", "e if 1 else 2", "lambda: e", "99999999999", "\u2603", "e" * 500, "(" * 80 + "e", "\x00"],
 )  # fmt: skip
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidIntrinsic):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 
 import numpy as np
@@ -14,7 +15,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.text import parse_compute
 from tilewright.instruction import algorithm4
 from tilewright.instruction.emulate import small_values
-from tilewright.instruction.mapping import Mapping
+from tilewright.instruction.mapping import Mapping, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
 from tilewright.instruction.relayout import relayouts, stored_read
@@ -97,6 +98,17 @@ def test_unpacking_a_packed_operand_gives_what_was_read(node: Compute, storage: 
             np.testing.assert_array_equal(
                 evaluate_compute(back, {into.name: packed}), evaluate_compute(read, tensors)
             )
+
+
+def test_a_space_of_millions_is_walked_lazily() -> None:
+    spatial, summed = [f"i{number}" for number in range(12)], [f"r{number}" for number in range(8)]
+    text = f"Y[{', '.join(spatial)}] += A[{', '.join(spatial[:6] + summed)}] * B[{', '.join(summed + spatial[6:])}]"
+    node = parse_compute(text, dict.fromkeys([*spatial, *summed], 2))
+    start = time.process_time()
+    found = list(islice(mappings(node, matrix(2)), 1000))
+    assert time.process_time() - start < 2
+    assert len({str(each) for each in found}) == 1000  # of 63 * 63 * 255
+    assert [sum(map(len, each.sets)) for each in found[:2]] == [3, 3]
 
 
 @pytest.mark.parametrize("case", list(cases(300, 7)), ids=lambda case: f"{case.operator}-{case.record.name}")

@@ -134,6 +134,13 @@ def test_v8_capacity() -> None:
     assert "one call holds 48 bytes in reg, which has 40" in error.message
 
 
+def test_v8_registers() -> None:
+    wide = replace(matrix(2), limits=Limits(registers=30))
+    mapping = listed(operator("GMM"), wide)[0]
+    assert judge(mapping, registers=32).refusal is None
+    assert "occupies 30 registers, the machine has 16" in refused(mapping, registers=16).message
+
+
 def test_v9_finds_a_record_that_does_something_else() -> None:
     def wrong(of: object, dst: np.ndarray, *sources: np.ndarray) -> np.ndarray:
         result = execute(of, dst, *sources)  # type: ignore[arg-type]

@@ -233,6 +233,25 @@ def test_user_file_extends(tmp_path: Path) -> None:
     assert machine == resolve(str(path))
 
 
+def test_null_takes_an_entry_away(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: mine\nextends: sm_80\nfma_per_cycle: {tf32: null, f16: 512}\n")
+    machine, base = resolve(path), resolve("sm_80")
+    assert isinstance(machine, Gpu)
+    assert isinstance(base, Gpu)
+    assert set(base.fma_per_cycle) - set(machine.fma_per_cycle) == {"tf32"}
+    assert (machine.fma_per_cycle["f16"], base.fma_per_cycle["f16"]) == (512, 1024)
+
+
+def test_matrix_schedules_are_facts_of_an_architecture(tmp_path: Path) -> None:
+    rdna3, rdna4, ampere = (resolve(name) for name in ("gfx1100", "gfx1201", "sm_80"))
+    assert rdna3.matrix_schedules.vector_distribution  # type: ignore[attr-defined]
+    assert rdna4.matrix_schedules.size_class_seeds["matmul"]["large"] == (8, 16, 4, 1024)  # type: ignore[attr-defined]
+    assert not ampere.matrix_schedules.reduction_rows  # type: ignore[attr-defined]
+    wrong = write(tmp_path, "name: mine\nextends: sm_80\nmatrix_schedules: {reduction_row: true}\n")
+    with pytest.raises(InvalidMachine, match="did you mean reduction_rows"):
+        resolve(wrong)
+
+
 def test_user_file_extends_host_and_other_file(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("name: base\nextends: host\ncores: 1\n")
     machine = resolve_cpu(write(tmp_path, "name: mine\nextends: ./base.yaml\nfma_units: 1\n"))

@@ -12,7 +12,7 @@ from tilewright.expr.core import Compute
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.text import parse_graph, print_graph
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.table import NAMES, REQUIRED, run_pass, simplifying, storing
+from tilewright.graph.passes.table import NAMES, REQUIRED, run_pass, run_passes, simplifying, storing
 from tilewright.instruction.in_place import product_factors
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
@@ -396,6 +396,65 @@ def test_fold_scale_leaves_a_constant_that_others_read() -> None:
 def test_fold_scale_leaves_a_product_that_is_an_output() -> None:
     text = dedent(convolution("p[n, k, i] * s[k]")).replace("output y", "output y\noutput p")
     assert unchanged("fold-scale", text, CONVOLUTION_CONSTANTS)
+
+
+# split-channels
+# ----------------------------------------------------------------------------------------------------------
+
+GROUPED = """
+graph g
+input x: f32[12, 5]
+input r: f32[8, 5]
+const w: f32[8, 3]
+const b: f32[8]
+a: f32[k:8, i:5] += x[k // 2 * 3 + c, i] * w[k, c] over c:3
+"""
+
+
+def test_split_channels() -> None:
+    w, b = array(8, 3), array(8)
+    epilogue = "y: f32[k:8, i:5] = max(a[k, i] + b[k], r[k, i])\noutput y\n"
+    state = run("split-channels", dedent(GROUPED) + epilogue, {"w": w, "b": b})
+    assert lines(state) == [
+        "a.split: f32[k_0:4, k_1:2, i:5] += x[k_0 * 3 + c, i] * w.4x2x3[k_0, k_1, c] over c:3",
+        "y.split: f32[k_0:4, k_1:2, i:5] = max(a.split[k_0, k_1, i] + b.4x2[k_0, k_1], r[k_0 * 2 + k_1, i])",
+        "y: f32[k:8, i:5] = y.split[k // 2, k % 2, i]",
+    ]
+    np.testing.assert_array_equal(state.graph.constants["w.4x2x3"], w.reshape(4, 2, 3))
+    assert [decision.chosen for decision in state.decisions] == ["cut k at 2"]
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        "y: f32[k:8] = a[k, 0]\noutput y",  # not the points that it writes
+        "y: f32[k:8, i:5] = a[k, i] * 2.0\nz: f32[k:8, i:5] = a[k, i] + 1.0\noutput y\noutput z",
+        "y: f32[k:8] += a[k, i] over i:5\noutput y",
+        "output a",
+    ],
+)
+def test_split_channels_alone_where_no_map_follows(readers: str) -> None:
+    state = run("split-channels", dedent(GROUPED) + readers + "\n", {"w": array(8, 3), "b": array(8)})
+    assert lines(state)[1] == "a: f32[k:8, i:5] = a.split[k // 2, k % 2, i]"
+    assert lines(state)[2:] == [line for line in readers.splitlines() if not line.startswith("output")]
+
+
+def test_split_channels_keeps_the_results_and_lets_scales_fold() -> None:
+    constants = {"w": array(8, 3), "b": array(8)}
+    text = dedent(GROUPED) + "y: f32[k:8, i:5] = a[k, i] * b[k] + r[k, i]\noutput y\n"
+    before = parse_graph(text, constants)
+    state = run_passes(before, simplifying(is_product))
+    assert "scale of a.split" in [d.subject for d in state.decisions if d.chosen.startswith("folded into")]
+    inputs = [array(12, 5, seed=1), array(8, 5, seed=2)]
+    for one, other in zip(evaluate(before, inputs), evaluate(state.graph, inputs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_split_channels_leaves_what_is_affine_or_no_sum() -> None:
+    head = "graph g\ninput x: f32[12, 5]\n"
+    assert unchanged("split-channels", head + "y: f32[i:5] += x[c, i] over c:12\noutput y\n")
+    assert unchanged("split-channels", head + "y: f32[k:24, i:5] = x[k // 2, i]\noutput y\n")
+    assert unchanged("split-channels", head + "y: f32[k:7] += x[k // 3, i] over i:5\noutput y\n")
 
 
 # fold-padding

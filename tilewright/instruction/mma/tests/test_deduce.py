@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tilewright.errors import CompileError, InvalidMachine, ScheduleError
+from tilewright.expr.text import parse_compute
 from tilewright.instruction.mma import (
     POLICIES,
     AttentionProblem,
@@ -20,6 +21,7 @@ from tilewright.instruction.mma import (
     ScheduleSeeds,
     check,
     contraction,
+    contraction_of,
     deduce_attention,
     deduce_mma,
     eligible,
@@ -448,3 +450,20 @@ def test_contractions_are_recognised_by_their_indices() -> None:
         assert contraction(lhs, rhs, out, {"i": 4, "r": 4, "j": 4}) is Reason.NOT_A_CONTRACTION
     with pytest.raises(ScheduleError, match="'z' is no loop"):
         contraction(["z"], ["i"], ["i"], sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("y[i, j] += f32(a[i, r]) * f32(b[r, j])", MmaProblem((64,), (32,), (16,))),
+        ("y[i, j] += f32(a[i, r]) * f32(b[j, r])", MmaProblem((64,), (32,), (16,), rhs_transposed=True)),
+        ("y[i, j] += f32(a[i, r]) + f32(b[r, j])", Reason.NOT_A_CONTRACTION),
+        ("y[i, j] max= f32(a[i, r]) * f32(b[r, j])", Reason.NOT_A_CONTRACTION),
+        ("y[i, j] += f32(a[i + r, r]) * f32(b[r, j])", Reason.NOT_A_CONTRACTION),
+        ("y[i, j] += f32(a[i, r]) * f32(b[r, j]) * 2.0", Reason.NOT_A_CONTRACTION),
+    ],
+)
+def test_contractions_are_recognised_in_expressions(text: str, expected: MmaProblem | Reason) -> None:
+    sizes = {"i": 64, "j": 32, "r": 16}
+    node = parse_compute(text, sizes, {"a": "f16", "b": "f16", "y": "f32"})
+    assert contraction_of(node) == expected

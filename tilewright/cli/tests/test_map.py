@@ -1,0 +1,189 @@
+"""`tilewright map` as a user types it: counts, order, explanations, and what is wrong with bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.main import app
+
+C2D = ("--expr", "Y[n,k,p,q] += X[n,c,p+r,q+s]*W[k,c,r,s]")
+SIZES = ("--size", "n=16,k=64,p=56,q=56", "--size", "c=64,r=3,s=3")
+WMMA = ("--intrinsic", "wmma_16x16x16_f16_f32")
+
+UNIT = """\
+intrinsics:
+- name: unit_8x3_f32_f32
+  target: acme
+  compute: "Dst[i] += Src1[r] * Src2[i, r]"
+  extents: {i: 8, r: 3}
+  operands:
+  - {role: Src1, dtype: f32, loops: [r]}
+  - {role: Src2, dtype: f32, loops: [i, r], layout: "3 * i + r"}
+  - {role: Dst, dtype: f32, loops: [i]}
+  memory:
+  - {name: load, operand: Src2, destination: reg, source: global, address: addr + 3 * i + r}
+  - {name: store, operand: Dst, destination: global, source: reg, address: addr_c + i}
+  numerics: {rule: fma, order: fixed}
+  cost: {issue_cycles: 2}
+  source: made for a test
+"""
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["map", *arguments], prog_name="tilewright")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def value(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_json_of_a_convolution() -> None:
+    found = value(*C2D, *SIZES, *WMMA)
+    assert found["count"] == len(found["mappings"]) == 35
+    by_loops = {tuple(map(tuple, each["loops"].values())): each for each in found["mappings"]}
+    chosen = by_loops[("n", "q"), ("k",), ("c", "r")]
+    assert chosen["loops"] == {"i1": ["n", "q"], "i2": ["k"], "r1": ["c", "r"]}
+    assert (chosen["calls"], chosen["utilisation"]) == (451584, 1.0)
+    times = [each["predicted_seconds"] for each in found["mappings"]]
+    assert times == sorted(times)
+    assert times[0] > 0
+
+
+@pytest.mark.parametrize(("mode", "count"), [("points", 35), ("signature", 49), ("amos-compat", 35)])
+def test_modes(mode: str, count: int) -> None:
+    assert value(*C2D, *SIZES, *WMMA, "--mode", mode)["count"] == count
+
+
+def test_commuted_operands() -> None:
+    found = value(*C2D, *SIZES, *WMMA, "--commute")
+    assert found["count"] == 70
+    assert sum("operands_swapped" in each for each in found["mappings"]) == 35
+
+
+@pytest.mark.parametrize(
+    ("op", "count"), [("C2D", 35), ("T2D", 7), ("DEP", 11), ("CAP", 105), ("GMV", 1), ("MEN", 1), ("SCN", 1)]
+)
+def test_operators_of_the_table(op: str, count: int) -> None:
+    assert value("--op", op, *WMMA)["count"] == count
+
+
+def test_sizes_of_an_operator() -> None:
+    found = value("--op", "GMM", "--size", "m=32,n=32,k=32", *WMMA)
+    assert found["mappings"][0]["calls"] == 8
+
+
+def test_compat_lists_the_mapping_that_is_no_function() -> None:
+    found = value("--op", "C3D", "--intrinsic", "conv_16x4x4x16_f32_f32", "--mode", "amos-compat")
+    assert found["count"] == 31
+    refused = [each["refused"] for each in found["mappings"] if "refused" in each]
+    assert [each["check"] for each in refused] == ["V1"]
+
+
+def test_a_missing_loop_is_explained_and_completed() -> None:
+    vector = ("--expr", "y[i] += a[i,x]*b[x]", "--size", "i=32,x=32", *WMMA)
+    found = value(*vector)
+    assert (found["count"], found["mappings"]) == (0, [])
+    assert "--complete" in found["why"]
+    (only,) = value(*vector, "--complete")["mappings"]
+    assert only["degenerate"]
+
+
+def test_explanations() -> None:
+    text = run(*C2D, *SIZES, *WMMA, "--explain", "--mapping", "(p|k|r)", "--limit", "3")
+    assert "35 mappings, mode points" in text
+    assert "… and 32 more" in text
+    assert "Y onto wmma_16x16x16_f16_f32: (" in text
+    assert ", because " in text
+    assert "  second: " in text
+    assert "(p|k|r): refused, mapping-separability: V7: p on i1 has no match point" in text
+    found = value(*C2D, *SIZES, *WMMA, "--explain", "--mapping", "(k|n|c)")
+    assert (found["asked"]["valid"], found["asked"]["check"]) == (False, "V3")
+    assert found["decision"]["chosen"] == found["mappings"][0]["mapping"]
+    assert value(*C2D, *SIZES, *WMMA, "--mapping", "(nq|k|c)")["asked"]["valid"]
+
+
+def test_verified_mappings() -> None:
+    found = value(*C2D, *SIZES, *WMMA, "--verify")
+    assert all("refused" not in each for each in found["mappings"])
+
+
+def test_strict_leaves_out_small_extents() -> None:
+    sizes = ("--size", "n=1,k=64,p=7,q=7,c=64,r=3,s=3")
+    assert value(*C2D, *sizes, *WMMA, "--strict")["count"] == 8
+
+
+def test_every_record() -> None:
+    found = value(*C2D, *SIZES, "--all")
+    counts = {row["intrinsic"]: row["count"] for row in found["records"]}
+    assert counts["mma_m16n8k16_f16_f32"] == 35
+    batch1 = value(*C2D, "--size", "n=1,k=64,p=56,q=56,c=64,r=3,s=3", *WMMA)
+    assert (batch1["count"], batch1["distinct_programs"]) == (35, 17)
+    assert counts["arm_dot_4_s8_s32"] == 7
+    assert "sdot_full_4x4_s8_s32" not in counts
+    assert "records apply" in run("--op", "DEP", "--all")
+
+
+def test_records_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "unit.yaml").write_text(UNIT)
+    own = ("--records", str(tmp_path / "unit.yaml"), "--intrinsic", "unit_8x3_f32_f32")
+    found = value("--op", "C2D", *own, "--verify")
+    assert found["count"] == 7
+    assert not any("refused" in each for each in found["mappings"])
+    assert run("--op", "C2D", "--records", "nothing.yaml", *WMMA, status=2)
+
+
+def test_given_types_must_be_those_of_the_record() -> None:
+    wmma = value(*C2D, *SIZES, *WMMA, "--dtype", "f16")
+    assert wmma["count"] == 35
+    other = value(*C2D, *SIZES, *WMMA, "--dtype", "X=f32,W=f32")
+    assert other["count"] == 0
+    assert "Src1 of wmma_16x16x16_f16_f32 is f16, X is f32" in other["why"]
+    mixed = value(*C2D, *SIZES, "--intrinsic", "vpdpbusd_16x4_u8s8_s32", "--dtype", "X=u8,W=i8,Y=i32")
+    assert mixed["count"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((*C2D, *SIZES), "invalid-argument", "no record"),
+        ((*C2D, *SIZES, "--intrinsic", "nonsuch"), "invalid-intrinsic", "no intrinsic 'nonsuch'"),
+        ((*WMMA,), "invalid-argument", "give one expression"),
+        ((*C2D, *SIZES, "--op", "C2D", *WMMA), "invalid-argument", "give one expression"),
+        (("--op", "XYZ", *WMMA), "invalid-argument", "unknown operator 'XYZ'"),
+        (("--op", "C2D", "--size", "z=3", *WMMA), "invalid-argument", "no size 'z'"),
+        (("--expr", "Y[i +", *WMMA), "invalid-expression", "--expr:1"),
+        (("--expr", "", *WMMA), "invalid-expression", "statement"),
+        (("--expr", "Y[i] = A[i]", "--size", "i=3", *WMMA, "--json"), "", '"count": 0'),
+        ((*C2D, "--size", "n=16", *WMMA), "invalid-expression", "give a size for"),
+        ((*C2D, "--size", "n=0,k=64", *WMMA), "invalid-argument", "n = 0"),
+        ((*C2D, "--size", "n=99999999999", *WMMA), "invalid-argument", "n = 99999999999"),
+        ((*C2D, "--size", "n=2147483648,k=2147483648,p=9,q=9,c=9,r=1,s=1", *WMMA), "invalid-argument", "2**62"),
+        ((*C2D, "--size", "n=-1", *WMMA), "invalid-argument", "'n=-1' is not a size"),
+        ((*C2D, "--size", "n", *WMMA), "invalid-argument", "'n' is not a size"),
+        ((*C2D, *SIZES, "--size", "n=3", *WMMA), "invalid-argument", "two sizes for 'n'"),
+        ((*C2D, *SIZES, "--size", "zz=3", *WMMA), "invalid-argument", "'zz' is not a loop"),
+        ((*C2D, *SIZES, *WMMA, "--mode", "all"), "invalid-argument", "unknown mode 'all'"),
+        ((*C2D, *SIZES, *WMMA, "--mapping", "(nz|k|c)"), "invalid-argument", "'z' is not a loop"),
+        ((*C2D, *SIZES, *WMMA, "--mapping", "nonsense"), "invalid-argument", "is not a mapping"),
+        ((*C2D, *SIZES, *WMMA, "--mapping", "(n|k)"), "invalid-argument", "2 parts for the 3 loops"),
+        ((*C2D, *SIZES, *WMMA, "--dtype", "f12"), "invalid-argument", "unknown dtype 'f12'"),
+        ((*C2D, *SIZES, *WMMA, "--dtype", "Q=f16"), "invalid-argument", "'Q' is not a tensor"),
+        ((*C2D, *SIZES, *WMMA, "--dtype", "X=f16"), "invalid-argument", "no type for W"),
+        ((*C2D, *SIZES, *WMMA, "--machine", "nonsuch"), "invalid-machine", "nonsuch"),
+        ((*C2D, *SIZES, *WMMA, "--all"), "invalid-argument", "one record"),
+        (("--expr", "Y[i] += A[x]\nZ[i] += A[x]", "--size", "i=2,x=2", *WMMA), "invalid-expression", "one statement"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments: tuple[str, ...], code: str, words: str) -> None:
+    output = run(*arguments, status=2 if code else 0)
+    assert f"error[{code}]" in output or not code
+    assert words in output

@@ -1,0 +1,162 @@
+"""Seconds of a CPU product under a schedule, predicted: what the joint search asks about every point of its space.
+
+In: a `Contraction` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
+blocks). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
+loads (a broadcast takes as long as a vector) and the latency of a sum, whichever takes longest. Everything outside is
+loops through caches (`caches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Expr, Read, walk
+from tilewright.instruction.caches import Step, levels_in_caches
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.model import Access, Hierarchy, Prediction, core_cycles, overlapped, predict
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.protocols import Evaluation
+
+WINDOW_INSTRUCTIONS = 224  # that a processor looks ahead: Skylake's reorder buffer; later ones have more
+EXPOSED = 0.05  # of loads and bytes beside longer multiply-adds, and the other way round; measured on Zen 5
+TILE_CYCLES = 12  # to enter and leave the sums of a register tile: branches, addresses, the first loads
+
+
+@dataclass(frozen=True)
+class ProductCost:
+    """The predicted cost of schedules of one product: a `Cost` of level 2.
+
+    `record` is the multiply-add or dot product on one vector that executes it.
+    """
+
+    work: Contraction
+    record: Intrinsic
+    machine: Hierarchy
+
+    def __call__(self, point: ContractionSchedule) -> Evaluation:
+        return self.predict(point).evaluation()
+
+    def predict(self, schedule: ContractionSchedule) -> Prediction:
+        """Time and bottleneck of a schedule."""
+        steps, units, parallel = _steps(self.work, schedule, self.machine.cores)
+        levels = levels_in_caches(steps, units, _accesses(self.work), self.machine, parallel)
+        calls = prod(step.count for step in steps)
+        return predict(levels, self._tile_cycles(schedule) / calls, self.machine, exposed=EXPOSED)
+
+    def _tile_cycles(self, schedule: ContractionSchedule) -> float:
+        """Cycles of all register tiles on one core when all data are near; ragged tiles take what they need."""
+        work = self.work
+        first = _extent(work.k_loops[0])
+        visits = -(-first // schedule.k_block) if schedule.k_block else 1
+        steps = prod(_extent(axis) for axis in work.k_loops) / work.group / visits
+        rows = [_pieces(_extent(axis), schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
+        lanes = prod(self.record.shape(self.record.destination))
+        width = -(-schedule.tile.get(work.n_loop.name, 1) // lanes)
+        columns = _pieces(-(-_extent(work.n_loop) // lanes), width)
+        total = 0.0
+        for (count, vectors), *boxes in product(columns, *rows):
+            height = prod(size for _, size in boxes)
+            total += prod((each for each, _ in boxes), start=count) * self._visit_cycles(height, vectors, steps, visits)
+        return total * visits * prod(_extent(axis) for axis in work.outer)
+
+    def _visit_cycles(self, rows: int, vectors: int, steps: float, visits: int) -> float:
+        """Cycles of some steps of one register tile; sums that are visited again are loaded and stored each time."""
+        registers = self.machine.levels[0]
+        vector_bytes = prod(self.record.shape(self.record.destination)) * dtypes.size_bytes(self.work.accumulator.dtype)
+        sums = rows * vectors
+        multiply = sums * core_cycles(self.record, self.machine)
+        load = (rows + vectors) * vector_bytes / registers.in_bytes_per_cycle
+        underway = 1 + WINDOW_INSTRUCTIONS / (steps * (sums + rows + vectors))  # tiles at once
+        latency = self.record.cost.latency_cycles / underway
+        moved = sums * vector_bytes / registers.out_bytes_per_cycle
+        if visits > 1:
+            moved += sums * vector_bytes / registers.in_bytes_per_cycle
+        return steps * max(overlapped((multiply, load), EXPOSED), latency) + moved + TILE_CYCLES
+
+
+def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
+    """Full tiles and the ragged one, as (count, size)."""
+    full, rest = divmod(extent, size)
+    return [(count, each) for count, each in ((full, size), (1, rest)) if count and each]
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int), "a contraction has static extents"
+    return axis.extent
+
+
+# Loops ----------------------------------------------------------------------------------------------------------------
+
+
+def _steps(
+    work: Contraction, schedule: ContractionSchedule, cores: int
+) -> tuple[list[Step], dict[str, int], frozenset[int]]:
+    """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
+    extents = {axis.name: _extent(axis) for axis in (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)}
+    units = {name: min(schedule.tile.get(name, 1), extent) for name, extent in extents.items()}
+    units[work.k_loops[-1].name] = min(work.group, extents[work.k_loops[-1].name])
+    trips = {name: -(-extent // units[name]) for name, extent in extents.items()}
+    steps = []
+    for name in schedule.grid_order:
+        blocks = min(schedule.blocks.get(name, 1), trips[name])
+        if blocks > 1:
+            steps.append(Step(name, "S", blocks))
+            trips[name] = -(-trips[name] // blocks)
+    parallel = frozenset(range(len(steps)) if cores > 1 else ())
+    first, *others = (axis.name for axis in work.k_loops)
+    for name in schedule.order:
+        steps.append(Step(name, "S", trips[name]))
+        if name == work.n_loop.name and schedule.k_block:
+            block = -(-schedule.k_block // units[first])
+            steps.append(Step(first, "R", -(-trips[first] // block)))
+            trips[first] = block
+    steps += [Step(name, "R", trips[name]) for name in (first, *others)]
+    return steps, units, parallel
+
+
+# Accesses -------------------------------------------------------------------------------------------------------------
+
+
+def _accesses(work: Contraction) -> tuple[Access, ...]:
+    """The two factors, the result, and what the epilogue reads, which moves when a result does."""
+    found = [_access(work.a.tensor.dtype, work.a.index), _access(work.b.tensor.dtype, work.b.index)]
+    found.append(_access(work.output.dtype, work.index, output=True))
+    for read in (node for node in walk(work.epilogue) if isinstance(node, Read)):
+        if read.tensor.name != work.accumulator.name:
+            found.append(_access(read.tensor.dtype, read.indices[0], output=True))
+    return tuple(found)
+
+
+def _access(dtype: dtypes.DType, index: Expr, *, output: bool = False) -> Access:
+    """An operand by its linear address; one that is not affine (panels) has a dimension for each of its loops."""
+    form = affine(index)
+    if form is None:
+        names = dict.fromkeys(node.name for node in walk(index) if isinstance(node, Axis))
+        dims: tuple[Mapping[str, int], ...] = tuple({name: 1} for name in names)
+    else:
+        dims = tuple(_dimensions(form))
+    return Access(dims, dtypes.size_bytes(dtype), output)
+
+
+def _dimensions(form: Affine) -> Iterator[dict[str, int]]:
+    """The dimensions behind a linear address: loops whose steps overlap are one, as rows and window of an image are."""
+    dimension: dict[str, int] = {}
+    stride = span = 1
+    for axis, coefficient in sorted(form.terms.items(), key=lambda term: abs(term[1])):
+        step = abs(coefficient)
+        if not dimension or step % stride or step // stride >= span:
+            if dimension:
+                yield dimension
+            dimension, stride, span = {}, step, 1
+        dimension[axis.name] = step // stride
+        span += step // stride * (_extent(axis) - 1)
+    if dimension:
+        yield dimension
+
+
+__all__: Sequence[str] = ("ProductCost",)
