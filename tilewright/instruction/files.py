@@ -103,6 +103,12 @@ class _Reader:
     def texts(self, value: Any, place: Place) -> tuple[str, ...]:
         return tuple(self.text(item, (*place, number)) for number, item in enumerate(self.list(value, place)))
 
+    def grid(self, value: Any, place: Place) -> tuple[int, int, int]:
+        counts = [self.integer(item, (*place, number)) for number, item in enumerate(self.list(value, place))]
+        if len(counts) != 3 or min(counts) < 1:
+            raise self.fail(place, f"{_name(place)} is {_shown(value)}", "rows, registers per row and steps, 1 or more")
+        return counts[0], counts[1], counts[2]
+
     def integers(self, value: Any, place: Place) -> dict[str, int]:
         return {key: self.integer(item, (*place, key)) for key, item in self.mapping(value, place).items()}
 
@@ -137,7 +143,7 @@ class _Reader:
 _READERS: dict[str, Callable[[_Reader, Any, Place], Any]] = {
     "str": _Reader.text, "DType": _Reader.text, "Scope": _Reader.text, "Group": _Reader.text, "int": _Reader.integer,
     "float": _Reader.number, "bool": _Reader.flag, "float | None": _Reader.number, "tuple[str, ...]": _Reader.texts,
-    "Mapping[str, int]": _Reader.integers, "Mapping[Scope, int]": _Reader.integers, "Fragment | str": _Reader.layout,
+    "tuple[int, int, int]": _Reader.grid, "Mapping[str, int]": _Reader.integers, "Mapping[Scope, int]": _Reader.integers, "Fragment | str": _Reader.layout,
     "tuple[Operand, ...]": _Reader.operands, "tuple[Movement, ...]": _Reader.movements,
 }  # fmt: skip
 

@@ -214,7 +214,7 @@ def block(groups: int, outputs: bool = False) -> Graph:
 def test_a_grouped_convolution_is_a_product_without_copies() -> None:
     module = run(block(2))
     assert "instruction of grouped.split" not in module.explain()
-    assert "(i j | k_1 | rc rx ry)" in module.explain()
+    assert "(i j|k_1|rc rx ry)" in module.explain()
     assert "storage of grouped: that of grouped.split" in module.explain()
     assert "grouped" not in copies(module)
 

@@ -23,8 +23,9 @@ def gemm(m: int, n: int, k: int) -> Contraction:
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", m * k), ("B", k * n), ("C", m * n)))
     total = Tensor("sum", (), "f32")
     return Contraction(
-        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma"
-    )
+        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma",
+        ((6, 4),), 16,
+    )  # fmt: skip
 
 
 def schedule(rows: int, width: int, *, order: tuple[str, ...] = ("j", "i"), k_block: int = 0) -> ContractionSchedule:
