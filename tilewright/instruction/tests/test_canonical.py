@@ -12,7 +12,8 @@ from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference
 from tilewright.instruction.matching import adapted, match, mismatch
 from tilewright.instruction.physical import physical
-from tilewright.instruction.tests.sample_records import listed, matrix, texts
+from tilewright.instruction.tests.sample_records import listed, matrix, record, texts
+from tilewright.instruction.validation import judge
 
 
 def run(canonical: Canonical, tensors: dict[str, np.ndarray]) -> np.ndarray:
@@ -141,6 +142,33 @@ def test_units_are_added_where_an_intrinsic_loop_has_none() -> None:
     (mapping,) = listed(node, matrix(2), complete=True)
     assert mapping.degenerate
     np.testing.assert_array_equal(emulate(physical(mapping), tensors), reference(node, tensors))
+
+
+CUBE = record(
+    "Dst[m1, n1, m2, n2] += Src1[m1, k1, m2, k2] * Src2[k1, n1, n2, k2]",
+    {"m1": 2, "n1": 3, "k1": 2, "m2": 4, "n2": 4, "k2": 4}, name="cube",
+)  # fmt: skip
+
+
+def test_long_loops_are_split_where_a_record_has_tiles_of_lanes() -> None:
+    node = parse_compute("C[i,j] += A[i,x] * B[x,j]", {"i": 16, "j": 12, "x": 8})
+    assert listed(node, CUBE) == []
+    found = {str(each): physical(each) for each in listed(node, CUBE, complete=True)}
+    whole = found["(i.o|j.o|x.o|i.i|j.i|x.i)"]
+    assert (whole.calls, whole.utilisation) == (2, 1.0)
+    tensors = random_inputs(node)
+    for each in found.values():
+        np.testing.assert_array_equal(emulate(each, tensors), reference(node, tensors))
+        assert judge(each).refusal is None
+
+
+def test_loops_that_share_a_dimension_are_not_split() -> None:
+    node = parse_compute("Y[p,k] += X[p+r] * W[k,r]", {"p": 16, "k": 16, "r": 8})
+    found = listed(node, CUBE, "signature", complete=True)
+    assert found
+    assert all(each.degenerate for each in found)
+    tensors = random_inputs(node)
+    np.testing.assert_array_equal(emulate(physical(found[0]), tensors), reference(node, tensors))
 
 
 def test_names_in_use_are_not_taken_again() -> None:
