@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tilewright.expr.core import Axis, Compute, Tensor, select
+from tilewright.expr.core import Axis, Compute, Tensor, select, walk
+from tilewright.expr.dtypes import is_float
 from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.random import computes
+from tilewright.expr.random import random_inputs as random_arrays
 from tilewright.expr.text import parse_compute, print_statement
 from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference
@@ -14,6 +19,9 @@ from tilewright.instruction.matching import adapted, match, mismatch
 from tilewright.instruction.physical import physical
 from tilewright.instruction.tests.sample_records import listed, matrix, record, texts
 from tilewright.instruction.validation import judge
+
+
+DIGITS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}
 
 
 def run(canonical: Canonical, tensors: dict[str, np.ndarray]) -> np.ndarray:
@@ -191,6 +199,21 @@ def test_reasons_why_a_record_does_not_apply(text: str, dtype: str, words: str) 
     node = parse_compute(text, dtypes=dtype)
     assert match(node, matrix(2)) == ()
     assert words in mismatch(node, matrix(2))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(computes(points=256), st.booleans())
+def test_random_nodes_keep_their_meaning(node: Compute, flip: bool) -> None:
+    canonical = canonicalise(node, flip=flip)
+    assert canonical.nodes[-1].output == node.output
+    found, wanted = run(canonical, random_arrays(node)), reference(node, random_arrays(node))
+    if not is_float(node.output.dtype):
+        np.testing.assert_array_equal(found, wanted)
+        return
+    precise = evaluate_compute(node, random_arrays(node), precise=True, wide=True)
+    digits = min(DIGITS[each.dtype] for each in (node.output, *walk(node.body)) if each.dtype in DIGITS)
+    scale = np.abs(precise).max(initial=1.0) * (1 + sum(axis.extent for axis in node.reduce))  # type: ignore[misc]
+    assert (np.abs(found.astype(np.float64) - precise) <= 64 * 2.0**-digits * scale).all()
 
 
 def test_integer_products_keep_wrapping() -> None:
