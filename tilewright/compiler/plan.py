@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.compiler.planning import Kernel, Plan, Planning, Stored
+from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
 from tilewright.errors import InvalidArgument
@@ -25,11 +25,16 @@ from tilewright.machine.description import Cpu
 __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
 
-def make_plan(graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = ()) -> Plan:
-    """Decide everything. `disable` names passes to leave out; those of the tile program come after the plan."""
+def make_plan(
+    graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = (), choose: ChooseProduct | None = None
+) -> Plan:
+    """Decide everything. `disable` names passes to leave out; those of the tile program come after the plan.
+
+    `choose` is asked how each product runs.
+    """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
-    planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads)
+    planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None)

@@ -79,6 +79,12 @@ def schedule_contraction(
     return schedule, decision
 
 
+def tiles_that_fit(work: Contraction, machine: Cpu) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Every register tile that is legal: rows along each m loop, and vectors."""
+    per_chunk = 2 if dtypes.bits(work.accumulator.dtype) == 64 else 1
+    return _candidates(work, machine, vector_lanes(machine), per_chunk)
+
+
 def _extent(axis: Axis) -> int:
     assert isinstance(axis.extent, int)
     return axis.extent
