@@ -319,16 +319,16 @@ class _Work:
         return inner
 
     def _isolated(self, factor: Expr) -> Expr:
-        """A node for a factor; its dimensions are the affine forms of loops that the factor depends on.
+        """A node for a factor; its dimensions are the affine forms of loops that index what the factor reads.
 
-        Where these vary together in a way that a box of them does not show (a read would leave its tensor, or the
-        tensor would be larger than the loops), the loops themselves are the dimensions.
+        Where these do not tell all of the factor, or vary together in a way that a box of them does not show (a read
+        would leave its tensor, or the tensor would be larger than the loops), the loops are the dimensions.
         """
         loops = [axis for axis in self.compute.loops if _uses(factor, {axis})]
         reads = [node for node in walk(factor) if isinstance(node, Read)]
-        forms = list(dict.fromkeys(form for part in (*reads, factor) for form in self._forms(part)))
-        sizes = [_size(form) for form in forms]
-        if prod(sizes) <= prod(map(_extent, loops)):
+        forms = list(dict.fromkeys(form for read in reads for form in self._forms(read)))
+        told = all(form in forms or all(((axis, 1),) in forms for axis, _ in form) for form in self._forms(factor))
+        if told and prod(map(_size, forms)) <= prod(map(_extent, loops)):
             compute, read = self._node(factor, forms)
             try:
                 check(compute)

@@ -181,14 +181,20 @@ def adapted(compute: Compute, record: Intrinsic) -> Compute:
     A node that does not have the tree of the record is returned as it is.
     """
     result = record.destination.dtype
-    canonical = canonicalise(retyped(compute, {}, result))
+    try:
+        canonical = canonicalise(retyped(compute, {}, result))
+    except InvalidExpression:
+        return compute
     made = {node.name: node.inputs() for node in canonical.before}
     for binding, _ in _bind(record.body.value, canonical.core.body, False):
         types: dict[str, DType] = {}
+        table: DType | None = None
         for operand in record.sources:
-            tensor = binding[operand.role].tensor
-            types.update((each.name, software_dtype(operand.dtype)) for each in made.get(tensor.name, (tensor,)))
-        return retyped(compute, types, result)
+            tensor, own = binding[operand.role].tensor, software_dtype(operand.dtype)
+            read = made.get(tensor.name, (tensor,))
+            types.update((each.name, own) for each in read)
+            table = table if read else own
+        return retyped(compute, types, result, table)
     return compute
 
 
@@ -199,8 +205,12 @@ def software_dtype(dtype: DType) -> DType:
     return {"tf32": "f32", "b1": "bool", "i4": "i8", "u4": "u8"}.get(dtype, dtype)
 
 
-def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Compute:
-    """`compute` with these element types of the tensors it reads (by name) and of its result; casts are made anew."""
+def retyped(compute: Compute, types: Mapping[str, DType], result: DType, table: DType | None = None) -> Compute:
+    """`compute` with these element types of the tensors it reads (by name) and of its result; casts are made anew.
+
+    `table` is the type of choices between numbers, which read nothing. Raises InvalidExpression where a part of the
+    body has a type that no tensor gives it.
+    """
 
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Cast) and expr.arg.dtype != "bool":
@@ -211,17 +221,23 @@ def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Comp
         if isinstance(expr, Const):
             return Const(expr.value, result)
         if isinstance(expr, Apply) and expr.function == "select":
-            return _chosen(expr.args[0], value(expr.args[1]), value(expr.args[2]))
+            return _chosen(expr.args[0], value(expr.args[1]), value(expr.args[2]), table or result)
         if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
             return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
         raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
 
     output = Tensor(compute.name, compute.output.shape, result)
-    return replace(compute, output=output, body=value(compute.body))
+    found = replace(compute, output=output, body=value(compute.body))
+    if len({tensor.name for tensor in found.inputs()}) < len(found.inputs()):
+        raise InvalidExpression(f"{compute.name} reads a tensor in two types", help="give the dtypes with --dtype")
+    return found
 
 
-def _chosen(condition: Expr, yes: Expr, no: Expr) -> Expr:
+def _chosen(condition: Expr, yes: Expr, no: Expr, table: DType) -> Expr:
     """A select, in the type that the read was cast from where the other branch is a number: guarded padding."""
+    if isinstance(yes, Const) and isinstance(no, Const) and table != yes.dtype:
+        numbers = (Const(yes.value, table), Const(no.value, table))
+        return Apply("select", (condition, *numbers), table).cast(yes.dtype)
     if isinstance(yes, Cast) and isinstance(no, Const):
         narrow = yes.arg.dtype
         return Apply("select", (condition, yes.arg, Const(no.value, narrow)), narrow).cast(yes.dtype)

@@ -123,6 +123,17 @@ def test_a_factor_whose_indices_vary_together_gets_the_loops_as_dimensions() -> 
     np.testing.assert_array_equal(run(canonical, tensors), reference(node, tensors))
 
 
+def test_a_factor_that_reads_nothing_is_a_table_over_its_loops() -> None:
+    """A running sum: the triangle is a table of x and j, not of their difference."""
+    node = parse_compute("C[i,j] += A[i,x] * (x <= j ? 1.0 : 0.0)", {"i": 3, "j": 4, "x": 4})
+    assert canonicalise(node).before[0].output.shape == (4, 4)
+    assert texts(node, matrix(2)) == ["(i|j|x)"]
+    half = matrix(2, dtypes=("f16", "f16", "f32"))
+    assert texts(adapted(node, half), half) == ["(i|j|x)"]
+    tensors = random_inputs(node)
+    np.testing.assert_array_equal(emulate(physical(listed(node, matrix(2))[0]), tensors), reference(node, tensors))
+
+
 def test_elementwise_factors_become_nodes() -> None:
     node = parse_compute("S[i,j] += max(A[i,x], 0.0) * (B[x,j] - C[x])", {"i": 3, "j": 4, "x": 5})
     canonical = canonicalise(node)
