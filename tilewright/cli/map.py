@@ -51,7 +51,9 @@ Records = Annotated[
 Every = Annotated[bool, typer.Option("--all", help="what every record offers, one line each")]
 ModeName = Annotated[str, typer.Option("--mode", metavar="MODE", help="points, signature or amos-compat")]
 Commute = Annotated[bool, typer.Option("--commute", help="also bind the factors in other orders than written")]
-Complete = Annotated[bool, typer.Option("--complete", help="add a loop of extent 1 where an intrinsic loop has none")]
+Complete = Annotated[
+    bool, typer.Option("--complete", help="split loops, or add some of extent 1, where an intrinsic loop has none")
+]
 Strict = Annotated[bool, typer.Option("--strict", help="leave out mappings that do not fill one tile")]
 Flip = Annotated[bool, typer.Option("--flip", help="turn windows that run backwards around by a node of their own")]
 Verify = Annotated[bool, typer.Option("--verify", help="run every mapping in emulation on a small instance (V9)")]
@@ -212,7 +214,7 @@ def _machine(name: str, record: Intrinsic) -> tuple[Machine, bool]:
 
 
 def _show_one(
-    compute: Compute, record: Intrinsic, machine: Machine, has: bool, mode: Any, options: Mapping[str, bool],
+    compute: Compute, record: Intrinsic, machine: Machine, has: bool, mode: Any, options: Mapping[str, Any],
     strict: bool, verify: bool, explain: bool, asked: str, limit: int, as_json: bool,
 ) -> None:  # fmt: skip
     from tilewright.instruction.mapping import distinct, enumerate_mappings, parse_mapping
@@ -297,7 +299,7 @@ def _why_none(compute: Compute, record: Intrinsic, matches: tuple[Match, ...], m
         return mismatch(compute, record)
     completed = len(list(mappings(compute, record, mode, complete=True)))
     if completed:
-        return f"an intrinsic loop has no loop of its own; --complete adds loops of extent 1 and finds {completed}"
+        return f"an intrinsic loop has no loop of its own; --complete makes some and finds {completed}"
     if mode == "points" and next(mappings(compute, record, "signature"), None) is not None:
         return "no loops can be read off as a table; --mode signature finds mappings"
     return "the loops that are left do not fit those of the record; --strict or smaller records may say more"
@@ -331,7 +333,7 @@ def _print_one(
 
 
 def _show_all(
-    compute: Compute, registry: Registry, dtype: str, mode: Any, options: Mapping[str, bool], strict: bool,
+    compute: Compute, registry: Registry, dtype: str, mode: Any, options: Mapping[str, Any], strict: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     from tilewright.instruction.mapping import mappings

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tilewright.codegen.cpu.target import Target
     from tilewright.compiler.plan import Plan
+    from tilewright.compiler.planning import ChooseProduct
     from tilewright.lower.module import Place
 
 VERSION = "1"
@@ -126,14 +127,22 @@ def rebuilt(
 
 
 def build(
-    graph: Graph, machine: Cpu, threads: int, options: Options, names_of_outputs: Sequence[str] | None = None
+    graph: Graph,
+    machine: Cpu,
+    threads: int,
+    options: Options,
+    names_of_outputs: Sequence[str] | None = None,
+    choose: ChooseProduct | None = None,
 ) -> Artifact:
-    """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time."""
+    """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time.
+
+    `choose` is asked how each product runs, before the rules are.
+    """
     names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
     from tilewright.compiler.plan import make_plan
 
     _check_size(graph)
-    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics)
+    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics, choose)
     placement = place(plan)
     cache = Cache.from_options(options)
     key = _key(plan, machine, threads, options, names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.compiler.planning import Kernel, Plan, Planning, Stored
+from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
 from tilewright.errors import InvalidArgument
@@ -27,16 +27,22 @@ __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
 
 def make_plan(
-    graph: Graph, machine: Cpu, threads: int, disable: Sequence[str] = (), intrinsics: Registry | None = None
+    graph: Graph,
+    machine: Cpu,
+    threads: int,
+    disable: Sequence[str] = (),
+    intrinsics: Registry | None = None,
+    choose: ChooseProduct | None = None,
 ) -> Plan:
     """Decide everything.
 
     `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
-    choose from, best first.
+    choose from, best first; `choose` is asked how each product runs.
     """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
-    planning = Planning(prepared.graph, run_passes(prepared, storing(), disable), machine, threads, intrinsics)
+    rewritten = run_passes(prepared, storing(), disable)
+    planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None)

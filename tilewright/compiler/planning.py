@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -24,6 +24,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.product_space import ProductPoint
 from tilewright.operator.tree import tree_of
 from tilewright.tiles.notation import print_tree
 
@@ -71,6 +72,10 @@ class Kernel:
         return (*self.reads, *self.writes)
 
 
+#: Chooses how a product runs, given its contraction before packing and its name; None leaves it to the rules.
+ChooseProduct = Callable[[Contraction, str], ProductPoint | None]
+
+
 @dataclass
 class Plan:
     """All decisions about one graph for one machine."""
@@ -87,9 +92,16 @@ class Planning:
     """A plan in the making, and what all its groups share. `plan` grows; nothing else changes but `constants`."""
 
     def __init__(
-        self, graph: Graph, rewritten: Rewritten, machine: Cpu, threads: int, intrinsics: Registry | None = None
+        self,
+        graph: Graph,
+        rewritten: Rewritten,
+        machine: Cpu,
+        threads: int,
+        intrinsics: Registry | None = None,
+        choose: ChooseProduct | None = None,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        self.choose = choose
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics
         self._products: dict[str, tuple[InPlace | None, Decision | None]] = {}

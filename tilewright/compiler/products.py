@@ -52,12 +52,18 @@ class _Product:
         work = self._contraction(mapping, self._plain_operand(mapping), panels)
         a_bytes = planning.stored(mapping.a.tensor).bytes
         schedule, decision = schedule_contraction(work, planning.machine, planning.threads, a_bytes, self.group.name)
+        point = planning.choose(work, self.group.name) if planning.choose is not None else None
+        if point is not None:
+            schedule = point.schedule(work)
+            decision = Decision(decision.subject, str(point), "it was asked for", decision.chosen, decision.reason)
         plan.decisions.append(decision)
         if panels:
-            mapping = self._split_depth(mapping, work, schedule)
+            if point is None:
+                mapping = self._split_depth(mapping, work, schedule)
             work = self._contraction(mapping, self._packed_operand(mapping, schedule), panels)
         schedule = replace(schedule, k_unroll=k_unroll(work))
-        schedule = replace(schedule, k_block=k_block(work, schedule, planning.machine))
+        block = point.k_block(work, schedule) if point else k_block(work, schedule, planning.machine)
+        schedule = replace(schedule, k_block=block)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         flops = 2 * points(self.node)
         planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)

@@ -129,6 +129,63 @@ def with_units(canonical: Canonical, units: Sequence[Unit]) -> Canonical:
     return Canonical((*canonical.before, *work.before), new, after, (*canonical.units, *axes))
 
 
+def with_splits(canonical: Canonical, splits: Mapping[Axis, int]) -> Canonical | None:
+    """The core with each of these loops as two, the inner one of the given extent, which divides the loop's.
+
+    Tensors are read through nodes that cut the dimension in two as well. None where a loop shares a dimension.
+    """
+    core = canonical.core
+    names = {axis.name for axis in core.loops}
+    pairs: dict[Axis, tuple[Axis, Axis]] = {}
+    for axis, inner in splits.items():
+        pair = [Axis(unique(f"{axis.name}.{part}", names), extent)
+                for part, extent in (("o", _extent(axis) // inner), ("i", inner))]  # fmt: skip
+        names.update(each.name for each in pair)
+        pairs[axis] = (pair[0], pair[1])
+    work = _Work(core, {node.name for node in canonical.nodes} | {tensor.name for tensor in core.inputs()})
+    cut: dict[Expr, Expr] = {}
+    for read in dict.fromkeys(core.reads()):
+        if any(_uses(index, pairs) and not (index in pairs and index.extent == extent)
+               for index, extent in zip(read.indices, read.tensor.shape, strict=True)):  # fmt: skip
+            return None
+        if any(index in pairs for index in read.indices):
+            cut[read] = _cut(work, read, pairs)
+    body = transform(core.body, lambda node: cut.get(node) if isinstance(node, Read) else None)
+    axes, summed = (
+        tuple(part for axis in loops for part in pairs.get(axis, (axis,))) for loops in (core.axes, core.reduce)
+    )
+    output, after = core.output, canonical.after
+    if axes != core.axes:
+        output = Tensor(work.unique(f"{core.name}.cut"), tuple(axis.extent for axis in axes), output.dtype)
+        places = [
+            place
+            for axis in core.axes
+            for place in ((axis // splits[axis], axis % splits[axis]) if axis in pairs else (axis,))
+        ]
+        after = (Compute(core.output, core.axes, simplify(output[tuple(places)]), source=core.source), *after)
+    new = Compute(output, axes, body, summed, core.accum, core.source)
+    return Canonical((*canonical.before, *work.before), new, after, canonical.units)
+
+
+def _cut(work: _Work, read: Read, pairs: Mapping[Axis, tuple[Axis, Axis]]) -> Expr:
+    """A read of a node that holds the tensor with the dimensions of split loops cut in two."""
+    shape: list[int] = []
+    whole: list[Expr] = []
+    indices: list[Expr] = []
+    axes: list[Axis] = []
+    for index, extent in zip(read.indices, read.tensor.shape, strict=True):
+        parts = pairs[index] if isinstance(index, Axis) and index in pairs else (index,)
+        sizes = [_extent(part) for part in pairs[index]] if isinstance(index, Axis) and index in pairs else [extent]
+        own = [Axis(f"i{len(axes) + number}", size) for number, size in enumerate(sizes)]
+        axes += own
+        shape += sizes  # type: ignore[arg-type]
+        indices += parts
+        whole.append(own[0] if len(own) == 1 else own[0] * sizes[1] + own[1])  # type: ignore[operator]
+    tensor = Tensor(work.unique(f"{read.tensor.name}.cut"), tuple(shape), read.dtype)
+    work.before.append(Compute(tensor, tuple(axes), read.tensor[tuple(whole)]))
+    return tensor[tuple(indices)]
+
+
 def widened(canonical: Canonical, dtype: DType) -> Canonical:
     """The core accumulating in `dtype`, a wider float, and a node after it that rounds."""
     core = canonical.core
@@ -262,16 +319,16 @@ class _Work:
         return inner
 
     def _isolated(self, factor: Expr) -> Expr:
-        """A node for a factor; its dimensions are the affine forms of loops that the factor depends on.
+        """A node for a factor; its dimensions are the affine forms of loops that index what the factor reads.
 
-        Where these vary together in a way that a box of them does not show (a read would leave its tensor, or the
-        tensor would be larger than the loops), the loops themselves are the dimensions.
+        Where these do not tell all of the factor, or vary together in a way that a box of them does not show (a read
+        would leave its tensor, or the tensor would be larger than the loops), the loops are the dimensions.
         """
         loops = [axis for axis in self.compute.loops if _uses(factor, {axis})]
         reads = [node for node in walk(factor) if isinstance(node, Read)]
-        forms = list(dict.fromkeys(form for part in (*reads, factor) for form in self._forms(part)))
-        sizes = [_size(form) for form in forms]
-        if prod(sizes) <= prod(map(_extent, loops)):
+        forms = list(dict.fromkeys(form for read in reads for form in self._forms(read)))
+        told = all(form in forms or all(((axis, 1),) in forms for axis, _ in form) for form in self._forms(factor))
+        if told and prod(map(_size, forms)) <= prod(map(_extent, loops)):
             compute, read = self._node(factor, forms)
             try:
                 check(compute)

@@ -143,7 +143,8 @@ class _Reader:
 _READERS: dict[str, Callable[[_Reader, Any, Place], Any]] = {
     "str": _Reader.text, "DType": _Reader.text, "Scope": _Reader.text, "Group": _Reader.text, "int": _Reader.integer,
     "float": _Reader.number, "bool": _Reader.flag, "float | None": _Reader.number, "tuple[str, ...]": _Reader.texts,
-    "tuple[int, int, int]": _Reader.grid, "Mapping[str, int]": _Reader.integers, "Mapping[Scope, int]": _Reader.integers, "Fragment | str": _Reader.layout,
+    "tuple[int, int, int]": _Reader.grid, "Mapping[str, int]": _Reader.integers,
+    "Mapping[Scope, int]": _Reader.integers, "Fragment | str": _Reader.layout,
     "tuple[Operand, ...]": _Reader.operands, "tuple[Movement, ...]": _Reader.movements,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ Modes:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
@@ -97,9 +97,10 @@ def mappings(
     complete: bool = False,
     strict: bool = False,
     flip: bool = False,
+    taken: Collection[str] = (),
 ) -> Iterator[Mapping]:
     """All mappings of a node onto a record, lazily and by increasing size; see `match` and `enumerate_mappings`."""
-    for found in match(node, record, commute=commute, complete=complete, flip=flip):
+    for found in match(node, record, commute=commute, complete=complete, flip=flip, taken=taken):
         yield from enumerate_mappings(found, mode, strict=strict)
 
 

@@ -7,7 +7,7 @@ and the match points, of which mode `points` makes its mappings. Nothing here lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -21,7 +21,15 @@ from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import FUNCTIONS, Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import DType
 from tilewright.expr.text import print_expr
-from tilewright.instruction.canonical import Canonical, Unit, canonicalise, keeps_value, widened, with_units
+from tilewright.instruction.canonical import (
+    Canonical,
+    Unit,
+    canonicalise,
+    keeps_value,
+    widened,
+    with_splits,
+    with_units,
+)
 from tilewright.instruction.intrinsic import Intrinsic, Loop, LoopKind
 
 Matrix = np.ndarray[Any, np.dtype[np.bool_]]
@@ -126,13 +134,15 @@ def match(
     commute: bool = False,
     complete: bool = False,
     flip: bool = False,
+    taken: Collection[str] = (),
 ) -> tuple[Match, ...]:
     """Every way to bind the factors of `node` to the operands of `record`: as written, and reordered if `commute`.
 
-    `complete` adds a software loop of extent 1 for every intrinsic loop that has none; `flip` turns reversed windows
-    around. Empty if the record does not apply; `mismatch` says why.
+    `complete` splits software loops, or adds some of extent 1, where intrinsic loops lack them; `flip` turns reversed
+    windows around; new nodes get other names than those `taken`. Empty if the record does not apply; `mismatch` says
+    why.
     """
-    canonical = canonicalise(node, flip=flip) if isinstance(node, Compute) else node
+    canonical = canonicalise(node, flip=flip, taken=taken) if isinstance(node, Compute) else node
     canonical = _with_accumulator(canonical, record)
     if _obstacle(canonical.core, record) is not None:
         return ()
@@ -171,14 +181,20 @@ def adapted(compute: Compute, record: Intrinsic) -> Compute:
     A node that does not have the tree of the record is returned as it is.
     """
     result = record.destination.dtype
-    canonical = canonicalise(retyped(compute, {}, result))
+    try:
+        canonical = canonicalise(retyped(compute, {}, result))
+    except InvalidExpression:
+        return compute
     made = {node.name: node.inputs() for node in canonical.before}
     for binding, _ in _bind(record.body.value, canonical.core.body, False):
         types: dict[str, DType] = {}
+        table: DType | None = None
         for operand in record.sources:
-            tensor = binding[operand.role].tensor
-            types.update((each.name, software_dtype(operand.dtype)) for each in made.get(tensor.name, (tensor,)))
-        return retyped(compute, types, result)
+            tensor, own = binding[operand.role].tensor, software_dtype(operand.dtype)
+            read = made.get(tensor.name, (tensor,))
+            types.update((each.name, own) for each in read)
+            table = table if read else own
+        return retyped(compute, types, result, table)
     return compute
 
 
@@ -189,8 +205,12 @@ def software_dtype(dtype: DType) -> DType:
     return {"tf32": "f32", "b1": "bool", "i4": "i8", "u4": "u8"}.get(dtype, dtype)
 
 
-def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Compute:
-    """`compute` with these element types of the tensors it reads (by name) and of its result; casts are made anew."""
+def retyped(compute: Compute, types: Mapping[str, DType], result: DType, table: DType | None = None) -> Compute:
+    """`compute` with these element types of the tensors it reads (by name) and of its result; casts are made anew.
+
+    `table` is the type of choices between numbers, which read nothing. Raises InvalidExpression where a part of the
+    body has a type that no tensor gives it.
+    """
 
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Cast) and expr.arg.dtype != "bool":
@@ -201,17 +221,23 @@ def retyped(compute: Compute, types: Mapping[str, DType], result: DType) -> Comp
         if isinstance(expr, Const):
             return Const(expr.value, result)
         if isinstance(expr, Apply) and expr.function == "select":
-            return _chosen(expr.args[0], value(expr.args[1]), value(expr.args[2]))
+            return _chosen(expr.args[0], value(expr.args[1]), value(expr.args[2]), table or result)
         if isinstance(expr, Apply) and FUNCTIONS[expr.function].result == "same":
             return Apply(expr.function, tuple(value(arg) for arg in expr.args), result)
         raise InvalidExpression(f"{print_expr(expr)} has a type of its own", help="give the dtypes with --dtype")
 
     output = Tensor(compute.name, compute.output.shape, result)
-    return replace(compute, output=output, body=value(compute.body))
+    found = replace(compute, output=output, body=value(compute.body))
+    if len({tensor.name for tensor in found.inputs()}) < len(found.inputs()):
+        raise InvalidExpression(f"{compute.name} reads a tensor in two types", help="give the dtypes with --dtype")
+    return found
 
 
-def _chosen(condition: Expr, yes: Expr, no: Expr) -> Expr:
+def _chosen(condition: Expr, yes: Expr, no: Expr, table: DType) -> Expr:
     """A select, in the type that the read was cast from where the other branch is a number: guarded padding."""
+    if isinstance(yes, Const) and isinstance(no, Const) and table != yes.dtype:
+        numbers = (Const(yes.value, table), Const(no.value, table))
+        return Apply("select", (condition, *numbers), table).cast(yes.dtype)
     if isinstance(yes, Cast) and isinstance(no, Const):
         narrow = yes.arg.dtype
         return Apply("select", (condition, yes.arg, Const(no.value, narrow)), narrow).cast(yes.dtype)
@@ -283,22 +309,50 @@ def _with_accumulator(canonical: Canonical, record: Intrinsic) -> Canonical:
 
 
 def _completed(match: Match) -> Match:
-    """The match with a loop of extent 1 for every intrinsic loop that lacks a software loop of its signature."""
-    columns: dict[tuple[LoopKind, tuple[bool, ...]], int] = {}
+    """The match with as many software loops of every signature as the record has intrinsic loops of it.
+
+    A long loop is split by the extent of an intrinsic loop that divides it (the lanes of a tile, say); where there is
+    none, a loop of extent 1 is added.
+    """
+    if len(set(match.reads)) != len(match.reads):
+        return match
+    classes: dict[tuple[LoopKind, tuple[bool, ...]], list[Loop]] = {}
     for number, loop in enumerate(match.record.loops):
-        key = (loop.kind, tuple(map(bool, match.intrinsic_access[:, number])))
-        columns[key] = columns.get(key, 0) + 1
+        classes.setdefault((loop.kind, tuple(map(bool, match.intrinsic_access[:, number]))), []).append(loop)
+    splits: dict[Axis, int] = {}
+    for loops in classes.values():
+        splits |= _splits(match.candidates(loops[0]), loops)
+    cut = with_splits(match.canonical, splits) if splits else None
+    if cut is not None:
+        match = _rebound(match, cut)
     reads = list(dict.fromkeys(match.compute.reads()))
     units = []
-    for (kind, column), count in columns.items():
-        have = sum(match.kind(axis) == kind and match.signature(axis) == column for axis in match.loops)
+    for (kind, column), loops in classes.items():
         touched = {read for read, indexed in zip(match.reads, column, strict=False) if indexed}
-        units += [Unit(kind, tuple(read in touched for read in reads))] * (count - have)
-    if not units or len(set(match.reads)) != len(match.reads):
-        return match
-    canonical = with_units(match.canonical, units)
+        lacking = len(loops) - len(match.candidates(loops[0]))
+        units += [Unit(kind, tuple(read in touched for read in reads))] * lacking
+    return _rebound(match, with_units(match.canonical, units)) if units else match
+
+
+def _splits(axes: Sequence[Axis], loops: Sequence[Loop]) -> dict[Axis, int]:
+    """Which of too few software loops are cut, and into pieces of what extent: the longest by the last loops first."""
+    found: dict[Axis, int] = {}
+    longest = sorted(axes, key=lambda axis: -int(axis.extent))  # type: ignore[arg-type]
+    for loop in reversed(loops):
+        if len(axes) + len(found) >= len(loops):
+            break
+        for axis in longest:
+            size = int(axis.extent)  # type: ignore[arg-type]
+            if axis not in found and 1 < loop.extent < size and size % loop.extent == 0:
+                found[axis] = loop.extent
+                break
+    return found
+
+
+def _rebound(match: Match, canonical: Canonical) -> Match:
+    """The match of a core with other loops and the same tree."""
     for binding, swapped in _bind(match.record.body.value, canonical.core.body, match.swapped):
         if swapped == match.swapped:
-            reads_now = tuple(binding[operand.role] for operand in match.record.sources)
-            return replace(match, canonical=canonical, reads=reads_now)
-    raise AssertionError("loops of extent 1 do not change the tree")
+            reads = tuple(binding[operand.role] for operand in match.record.sources)
+            return replace(match, canonical=canonical, reads=reads)
+    raise AssertionError("loops that are cut or added do not change the tree")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Names
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd, prod
 from typing import Literal
 
@@ -278,6 +278,7 @@ def fits(placement: Placement, move: Movement) -> bool:
     )
 
 
+@cache
 def address_strides(move: Movement, operand: Operand) -> tuple[dict[str, int], tuple[str, ...]]:
     """Of a movement's address, the loops with a stride that it fixes, and those with one that it leaves open.
 
@@ -345,6 +346,7 @@ def _placement(whole: PhysicalMapping, number: int) -> Placement:
     return Placement(operand, tensor, storage, _outer(whole, number), loops, tiles, in_tile(operand, loops), leading)
 
 
+@cache
 def _storage_order(record: Intrinsic, operand: Operand) -> tuple[str, ...]:
     """The operand's loops in the order of the first movement that can reach a packed tile of that order."""
     if has_formula(operand):

@@ -20,8 +20,8 @@ from functools import reduce as fold
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.affine import Affine, simplify
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
-from tilewright.expr.dtypes import INDEX
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, select
+from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline, transform
@@ -54,12 +54,12 @@ def call(physical: PhysicalMapping) -> Compute:
             summed += [tile, inner]
     assert len(spatial) == len(placement.outer), "the destination has one outer dimension per outer loop"
     packed = {
-        read: Tensor(node.name, node.output.shape, node.output.dtype)[_indices(place, outer, index)]
-        for read, node, place in zip(
-            physical.match.reads, relayouts(physical), physical.placements, strict=False
+        operand.role: node.output[_indices(place, outer, index)]
+        for operand, node, place in zip(
+            physical.record.sources, relayouts(physical), physical.placements, strict=False
         )
     }
-    body = transform(physical.match.compute.body, lambda node: packed.get(node) if isinstance(node, Read) else None)
+    body = _with_operands(physical.record.body.value, packed, output.dtype)
     accum = physical.match.compute.accum
     return Compute(output, axes, simplify(body), tuple(summed), accum, source=physical.match.compute.source)
 
@@ -227,6 +227,16 @@ def _into(physical: PhysicalMapping, number: int) -> Compute:
     content = f"{compute_digest(draft)} {read.tensor.name} {print_statement(draft)}"
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     return replace(draft, output=replace(tensor, name=f"{PREFIX}{digest}"))
+
+
+def _with_operands(value: Expr, operands: Mapping[str, Expr], dtype: DType) -> Expr:
+    """The body of a record on the operands of a call, in the accumulator's type."""
+    if isinstance(value, Read):
+        return operands[value.tensor.name].cast(dtype)
+    if isinstance(value, Const):
+        return Const(value.value, dtype)
+    assert isinstance(value, Apply), "bodies of records have reads, numbers and functions"
+    return Apply(value.function, tuple(_with_operands(arg, operands, dtype) for arg in value.args), dtype)
 
 
 def _decoded_index(form: Affine, decoded: Mapping[Axis, Expr], merged: Mapping[Axis, tuple[Affine, Axis]]) -> Expr:

@@ -47,7 +47,7 @@ def schedule_contraction(
     lanes = work.lanes
     ranked = sorted(
         (_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
-        for rows, vectors in _candidates(work)
+        for rows, vectors in tiles_that_fit(work)
     )
     cycles, _, rows, vectors = ranked[0]
     names = [axis.name for axis in work.m_loops]
@@ -78,13 +78,8 @@ def schedule_contraction(
     return schedule, decision
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
-def _candidates(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
-    """Boxes over the m loops and vectors along n, each within one of the shapes."""
+def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
+    """Every legal register tile: rows along each m loop, and vectors along n, within one of the shapes."""
     widest = -(-_extent(work.n_loop) // work.lanes)
     tallest = max(rows for rows, _ in work.shapes)
     limits = [min(_extent(axis), tallest) for axis in work.m_loops]
@@ -97,6 +92,11 @@ def _candidates(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
         rows = (*(1 for _ in limits[:-2]), p, q) if len(limits) > 1 else (q,) if limits else ()
         found += [(rows, vectors) for vectors in range(1, min(widest, max(widths, default=0)) + 1)]
     return found
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
 
 
 def _shapes(shapes: Sequence[tuple[int, int]]) -> str:

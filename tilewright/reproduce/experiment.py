@@ -62,6 +62,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "amos-mappings", "tilewright.reproduce.amos.mappings",
         "how many mappings operators, layers and networks have: Tables 5.1, 5.3, 5.4, claims E1 to E4", "10 s",
     ),
+    Experiment(
+        "amos-model", "tilewright.reproduce.amos.ranking",
+        "whether the model orders schedules of ResNet-18's layers as this CPU does: claims E5, E6", "10 min",
+    ),
 )  # fmt: skip
 
 

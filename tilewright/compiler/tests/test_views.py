@@ -229,3 +229,10 @@ def test_without_the_pass_results_are_the_same() -> None:
     one = compile_graph(graph, threads=1, options=UNCACHED)(x)
     other = compile_graph(graph, threads=1, options=Options(cache=False, disable=("split-channels",)))(x)
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stored_graph_keeps_its_views() -> None:
+    first = compile_graph(block(2), threads=1, options=UNCACHED)
+    again = Module(rebuilt(first.artifact, "host", 1, UNCACHED), threads=1)
+    assert "storage of grouped: that of grouped.split" in again.explain()
+    assert [launch.name for launch in again.manifest.launches] == [launch.name for launch in first.manifest.launches]

@@ -8,7 +8,7 @@ section 2.2). Nodes that would copy their input unchanged are left out unless `k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, select, static_shape
@@ -16,7 +16,16 @@ from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import contract, require_equal, require_rank
-from tilewright.expr.ops.window import Pads, PerDimension, Window, check_pad_rule, halves, per_dimension, read_pads
+from tilewright.expr.ops.window import (
+    Pads,
+    PerDimension,
+    Sliding,
+    Window,
+    check_pad_rule,
+    halves,
+    per_dimension,
+    read_pads,
+)
 
 #: Whether tensors keep group and channel as one dimension (the ONNX shape) or as two.
 Channels = Literal["flat", "split"]
@@ -28,9 +37,6 @@ def conv(
     w: Tensor,
     bias: Tensor | None = None,
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
     groups: int = 1,
     channels: Channels = "flat",
     pad_value: Expr | float = 0,
@@ -38,6 +44,7 @@ def conv(
     accumulate: DType | None = None,
     out_dtype: DType | None = None,
     name: str = "conv",
+    **sliding: Unpack[Sliding],
 ) -> Tensor:
     """Cross-correlation over the trailing dimensions of `x`, as networks mean "convolution".
 
@@ -52,10 +59,8 @@ def conv(
     require_rank(x, (lead + 1, 99), shape, where=name)
     rank = x.rank - lead
     require_rank(w, lead + rank, _kernel_shape(channels), where=name)
-    window = Window.read(x.shape[lead:], w.shape[lead:], strides, dilations, pads, where=name)
-    padded = window.pad(b, x, lead, value=pad_value, keep=keep_nodes, name=name)
-    spatial, kernel = window.axes()
-    places = window.places(spatial, kernel)
+    window = Window.read(x.shape[lead:], w.shape[lead:], where=name, **sliding)
+    padded, places, spatial, kernel = window.slide(b, x, lead, value=pad_value, keep=keep_nodes, name=name)
     batch = Axis("b", x.shape[0])
     if channels == "split":
         _check_split_groups(x, w, groups, where=name)
@@ -96,14 +101,12 @@ def depthwise_conv(
     w: Tensor,
     bias: Tensor | None = None,
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
     channels: Channels = "flat",
     keep_nodes: bool = False,
     accumulate: DType | None = None,
     out_dtype: DType | None = None,
     name: str = "depthwise",
+    **sliding: Unpack[Sliding],
 ) -> Tensor:
     """Every channel of x [b, C, …] with its own M kernels w [C, M, kernel…]; M is the channel multiplier.
 
@@ -116,10 +119,8 @@ def depthwise_conv(
         x.shape[1], w.shape[0], f"{x} has {x.shape[1]} channels, {w} kernels for {w.shape[0]}", where=name,
         help="give kernels for each channel",
     )  # fmt: skip
-    window = Window.read(x.shape[2:], w.shape[2:], strides, dilations, pads, where=name)
-    padded = window.pad(b, x, 2, keep=keep_nodes, name=name)
-    spatial, kernel = window.axes()
-    places = window.places(spatial, kernel)
+    window = Window.read(x.shape[2:], w.shape[2:], where=name, **sliding)
+    padded, places, spatial, kernel = window.slide(b, x, 2, keep=keep_nodes, name=name)
     batch = Axis("b", x.shape[0])
     c: Expr
     m: Expr
@@ -188,9 +189,7 @@ def conv_transpose(
     right = [d * (k - 1) - p + e for d, k, p, e in zip(spread, kernel_sizes, ends, extra, strict=True)]
     expanded_sizes = static_shape(expanded.shape[lead:])
     window = Window(expanded_sizes, kernel_sizes, (1,) * rank, spread, tuple(left), tuple(right))
-    padded = window.pad(b, expanded, lead, keep=keep_nodes, name=name)
-    spatial, kernel = window.axes()
-    places = window.places(spatial, kernel)
+    padded, places, spatial, kernel = window.slide(b, expanded, lead, keep=keep_nodes, name=name)
     flipped = tuple(size - 1 - axis for size, axis in zip(kernel_sizes, kernel, strict=True))
     batch = Axis("b", x.shape[0])
     if channels == "split":

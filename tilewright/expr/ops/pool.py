@@ -7,7 +7,7 @@ one. `kernel` has one extent per pooled dimension; those before them are batch a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,7 +18,13 @@ from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import accumulator, pointwise, require_float, require_rank
 from tilewright.expr.ops.reduce import reduce_max, reduce_mean
-from tilewright.expr.ops.window import Pads, PerDimension, Window
+from tilewright.expr.ops.window import Sliding, Window
+
+
+class Pooling(Sliding, total=False):
+    """How a window slides, and whether a last window that is partly outside counts."""
+
+    ceil_mode: bool  # extents of results are rounded up; False by default
 
 
 def max_pool(
@@ -26,14 +32,11 @@ def max_pool(
     x: Tensor,
     kernel: Sequence[int],
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
-    ceil_mode: bool = False,
     name: str = "max_pool",
+    **sliding: Unpack[Pooling],
 ) -> Tensor:
     """The maximum of every window; padding never wins. A window without an element has the least value of the type."""
-    window = _window(x, kernel, strides, dilations, pads, ceil_mode, where=name)
+    window = _window(x, kernel, where=name, **sliding)
     return _pool(b, x, window, "max", _same, name=name)
 
 
@@ -42,20 +45,17 @@ def max_pool_indices(
     x: Tensor,
     kernel: Sequence[int],
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
-    ceil_mode: bool = False,
     column_major: bool = False,
     per_plane: bool = False,
     name: str = "max_pool",
+    **sliding: Unpack[Pooling],
 ) -> tuple[Tensor, Tensor]:
     """`max_pool`, and the i64 position of the first maximum of each window.
 
     Positions count through all of x, row-major; with `column_major` the pooled dimensions count the other way round,
     with `per_plane` they count within the pooled dimensions only. A window without a maximum (NaN) has the position -1.
     """
-    window = _window(x, kernel, strides, dilations, pads, ceil_mode, where=name)
+    window = _window(x, kernel, where=name, **sliding)
     values = _pool(b, x, window, "max", _same, name=name)
     lead = x.rank - len(kernel)
     spatial, places = window.axes()
@@ -93,19 +93,16 @@ def average_pool(
     x: Tensor,
     kernel: Sequence[int],
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
-    ceil_mode: bool = False,
     count_include_pad: bool = False,
     name: str = "average_pool",
+    **sliding: Unpack[Pooling],
 ) -> Tensor:
     """The mean of every window: of its elements, or with `count_include_pad` of its elements and the padding's zeros.
 
     What `ceil_mode` adds beyond the padding is never counted.
     """
     require_float(x, where=name)
-    window = _window(x, kernel, strides, dilations, pads, ceil_mode, where=name)
+    window = _window(x, kernel, where=name, **sliding)
     wide = accumulator(x.dtype)
     total = _pool(b, x, window, "sum", lambda v: v.cast(wide), name=f"{name}.sum", source=name)
     lead = x.rank - len(kernel)
@@ -131,15 +128,12 @@ def lp_pool(
     kernel: Sequence[int],
     *,
     p: int = 2,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
-    ceil_mode: bool = False,
     name: str = "lp_pool",
+    **sliding: Unpack[Pooling],
 ) -> Tensor:
     """The p-norm of every window, ``(sum |x|**p) ** (1/p)``."""
     require_float(x, where=name)
-    window = _window(x, kernel, strides, dilations, pads, ceil_mode, where=name)
+    window = _window(x, kernel, where=name, **sliding)
     total = _pool(b, x, window, "sum", _power(p, accumulator(x.dtype), where=name), name=f"{name}.sum", source=name)
     return pointwise(b, total.shape, lambda i: _root(total[i], p).cast(x.dtype), name=name)
 
@@ -188,17 +182,10 @@ def adaptive_max_pool(b: GraphBuilder, x: Tensor, outputs: Sequence[int], *, nam
 
 
 def _window(
-    x: Tensor,
-    kernel: Sequence[int],
-    strides: PerDimension,
-    dilations: PerDimension,
-    pads: Pads,
-    ceil_mode: bool,
-    *,
-    where: str,
+    x: Tensor, kernel: Sequence[int], *, where: str, ceil_mode: bool = False, **sliding: Unpack[Sliding]
 ) -> Window:
     require_rank(x, (max(1, len(kernel)), 99), f"a dimension for each of the {len(kernel)} kernel extents", where=where)
-    return Window.read(x.shape[x.rank - len(kernel) :], kernel, strides, dilations, pads, ceil=ceil_mode, where=where)
+    return Window.read(x.shape[x.rank - len(kernel) :], kernel, ceil=ceil_mode, where=where, **sliding)
 
 
 def _pool(
@@ -213,10 +200,10 @@ def _pool(
 ) -> Tensor:
     """``accum over the window of before(x)``, where padding leaves the result unchanged."""
     lead = x.rank - len(window.kernel)
-    padded = window.pad(b, x, lead, value=identity(accum, x.dtype), name=source or name)
-    spatial, kernel = window.axes()
+    border = identity(accum, x.dtype)
+    padded, places, spatial, kernel = window.slide(b, x, lead, value=border, name=source or name)
     outer = axes_of(x.shape[:lead])
-    value = padded[(*outer, *window.places(spatial, kernel))]
+    value = padded[(*outer, *places)]
     return emit(b, (*outer, *spatial), before(value), reduce=kernel, accum=accum, name=name, source=source)
 
 

@@ -5,7 +5,7 @@ Definitions: spec 2, section 2.2 (BCM, SHO) and spec 3, section 2.2 (CAP, BCV, G
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import accumulator, contract, pad_node, require_equal, require_float, require_rank
 from tilewright.expr.ops.shape import reshape_indices
-from tilewright.expr.ops.window import Pads, PerDimension, Window
+from tilewright.expr.ops.window import Sliding, Window
 
 #: Whether the channels of a block lie outside (DCR) or inside (CRD) those of depth.
 BlockOrder = Literal["DCR", "CRD"]
@@ -28,23 +28,20 @@ def capsule_conv(
     x: Tensor,
     w: Tensor,
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
     keep_nodes: bool = False,
     accumulate: DType | None = None,
     out_dtype: DType | None = None,
     name: str = "capsule_conv",
+    **sliding: Unpack[Sliding],
 ) -> Tensor:
     """``Y[n,k,…,u] = sum X[n,c,…] W[k,c,kernel…,u]``: a convolution with a vector of u values per output element."""
     require_rank(x, (3, 99), "[n, c, …]", where=name)
     require_rank(w, x.rank + 1, "[k, c, kernel…, u]", where=name)
     _check_channels(x, 1, w, 1, where=name)
-    window = Window.read(x.shape[2:], w.shape[2:-1], strides, dilations, pads, where=name)
-    padded = window.pad(b, x, 2, keep=keep_nodes, name=name)
-    spatial, kernel = window.axes()
+    window = Window.read(x.shape[2:], w.shape[2:-1], where=name, **sliding)
+    padded, places, spatial, kernel = window.slide(b, x, 2, keep=keep_nodes, name=name)
     n, k, c, u = Axis("n", x.shape[0]), Axis("k", w.shape[0]), Axis("c", x.shape[1]), Axis("u", w.shape[-1])
-    factors = [padded[(n, c, *window.places(spatial, kernel))], w[(k, c, *kernel, u)]]
+    factors = [padded[(n, c, *places)], w[(k, c, *kernel, u)]]
     return contract(
         b, (n, k, *spatial, u), factors, (c, *kernel), accumulate=accumulate, out_dtype=out_dtype, name=name
     )
@@ -55,13 +52,11 @@ def batched_weights_conv(
     x: Tensor,
     w: Tensor,
     *,
-    strides: PerDimension = 1,
-    dilations: PerDimension = 1,
-    pads: Pads = 0,
     keep_nodes: bool = False,
     accumulate: DType | None = None,
     out_dtype: DType | None = None,
     name: str = "batched_weights_conv",
+    **sliding: Unpack[Sliding],
 ) -> Tensor:
     """``Y[n,k,…] = sum X[n,c,…] W[n,k,c,kernel…]``: every element of the batch has its own kernels."""
     require_rank(x, (3, 99), "[n, c, …]", where=name)
@@ -74,11 +69,10 @@ def batched_weights_conv(
         help="make them equal",
     )
     _check_channels(x, 1, w, 2, where=name)
-    window = Window.read(x.shape[2:], w.shape[3:], strides, dilations, pads, where=name)
-    padded = window.pad(b, x, 2, keep=keep_nodes, name=name)
-    spatial, kernel = window.axes()
+    window = Window.read(x.shape[2:], w.shape[3:], where=name, **sliding)
+    padded, places, spatial, kernel = window.slide(b, x, 2, keep=keep_nodes, name=name)
     n, k, c = Axis("n", x.shape[0]), Axis("k", w.shape[1]), Axis("c", x.shape[1])
-    factors = [padded[(n, c, *window.places(spatial, kernel))], w[(n, k, c, *kernel)]]
+    factors = [padded[(n, c, *places)], w[(n, k, c, *kernel)]]
     return contract(b, (n, k, *spatial), factors, (c, *kernel), accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 

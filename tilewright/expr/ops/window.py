@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.affine import simplify
@@ -18,6 +18,15 @@ PerDimension = int | Sequence[int]
 PadRule = Literal["valid", "same_upper", "same_lower"]
 #: One value for all sides, one per dimension (both sides), or all begins and then all ends; or a rule.
 Pads = int | Sequence[int] | PadRule
+
+
+class Sliding(TypedDict, total=False):
+    """How a kernel slides over its input, as users say it."""
+
+    strides: PerDimension  # elements from one window to the next; 1 by default
+    dilations: PerDimension  # elements from one place of the kernel to the next; 1 by default
+    pads: Pads  # elements around the input; 0 by default
+
 
 _NAMES = {1: ("i",), 2: ("i", "j"), 3: ("d", "i", "j")}
 _KERNEL_NAMES = {1: ("rx",), 2: ("rx", "ry"), 3: ("rd", "rx", "ry")}
@@ -39,19 +48,17 @@ class Window:
     def read(
         sizes: Sequence[Extent],
         kernel: Sequence[Extent],
-        strides: PerDimension,
-        dilations: PerDimension,
-        pads: Pads,
         *,
         ceil: bool = False,
         where: str,
+        **sliding: Unpack[Sliding],
     ) -> Window:
         """The window for attributes as users give them; raises InvalidExpression where they do not fit."""
         extents, window = static_shape(tuple(sizes)), static_shape(tuple(kernel))
         rank = len(extents)
-        steps = per_dimension(strides, rank, "strides", where=where)
-        spread = per_dimension(dilations, rank, "dilations", where=where)
-        begins, ends = read_pads(pads, extents, window, steps, spread, where=where)
+        steps = per_dimension(sliding.get("strides", 1), rank, "strides", where=where)
+        spread = per_dimension(sliding.get("dilations", 1), rank, "dilations", where=where)
+        begins, ends = read_pads(sliding.get("pads", 0), extents, window, steps, spread, where=where)
         found = Window(extents, window, steps, spread, begins, ends, ceil)
         found.check(where=where)
         return found
@@ -116,6 +123,13 @@ class Window:
             name=f"{name}.pad",
             source=name,
         )
+
+    def slide(
+        self, b: GraphBuilder, x: Tensor, lead: int, *, value: Expr | float = 0, keep: bool = False, name: str
+    ) -> tuple[Tensor, tuple[Expr, ...], tuple[Axis, ...], tuple[Axis, ...]]:
+        """`x` padded, the places at which windows read it, and the loops over windows and over places in them."""
+        spatial, kernel = self.axes()
+        return self.pad(b, x, lead, value=value, keep=keep, name=name), self.places(spatial, kernel), spatial, kernel
 
     def axes(self) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
         """The loops over output positions and over kernel places."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
@@ -23,9 +24,10 @@ class InlineMaps:
     After:   y[i, j] = max(x[j, i] * 2.0, 0.0)
     Always legal for nodes that do not reduce. Movement goes first, so that a product reads through it and the
     arithmetic before it stays where it can be the product's epilogue. Refused: what would take from a product its form
-    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, and bodies of
-    over `body_nodes` nodes. Needs constant parts folded, which else count as costly. Afterwards a node that only moves
-    elements occurs where its reader could not take it.
+    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, what merges
+    dimensions of a product, which may be stored like that, and bodies of over `body_nodes` nodes. Needs constant parts
+    folded, which else count as costly. Afterwards a node that only moves elements occurs where its reader could not
+    take it, or should not.
     """
 
     is_product: Callable[[Compute], bool]
@@ -84,7 +86,7 @@ class _Inlining:
 
     def _merged(self, producer: Compute, consumer: Compute, alone: bool) -> Compute | None:
         """The consumer with the producer in it, or None where that is refused."""
-        if not self.wanted(producer, consumer, alone):
+        if not self.wanted(producer, consumer, alone) or self._may_be_view(producer):
             return None
         merged = inline(consumer, producer)
         if sum(1 for _ in walk(merged.body)) > self.options.body_nodes:
@@ -96,6 +98,17 @@ class _Inlining:
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
             return None
         return merged
+
+    def _may_be_view(self, node: Compute) -> bool:
+        """Whether a node only merges dimensions of what a product writes, which may be stored like that."""
+        if not isinstance(node.body, Read) or all(affine(index) is not None for index in node.body.indices):
+            return False
+        source = self.nodes.get(node.body.tensor.name)
+        return (
+            source is not None
+            and self.users[source.name] == {node.name}
+            and bool(self._form(source) or self._is_epilogue(source))
+        )
 
     def _form(self, node: Compute) -> int:
         """2 for a product, 1 for what becomes one when its loops are split, 0 for any other node."""

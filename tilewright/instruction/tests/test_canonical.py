@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tilewright.expr.core import Axis, Compute, Tensor, select
+from tilewright.expr.core import Axis, Compute, Tensor, select, walk
+from tilewright.expr.dtypes import is_float
 from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.random import computes
+from tilewright.expr.random import random_inputs as random_arrays
 from tilewright.expr.text import parse_compute, print_statement
 from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference
 from tilewright.instruction.matching import adapted, match, mismatch
 from tilewright.instruction.physical import physical
-from tilewright.instruction.tests.sample_records import listed, matrix, texts
+from tilewright.instruction.tests.sample_records import listed, matrix, record, texts
+from tilewright.instruction.validation import judge
+
+DIGITS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}
 
 
 def run(canonical: Canonical, tensors: dict[str, np.ndarray]) -> np.ndarray:
@@ -114,6 +122,17 @@ def test_a_factor_whose_indices_vary_together_gets_the_loops_as_dimensions() -> 
     np.testing.assert_array_equal(run(canonical, tensors), reference(node, tensors))
 
 
+def test_a_factor_that_reads_nothing_is_a_table_over_its_loops() -> None:
+    """A running sum: the triangle is a table of x and j, not of their difference."""
+    node = parse_compute("C[i,j] += A[i,x] * (x <= j ? 1.0 : 0.0)", {"i": 3, "j": 4, "x": 4})
+    assert canonicalise(node).before[0].output.shape == (4, 4)
+    assert texts(node, matrix(2)) == ["(i|j|x)"]
+    half = matrix(2, dtypes=("f16", "f16", "f32"))
+    assert texts(adapted(node, half), half) == ["(i|j|x)"]
+    tensors = random_inputs(node)
+    np.testing.assert_array_equal(emulate(physical(listed(node, matrix(2))[0]), tensors), reference(node, tensors))
+
+
 def test_elementwise_factors_become_nodes() -> None:
     node = parse_compute("S[i,j] += max(A[i,x], 0.0) * (B[x,j] - C[x])", {"i": 3, "j": 4, "x": 5})
     canonical = canonicalise(node)
@@ -143,6 +162,33 @@ def test_units_are_added_where_an_intrinsic_loop_has_none() -> None:
     np.testing.assert_array_equal(emulate(physical(mapping), tensors), reference(node, tensors))
 
 
+CUBE = record(
+    "Dst[m1, n1, m2, n2] += Src1[m1, k1, m2, k2] * Src2[k1, n1, n2, k2]",
+    {"m1": 2, "n1": 3, "k1": 2, "m2": 4, "n2": 4, "k2": 4}, name="cube",
+)  # fmt: skip
+
+
+def test_long_loops_are_split_where_a_record_has_tiles_of_lanes() -> None:
+    node = parse_compute("C[i,j] += A[i,x] * B[x,j]", {"i": 16, "j": 12, "x": 8})
+    assert listed(node, CUBE) == []
+    found = {str(each): physical(each) for each in listed(node, CUBE, complete=True)}
+    whole = found["(i.o|j.o|x.o|i.i|j.i|x.i)"]
+    assert (whole.calls, whole.utilisation) == (2, 1.0)
+    tensors = random_inputs(node)
+    for each in found.values():
+        np.testing.assert_array_equal(emulate(each, tensors), reference(node, tensors))
+        assert judge(each).refusal is None
+
+
+def test_loops_that_share_a_dimension_are_not_split() -> None:
+    node = parse_compute("Y[p,k] += X[p+r] * W[k,r]", {"p": 16, "k": 16, "r": 8})
+    found = listed(node, CUBE, "signature", complete=True)
+    assert found
+    assert all(each.degenerate for each in found)
+    tensors = random_inputs(node)
+    np.testing.assert_array_equal(emulate(physical(found[0]), tensors), reference(node, tensors))
+
+
 def test_names_in_use_are_not_taken_again() -> None:
     taken = {"Y.in", "Y.core"}
     assert not taken & {node.name for node in canonicalise(padded(), taken=taken).nodes}
@@ -163,6 +209,21 @@ def test_reasons_why_a_record_does_not_apply(text: str, dtype: str, words: str) 
     node = parse_compute(text, dtypes=dtype)
     assert match(node, matrix(2)) == ()
     assert words in mismatch(node, matrix(2))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(computes(points=256), st.booleans())
+def test_random_nodes_keep_their_meaning(node: Compute, flip: bool) -> None:
+    canonical = canonicalise(node, flip=flip)
+    assert canonical.nodes[-1].output == node.output
+    found, wanted = run(canonical, random_arrays(node)), reference(node, random_arrays(node))
+    if not is_float(node.output.dtype):
+        np.testing.assert_array_equal(found, wanted)
+        return
+    precise = evaluate_compute(node, random_arrays(node), precise=True, wide=True)
+    digits = min(DIGITS[each.dtype] for each in (node.output, *walk(node.body)) if each.dtype in DIGITS)
+    scale = np.abs(precise).max(initial=1.0) * (1 + sum(axis.extent for axis in node.reduce))  # type: ignore[misc]
+    assert (np.abs(found.astype(np.float64) - precise) <= 64 * 2.0**-digits * scale).all()
 
 
 def test_integer_products_keep_wrapping() -> None:

@@ -139,6 +139,11 @@ def test_spec3_g9_accelerators_on_c3d() -> None:
     assert [refusal.check for refusal in refused if refusal] == ["V1"]
 
 
+def test_compat_prefers_points_that_fill_the_tile_exactly() -> None:
+    node = operator("C3D", n=1, k=16, d=2, p=4, q=4, c=16)
+    assert texts(node, CONV, "amos-compat") == ["(k|p|q|c)", "(k|q|p|c)", "(k|ndpq|ndpq|ctrs)"]
+
+
 @pytest.mark.parametrize(
     ("of", "expected"),
     [

@@ -11,15 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.expr.core import Compute, Tensor
-from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.evaluate import evaluate, evaluate_compute
+from tilewright.expr.graph import Graph
 from tilewright.expr.text import parse_compute
 from tilewright.instruction import algorithm4
-from tilewright.instruction.emulate import small_values
+from tilewright.instruction.emulate import emulate, reference, small_values
+from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
-from tilewright.instruction.relayout import relayouts, stored_read
-from tilewright.instruction.tests.sample_records import listed, matrix
+from tilewright.instruction.relayout import apply_mappings, relayouts, stored_read
+from tilewright.instruction.tests.sample_records import listed, matrix, record
 from tilewright.instruction.tests.sweep import Case, cases, run
 from tilewright.instruction.validation import judge
 
@@ -49,13 +51,31 @@ def affine_operators(draw: st.DrawFn) -> Compute:
     return parse_compute(f"Y[{', '.join(spatial)}] += {' * '.join(reads)} over {', '.join(summed)}", sizes)
 
 
+RECORDS = (
+    matrix(2),
+    matrix(3, 2, 4),
+    record("Dst[i] += Src1[r] * Src2[i, r]", {"i": 3, "r": 2}, name="gemv"),
+    record("Dst[i] += Src1[i, r] * Src2[i, r]", {"i": 2, "r": 2}, layouts={"Src2": "r * 2 + i"}, name="full"),
+    record("Dst[] += Src1[r] * Src2[r]", {"r": 3}, name="dot"),
+    record("Dst[i] += Src1[] * Src2[i]", {"i": 4}, name="axpy"),
+    record("Dst[k, p, q] += Src1[c, p, q] * Src2[k, c]", {"k": 2, "p": 2, "q": 2, "c": 2}, name="conv"),
+    record("Dst[m, n, l, h] += Src1[m, k, l] * Src2[k, n, h]", {"m": 2, "n": 2, "k": 2, "l": 2, "h": 3}, name="tiles"),
+)
+
+
 @RELAXED
-@given(affine_operators(), st.integers(0, 3))
-def test_every_mapping_of_a_random_operator_is_exact(node: Compute, first: int) -> None:
+@given(affine_operators(), st.sampled_from(RECORDS), st.integers(0, 3), st.booleans())
+def test_every_mapping_of_a_random_operator_is_exact(node: Compute, of: Intrinsic, first: int, flip: bool) -> None:
+    generator = np.random.default_rng(first)
+    tensors = {each.name: small_values("f32", each.shape, generator, 3) for each in node.inputs()}  # type: ignore[arg-type]
     for mode in ("points", "signature"):
-        for each in islice(listed(node, matrix(2), mode, complete=True), first, None, 7):  # type: ignore[arg-type]
+        found = mappings(node, of, mode, complete=True, commute=True, flip=flip)  # type: ignore[arg-type]
+        for each in islice(found, first, 60, 7):
             verdict = judge(each, mode)  # type: ignore[arg-type]
             assert verdict.refusal is None, str(verdict.refusal)
+            np.testing.assert_array_equal(emulate(physical(each), tensors), reference(node, tensors))
+            mapped = apply_mappings(Graph(node.inputs(), (node.output,), (node,)), {"Y": physical(each)})
+            np.testing.assert_array_equal(evaluate(mapped, tensors)[0], reference(node, tensors))
 
 
 @RELAXED

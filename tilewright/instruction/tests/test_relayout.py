@@ -141,6 +141,20 @@ def test_names_of_operators_do_not_matter() -> None:
         assert [node.name for node in relayouts(physical(left))] == [node.name for node in relayouts(physical(right))]
 
 
+@pytest.mark.parametrize("text", ["S[i] += A[i,x] * A[i,x]", "S[i,j] += A[i,x] * A[j,x]", "S[i,j] += A[i,x] * A[x,j]"])
+def test_one_tensor_as_both_factors(text: str) -> None:
+    node = parse_compute(text, {"i": 5, "j": 5, "x": 5} if "j" in text else {"i": 5, "x": 5})
+    vector = record("Dst[i] += Src1[i, r] * Src2[r, i]", {"i": 2, "r": 2}) if "j" not in text else matrix(2)
+    found = listed(node, vector, "signature")
+    assert found
+    graph = Graph(node.inputs(), (node.output,), (node,))
+    values = small_values("f32", (5, 5), np.random.default_rng(0))
+    for each in found:
+        mapped = apply_mappings(graph, {"S": physical(each)})
+        np.testing.assert_array_equal(evaluate(mapped, [values])[0], reference(node, {"A": values}))
+        exact(physical(each), node)
+
+
 def test_unknown_nodes_are_refused() -> None:
     graph = two()
     with pytest.raises(InvalidArgument, match="no node 'Nope'"):

@@ -223,6 +223,20 @@ def test_a_product_reads_through_a_transpose_and_keeps_its_epilogue() -> None:
     ]
 
 
+def test_what_merges_dimensions_of_a_product_stays() -> None:
+    nodes = [
+        "p: f32[i:8, g:2, j:3] += x[i, k] * w[g, j, k] over k:6",
+        "e: f32[i:8, g:2, j:3] = max(p[i, g, j], 0.0)",
+        "m: f32[i:8, k:6] = e[i, k // 3, k % 3]",
+        "y: f32[i:8, k:6] = m[i, k] + x[i, k]",
+    ]
+    head = "graph g\ninput x: f32[8, 6]\ninput w: f32[2, 3, {}]\n"
+    assert unchanged("inline-maps", head.format(6) + "\n".join(nodes) + "\noutput y\n")
+    of_no_product = [nodes[1].replace("p[i, g, j]", "w[g, j, i]"), *nodes[2:]]
+    state = run("inline-maps", head.format(8) + "\n".join(of_no_product) + "\noutput y\n")
+    assert lines(state) == ["y: f32[i:8, k:6] = max(w[k // 3, k % 3, i], 0.0) + x[i, k]"]
+
+
 @pytest.mark.parametrize(
     ("why", "nodes"),
     [

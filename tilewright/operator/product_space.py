@@ -1,0 +1,91 @@
+"""The space of schedules of one product on a CPU: register tiles, orders of the loops, blocks of k.
+
+A point says what a person would: the box of rows and the vectors of the register tile, the loops outermost first, and
+into how many blocks the sums are cut. `ProductSpace` has every valid point once, in an order that is the same on every
+run; a schedule follows from a point and the contraction.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+from math import prod
+
+from tilewright.expr.core import Axis
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.rules import k_unroll, tiles_that_fit
+
+BLOCK_COUNTS = (1, 2, 4, 8, 16, 32)  # of k
+
+
+@dataclass(frozen=True)
+class ProductPoint:
+    """`rows` of the register tile along every m loop and `vectors` along n; `order` of the n and m loops by name."""
+
+    rows: tuple[int, ...]
+    vectors: int
+    order: tuple[str, ...]
+    k_blocks: int = 1
+
+    def schedule(self, work: Contraction) -> ContractionSchedule:
+        """The schedule without blocks of k."""
+        lanes = work.lanes
+        tile = {axis.name: size for axis, size in zip(work.m_loops, self.rows, strict=True) if size > 1}
+        columns = _extent(work.n_loop)
+        tile[work.n_loop.name] = columns if columns < lanes else min(self.vectors * lanes, -(-columns // lanes) * lanes)
+        outer = tuple(axis.name for axis in work.outer)
+        m_loops = tuple(axis.name for axis in work.m_loops)
+        return ContractionSchedule(
+            tile=tile,
+            order=(*outer, *self.order),
+            blocks={axis.name: _extent(axis) for axis in work.outer},
+            grid_order=(*outer, *m_loops, work.n_loop.name),
+            k_unroll=k_unroll(work),
+            lanes=lanes,
+        )
+
+    def k_block(self, work: Contraction, schedule: ContractionSchedule) -> int:
+        """Points of the first k loop per block, whole steps of the product where it is the only one; 0: no blocks."""
+        first = _extent(work.k_loops[0])
+        size = -(-first // self.k_blocks)
+        if len(work.k_loops) == 1:
+            size = -(-size // schedule.k_unroll) * schedule.k_unroll
+        return size if self.k_blocks > 1 and size < first else 0
+
+
+@dataclass(frozen=True)
+class ProductSpace:
+    """All points of a contraction, before its vector operand is packed; a `Space` of level 2."""
+
+    work: Contraction
+
+    @cached_property
+    def points(self) -> tuple[ProductPoint, ...]:
+        work = self.work
+        n, m_loops = work.n_loop.name, tuple(axis.name for axis in work.m_loops)
+        extents = [_extent(axis) for axis in work.m_loops]
+        found: list[ProductPoint] = []
+        for (rows, vectors), order in product(tiles_that_fit(work), permutations((n, *m_loops))):
+            # Blocks of k run between the columns and the rows, which need more than one tile to share them.
+            most = _extent(work.k_loops[0]) if order[0] == n and prod(rows) < prod(extents) else 1
+            counts = [count for count in BLOCK_COUNTS if count <= most]
+            found += [ProductPoint(rows, vectors, order, count) for count in counts]
+        return tuple(found)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[ProductPoint]:
+        return iter(self.points)
+
+    def sample(self, count: int, seed: int = 0) -> list[ProductPoint]:
+        """Points drawn uniformly, each at most once; all of them where there are no more."""
+        return random.Random(seed).sample(self.points, min(count, len(self)))
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int), "a contraction has static extents"
+    return axis.extent

@@ -1,0 +1,52 @@
+"""Claims E5 and E6: the report on points made up, and one real layer without looking at its times."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from tilewright.instruction.model import hierarchy
+from tilewright.machine import host
+from tilewright.reproduce.amos.operators import Configuration
+from tilewright.reproduce.amos.ranking import Layer, Point, Report, measure
+
+
+def layer(predicted: list[float]) -> Layer:
+    """Points that take 1, 2, 3, … seconds, less in no repetition."""
+    points = [Point(f"p{i}", (i + 1.0, i + 1.01, i + 1.02), seconds) for i, seconds in enumerate(predicted)]
+    return Layer("C0", 1000, tuple(points))
+
+
+def test_a_good_model_meets_the_claims() -> None:
+    found = Report("somewhere", (layer([1, 2, 3, 4, 5]), layer([1, 3, 2, 5, 4])))
+    assert [claim.ok for claim in found.claims] == [True, False]  # recall 0.75 of the two
+    assert found.layers[1].compat == 0.84
+    assert found.layers[1].strict == 0.8
+    assert found.layers[1].loss == 0.0
+    assert found.layers[0].error == 0.0
+    assert Report("somewhere", found.layers[:1]).claims[1].ok
+
+
+def test_a_bad_model_does_not() -> None:
+    found = Report("somewhere", (layer([5, 4, 3, 2, 1]),))
+    assert [claim.ok for claim in found.claims] == [False, False]
+    assert found.layers[0].loss == 4.0
+
+
+def test_the_report_is_json_and_a_table() -> None:
+    found = Report("somewhere", (layer([1, 2, 3, 4, 5]),))
+    stored = json.loads(json.dumps(found.to_json()))
+    assert stored["layers"][0]["points"][4]["timings"][0] == 5.0
+    (table,) = found.tables
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_a_layer_is_compiled_timed_and_predicted() -> None:
+    sizes = {"batch": 1, "c": 8, "size": 9, "k": 24, "kernel": 3, "stride": 2, "pad": 1}
+    found = measure("small", Configuration("C2D", sizes), hierarchy(host(), cores=1), points=2)
+    assert len({point.text for point in found.points}) == 2 < found.space
+    for point in found.points:
+        assert len(point.timings) > 1
+        assert min(point.timings) > 0
+        assert np.isfinite(point.predicted)
