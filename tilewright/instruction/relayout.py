@@ -14,7 +14,7 @@ relayouts of one tensor are one node.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import reduce as fold
 
@@ -92,7 +92,8 @@ def nodes(physical: PhysicalMapping) -> tuple[Compute, ...]:
 def apply_mappings(graph: Graph, chosen: Mapping[str, PhysicalMapping]) -> Graph:
     """`graph` with every named node replaced by relayouts, the call of its intrinsic, and the inverse relayout.
 
-    Equal relayouts of one tensor are shared; those that undo the inverse relayout of a neighbour are left out.
+    Equal relayouts of one tensor are shared. Those that undo the inverse relayout of a neighbour are left out; with
+    element-wise operators in between, these are computed on the packed result.
     """
     known = {node.name for node in graph.nodes}
     for name in chosen:
@@ -107,26 +108,38 @@ def apply_mappings(graph: Graph, chosen: Mapping[str, PhysicalMapping]) -> Graph
             written.setdefault(each.name, each)
     # A result is stored packed by one mapping; another may read it in exactly that order.
     producers = {physical.match.canonical.nodes[-1].name: physical for physical in chosen.values()}
+    maps = _single_maps(graph, set(chosen))
     same: dict[str, Tensor] = {}
     for physical in chosen.values():
-        for number, read in enumerate(physical.match.reads):
-            producer = producers.get(read.tensor.name)
-            if producer is not None and undoes(producer, physical, number):
-                same[relayouts(physical)[number].name] = call(producer).output
+        for number, into in enumerate(relayouts(physical)):
+            hoisted, origin = _through_maps(into, maps)
+            producer = producers.get(origin.name)
+            if producer is None or not undoes(producer, physical, number, origin):
+                continue
+            packed = call(producer).output
+            if hoisted is into:
+                same[into.name] = packed
+                continue
+            (read,) = dict.fromkeys(into.reads())
+            found = _reading_packed(hoisted, origin, read.indices, packed)
+            written[into.name] = found or into
     kept = [_reading(node, same) for name, node in written.items() if name not in same]
     return _without_dead(replace(graph, nodes=tuple(kept)))
 
 
-def undoes(producer: PhysicalMapping, consumer: PhysicalMapping, number: int) -> bool:
+def undoes(producer: PhysicalMapping, consumer: PhysicalMapping, number: int, origin: Tensor | None = None) -> bool:
     """Whether the relayout of a consumer's operand gives back the packed result of its producer, element by element.
+
+    `origin` is what the operand was computed from element by element; the operand itself without.
 
     Legal only if the operand's reductions fill their tiles: padding of the producer's result may hold anything that
     a sum over zeros and values that are not finite gives.
     """
     read = consumer.match.reads[number]
-    if producer.match.canonical.after or producer.match.compute.output != read.tensor:
+    origin = origin or read.tensor
+    if producer.match.canonical.after or producer.match.compute.output != origin or origin.shape != read.tensor.shape:
         return False
-    if producer.record.destination.dtype != consumer.record.sources[number].dtype:
+    if origin == read.tensor and producer.record.destination.dtype != consumer.record.sources[number].dtype:
         return False
     place, stored = consumer.placements[number], producer.placements[-1]
     if place.shape != stored.shape or place.storage != stored.storage:
@@ -330,6 +343,43 @@ def _stored_name(physical: PhysicalMapping) -> str:
 
 
 # Graphs
+
+
+def _single_maps(graph: Graph, mapped: Container[str]) -> dict[str, tuple[Compute, Tensor]]:
+    """Maps that one node reads, each with the one tensor of its own shape that it reads element by element."""
+    consumers = graph.consumers()
+    outputs = {tensor.name for tensor in graph.outputs}
+    found: dict[str, tuple[Compute, Tensor]] = {}
+    for node in graph.nodes:
+        if node.accum is not None or node.name in mapped or node.name in outputs or len(consumers[node.name]) != 1:
+            continue
+        alike = {read.tensor for read in node.reads() if read.indices == node.axes}
+        alike = {tensor for tensor in alike if tensor.shape == node.output.shape}
+        if len(alike) == 1:
+            found[node.name] = (node, alike.pop())
+    return found
+
+
+def _through_maps(into: Compute, maps: Mapping[str, tuple[Compute, Tensor]]) -> tuple[Compute, Tensor]:
+    """A relayout with the maps before it computed in it, and what the first of them reads."""
+    (origin,) = into.inputs()
+    while origin.name in maps:
+        node, before = maps[origin.name]
+        into, origin = inline(into, node), before
+    return into, origin
+
+
+def _reading_packed(into: Compute, origin: Tensor, place: tuple[Expr, ...], packed: Tensor) -> Compute | None:
+    """`into` with its reads of `origin`, all at the place of their element, from the packed tensor; None otherwise."""
+    if any(read.indices != place for read in into.reads() if read.tensor == origin):
+        return None
+    return replace(
+        into,
+        body=transform(
+            into.body,
+            lambda node: packed[into.axes] if isinstance(node, Read) and node.tensor == origin else None,
+        ),
+    )
 
 
 def _reading(node: Compute, same: Mapping[str, Tensor]) -> Compute:

@@ -46,9 +46,9 @@ def two(without_relu: bool = False) -> Graph:
     return parse_graph(text if without_relu else TWO, constants)
 
 
-def chosen(graph: Graph, name: str, sets: list[str], tile: int = 2) -> PhysicalMapping:
+def chosen(graph: Graph, name: str, sets: list[str], *tile: int) -> PhysicalMapping:
     node = graph.producers()[name]
-    return physical(mapping_of(match(node, matrix(tile))[0], sets))
+    return physical(mapping_of(match(node, matrix(*tile or (2,)))[0], sets))
 
 
 def run(graph: Graph) -> np.ndarray:
@@ -89,6 +89,46 @@ def test_relayouts_that_undo_each_other_cancel() -> None:
     assert [node.name.startswith(PREFIX) for node in mapped.nodes].count(True) == 1
     assert [node.name for node in mapped.nodes][1:] == ["Y.packed", "Z.packed", "Z"]
     np.testing.assert_array_equal(run(mapped), run(graph))
+
+
+def test_elementwise_operators_move_behind_the_first_relayout() -> None:
+    """Relu and a bias per channel between two products run on the packed result of the first."""
+    text = TWO.replace("const V", "const B: f32[4]\nconst V").replace(
+        "R: f32[n:2, k:4, p:4, q:4] = max(Y[n, k, p, q], 0.0)",
+        "S: f32[n:2, k:4, p:4, q:4] = Y[n, k, p, q] + B[k]\nR: f32[n:2, k:4, p:4, q:4] = max(S[n, k, p, q], 0.0)",
+    )
+    constants = {**two().constants, "B": np.array([-9, 5, 0, 1], np.float32)}
+    graph = parse_graph(text, constants)
+    for tile in ((2, 2, 2), (4, 4, 4), (3, 2, 2)):  # 32 rows: the last leaves padding, in which 0 + B is not 0
+        mapped = fold_constants(apply_mappings(
+            graph,
+            {"Y": chosen(graph, "Y", ["npq", "k", "crs"], *tile), "Z": chosen(graph, "Z", ["npq", "k", "c"], *tile)},
+        ))  # fmt: skip
+        assert len(mapped.nodes) == 5  # pack X, multiply, bias and relu, multiply, unpack
+        between = mapped.nodes[2]
+        assert [str(read.indices) for read in between.reads() if read.tensor.name == "Y.packed"] == [str(between.axes)]
+        np.testing.assert_array_equal(run(mapped), run(graph))
+
+
+def test_maps_that_also_read_elsewhere_stay() -> None:
+    text = TWO.replace("max(Y[n, k, p, q], 0.0)", "Y[n, k, p, q] - Y[n, k, p, 0]")
+    graph = parse_graph(text, dict(two().constants))
+    mapped = apply_mappings(
+        graph, {"Y": chosen(graph, "Y", ["npq", "k", "crs"]), "Z": chosen(graph, "Z", ["npq", "k", "c"])}
+    )
+    assert "R" in {node.name for node in mapped.nodes}
+    np.testing.assert_array_equal(run(mapped), run(graph))
+
+
+def test_results_that_are_read_elsewhere_are_still_written() -> None:
+    graph = two()
+    both = replace(graph, outputs=(*graph.outputs, graph.producers()["R"].output))
+    mapped = apply_mappings(
+        both, {"Y": chosen(graph, "Y", ["npq", "k", "crs"]), "Z": chosen(graph, "Z", ["npq", "k", "c"])}
+    )
+    values = small_values("f32", (2, 4, 6, 6), np.random.default_rng(1))
+    for found, wanted in zip(evaluate(mapped, [values]), evaluate(both, [values]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(
