@@ -12,6 +12,7 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
@@ -33,7 +34,8 @@ def plan_product(planning: Planning, group: Group) -> None:
 class _Product:
     """One product on its way to a contraction.
 
-    `gather` computes the vector operand where it exists only as the panels that it is packed into.
+    `gather` computes the vector operand where it exists only as the panels that it is packed into. `walked` says by
+    which fused loop addresses of the broadcast operand walk loops that were fused.
     """
 
     def __init__(self, planning: Planning, group: Group) -> None:
@@ -41,13 +43,15 @@ class _Product:
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
         self.gather: Compute | None = None
+        self.walked: dict[Axis, Expr] = {}
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
         mapping = self._map()
         self.target = self._place_target(mapping)
         fill_borders(planning, self.group.stored)
-        mapping = replace(mapping, k_loops=self._ordered_k_loops(mapping))
+        mapping = self._near(mapping)
+        mapping = self._fused(replace(mapping, k_loops=self._ordered_k_loops(mapping)))
         panels = self._wants_panels(mapping)
         work = self._contraction(mapping, self._plain_operand(mapping), panels)
         a_bytes = planning.stored(mapping.a.tensor).bytes
@@ -105,6 +109,74 @@ class _Product:
         in_b = loops_of(mapping.b) if mapping.group > 1 else mapping.k_loops
         return tuple(sorted(mapping.k_loops, key=lambda axis: (axis in in_b, -(form.coefficient(axis) or 1 << 62))))
 
+    def _near(self, mapping: InPlace) -> InPlace:
+        """For an instruction on groups, the broadcast operand with neighbours of a group next to each other.
+
+        Where it is stored otherwise (a graph input), it is copied first.
+        """
+        planning, source = self.planning, mapping.a.tensor
+        layout = planning.layout(source)
+        form = affine(address(layout, mapping.a.indices))
+        assert form is not None
+        if mapping.group == 1 or any(form.coefficient(axis) == 1 for axis in mapping.k_loops):
+            return mapping
+        dims = [
+            dim
+            for dim, index in enumerate(mapping.a.indices)
+            if (found := affine(index)) is not None and list(found.terms.values()) == [1]
+            and next(iter(found.terms)) in mapping.k_loops and next(iter(found.terms)) in loops_of(mapping.b)
+        ]  # fmt: skip
+        if not dims or any(front or back for front, back in layout.halo) or source.name in planning.constants:
+            return mapping
+        order = [dim for dim in range(source.rank) if dim != dims[-1]] + [dims[-1]]
+        near = Tensor(f"{source.name}.for.{self.node.name}", source.shape, source.dtype)
+        planning.place(near, permuted(static_shape(source.shape), order), "arena")
+        copy = copy_of(source, near)
+        write_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+        reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dims[-1]} at once"
+        planning.plan.decisions.append(Decision(f"layout of {near.name}", str(planning.layout(near)), reason))
+        return replace(mapping, a=near[mapping.a.indices])
+
+    def _fused(self, mapping: InPlace) -> InPlace:
+        """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better.
+
+        The broadcast operand must walk them as one loop. The vector operand is decoded, ``b[.., i // n, i % n]``: a
+        constant one now, another when it is packed.
+        """
+        if mapping.group == 1 or len(mapping.k_loops) < 2:
+            return mapping
+        planning, group = self.planning, mapping.group
+        *others, first, second = mapping.k_loops
+        m, n = (int(axis.extent) for axis in (first, second))  # type: ignore[arg-type]
+        form = affine(address(planning.layout(mapping.a.tensor), mapping.a.indices))
+        assert form is not None
+        if form.coefficient(second) != 1 or form.coefficient(first) != n or not {first, second} <= loops_of(mapping.b):
+            return mapping
+        if -(-m * n // group) >= m * -(-n // group):
+            return mapping
+        fused = Axis(f"{first.name}_{second.name}", m * n)
+        self.walked = {first: Const(0, INDEX), second: fused}
+        decoded: dict[Axis, Expr] = {**_unit_loops(self.node), first: fused // n, second: fused % n}
+        body = substitute(mapping.b if self.gather is None else self.gather.body, decoded)
+        outside = [axis for axis in (*mapping.outer, *others) if axis in loops_of(mapping.b)]
+        loops = (*outside, fused, mapping.n_loop)
+        name = f"{mapping.b.tensor.name}.for.{self.node.name}"
+        gathered = Tensor(name, tuple(axis.extent for axis in loops), mapping.b.dtype)
+        gather = Compute(gathered, loops, body)
+        source = mapping.b.tensor.name
+        if source in planning.constants:
+            planning.constants[name] = evaluate_compute(gather, {source: planning.constants[source]})
+        else:
+            self.gather = gather
+        planning.plan.decisions.append(
+            Decision(
+                f"reductions of {self.node.name}",
+                f"{first.name} and {second.name} as one",
+                f"{-(-m * n // group)} groups of {group} instead of {m * -(-n // group)}",
+            )
+        )
+        return replace(mapping, k_loops=(*others, fused), b=gathered[loops])
+
     def _contraction(self, mapping: InPlace, b: Stored, panels: bool) -> Contraction:
         """The contraction that reads its vector operand as `b` stores it."""
         planning, node, result = self.planning, self.node, self.result
@@ -123,7 +195,7 @@ class _Product:
             m_loops=tuple(sorted(mapping.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62))),
             n_loop=mapping.n_loop,
             k_loops=mapping.k_loops,
-            a=Operand(a.flat, substitute(address(a.layout, mapping.a.indices), unit)),
+            a=Operand(a.flat, substitute(substitute(address(a.layout, mapping.a.indices), unit), self.walked)),
             b=Operand(b.flat, substitute(address(b.layout, mapping.b.indices), unit)),
             accumulator=total,
             epilogue=substitute(epilogue, unit),

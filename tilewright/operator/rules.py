@@ -135,10 +135,21 @@ def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
 
 
 def k_unroll(work: Contraction) -> int:
-    """Steps of the last k loop in one product: a few, in whole groups of the instruction."""
-    last = _extent(work.k_loops[-1])
-    wanted = 4 * work.group
-    return max(work.group, min(wanted, -(-last // work.group) * work.group))
+    """Steps of the last k loop in one product: about four groups of the instruction, so that few are left over.
+
+    Fewer where neighbouring rows overlap (windows over few channels): what one step reads for a row and another for the
+    next would be kept in registers between them.
+    """
+    last, group = _extent(work.k_loops[-1]), work.group
+    groups = -(-last // group)
+    form = affine(work.a.index)
+    stride = form.coefficient(work.m_loops[-1]) if form is not None and work.m_loops else 0
+    if group > 1 and 0 < stride < 4 * group:
+        return group * min(groups, max(1, stride // group))
+    if groups <= 4 or group == 1:
+        return group * min(4, groups)
+    best = min(range(4, 7), key=lambda count: (groups - last // (count * group) * count, count))
+    return group * best
 
 
 def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
