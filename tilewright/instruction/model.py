@@ -291,13 +291,13 @@ def predict(
     relayouts: Iterable[Relayout] = (),
     *,
     pipelined: bool = False,
-    exposed: float = 0.0,
+    overlap: float = inf,
 ) -> Prediction:
     """Time of a schedule: one `Level` per memory of `machine`, innermost first; `call_cycles` per call on one unit.
 
     `pipelined` is the variant in which the bytes of a round come in during the round before it:
-    ``(n - 1) * max(read, compute) + read + compute``. `exposed` is the part of the two shorter times of a round that
-    the longest does not hide: 0 as published.
+    ``(n - 1) * max(read, compute) + read + compute``. `overlap` says how well the times of a round hide each other
+    (`combined`); as published, all but the longest are hidden.
     """
     if len(nest) != len(machine.levels):
         raise InvalidArgument(
@@ -323,15 +323,19 @@ def predict(
         if pipelined:
             cycles = (rounds - 1) * max(read, cycles) + read + cycles
         else:
-            cycles = rounds * overlapped((cycles, read, write), exposed)
+            cycles = rounds * combined((cycles, read, write), overlap)
     extra = relayout_seconds(relayouts, machine)
     return Prediction(cycles, cycles / machine.clock_hz + extra, extra, tuple(timings))
 
 
-def overlapped(times: Sequence[float], exposed: float) -> float:
-    """The longest of times that pass at once, and the part `exposed` of the others."""
+def combined(times: Sequence[float], overlap: float) -> float:
+    """Time of what goes on at once, the norm of `times`: with `overlap` inf the longest hides the others, with 1 it
+    hides nothing, and in between times hide each other the less the closer they are.
+    """
     longest = max(times)
-    return longest + exposed * (sum(times) - longest)
+    if overlap == inf or longest in (0.0, inf):
+        return longest
+    return float(longest * sum((time / longest) ** overlap for time in times) ** (1 / overlap))
 
 
 def _as_reached(nest: Sequence[Level], machine: Hierarchy) -> tuple[Memory, ...]:

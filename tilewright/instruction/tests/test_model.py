@@ -21,6 +21,7 @@ from tilewright.instruction.model import (
     Memory,
     Relayout,
     SplitLoop,
+    combined,
     core_cycles,
     hierarchy,
     levels_of,
@@ -85,6 +86,19 @@ def test_the_bottleneck_is_named() -> None:
     assert (shared.compute_cycles, shared.read_cycles, shared.rounds) == (512, 128, 2)
     assert (device.compute_cycles, device.read_cycles, device.write_cycles) == (1024, 1638.4, 32)
     assert registers.rounds == 16
+
+
+def test_times_hide_each_other_as_far_as_is_asked() -> None:
+    assert combined((3, 4, 0), inf) == 4
+    assert combined((3, 4, 0), 2) == pytest.approx(5)
+    assert combined((3, 4, 0), 1) == pytest.approx(7)
+    assert combined((0, 0, 0), 2) == 0
+    assert combined((inf, 1, 1), 3) == inf
+    assert (
+        predict(GEMM, 32, TOY).cycles
+        < predict(GEMM, 32, TOY, overlap=3).cycles
+        < predict(GEMM, 32, TOY, overlap=1).cycles
+    )
 
 
 def test_parallel_loops_go_in_waves() -> None:
