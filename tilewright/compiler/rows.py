@@ -11,6 +11,7 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, stat
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
+from tilewright.instruction.element_wise import decide, find_element_wise
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
 from tilewright.operator.rules import schedule_nest
@@ -26,6 +27,7 @@ def plan_rows(planning: Planning, group: Group) -> None:
             order = _inherited_order(planning, node, group) if wanted is None else wanted
             if node.name in planning.views:
                 order = planning.views[node.name].grouped(order)
+            order = _order_of_lanes(planning, group, node, list(order))
             planning.place_result(node.output, order)
     fill_borders(planning, group.stored)
     write_rows(planning, group)
@@ -38,7 +40,8 @@ def write_rows(planning: Planning, group: Group) -> None:
     else:
         nest = _group_nest(planning, group)
     nest = _by_stride(merge_loops(drop_unit_loops(nest)))
-    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, group.name)
+    lanes = _lanes(planning, group)
+    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, group.name, lanes)
     planning.plan.decisions.append(decision)
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
     planning.add_kernel(group.name, nest, schedule, [n.body for n in nest.nodes], group.stored, flops)
@@ -116,6 +119,41 @@ def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
 
 def _operations(body: Expr) -> int:
     return sum(1 for node in walk(body) if isinstance(node, Apply) and node.dtype not in (INDEX, "bool"))
+
+
+# Products lane by lane ------------------------------------------------------------------------------------------------
+
+
+def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list[int]) -> list[int]:
+    """The order of a result whose main node multiplies lane by lane: the loop of the lanes innermost."""
+    found, _ = find_element_wise(group.main, planning.intrinsics, planning.machine)
+    if found is None or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
+        return order
+    dims = [dim for dim in order if group.main.axes[dim].extent != 1]
+    if not dims or group.main.axes[dims[-1]] in found.loops:
+        return order
+    last = group.main.axes.index(found.loops[-1])
+    return [dim for dim in order if dim != last] + [last]
+
+
+def _lanes(planning: Planning, group: Group) -> int:
+    """Lanes of the record that multiplies the main node's factors lane by lane, with the decision; 0 if none does."""
+    found, refused = find_element_wise(group.main, planning.intrinsics, planning.machine)
+    stored = planning.plan.stored.get(group.nodes[-1].name)
+    if found is None or stored is None or len(group.nodes[-1].axes) != len(group.main.axes):
+        return 0
+    strides = {dim: min((stride for d, _, stride in _digits(stored) if d == dim), default=0) for dim in range(len(group.main.axes))}
+    order = sorted(strides, key=lambda dim: -strides[dim])
+    decision = decide(group.main, found, order, refused)
+    if decision is None:
+        return 0
+    planning.plan.decisions.append(decision)
+    return found.lanes
+
+
+def _digits(stored: Stored) -> list[tuple[int, int, int]]:
+    layout = stored.layout
+    return [(d, extent, stride) for (d, extent), stride in zip(layout.digits, layout.strides, strict=True)]
 
 
 # Orders of storage ----------------------------------------------------------------------------------------------------

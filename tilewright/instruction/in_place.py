@@ -199,10 +199,10 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
 
 @lru_cache(maxsize=1024)
 def _matches(compute: Compute, record: Intrinsic) -> tuple[Match, ...]:
-    return match(_with_borders(compute), record, commute=True, complete=True)
+    return match(with_borders(compute), record, commute=True, complete=True)
 
 
-def _with_borders(compute: Compute) -> Compute:
+def with_borders(compute: Compute) -> Compute:
     """The compute reading tensors that include the borders it reaches into."""
 
     def moved(node: Expr) -> Expr | None:

@@ -232,9 +232,11 @@ def _k_bytes(work: Contraction) -> int:
 # Nests ----------------------------------------------------------------------------------------------------------------
 
 
-def schedule_nest(nest: Nest, machine: Cpu, threads: int, subject: str) -> tuple[NestSchedule, Decision]:
-    """Vector loop, unrolled loop, blocks."""
-    lanes = vector_lanes(machine)
+def schedule_nest(
+    nest: Nest, machine: Cpu, threads: int, subject: str, lanes: int = 0
+) -> tuple[NestSchedule, Decision]:
+    """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen."""
+    lanes = lanes or vector_lanes(machine)
     vector = _vector_loop(nest)
     if vector is None:
         return (

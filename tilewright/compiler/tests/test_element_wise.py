@@ -1,0 +1,57 @@
+"""Sums of products without a loop for the vector of an outer product: the record decides the lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.compile import compile_graph
+from tilewright.expr import GraphBuilder
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph
+from tilewright.expr.ops import conv
+from tilewright.instruction.registry import Registry, standard
+from tilewright.options import Options
+
+
+def depthwise(channels: int, size: int = 9) -> Graph:
+    """A depthwise 3x3 convolution after a 1x1 one, so that its input may be stored with channels innermost."""
+    b = GraphBuilder()
+    rng = np.random.default_rng(0)
+    x = b.input("x", (1, 5, size, size), "f32")
+    first = conv.conv(b, x, b.constant(rng.standard_normal((channels, 5, 1, 1)).astype("f4"), "v"), name="first")
+    w = b.constant(rng.standard_normal((channels, 1, 3, 3)).astype("f4"), "w")
+    second = conv.conv(b, first, w, pads=1, groups=channels, name="second")
+    last = conv.conv(b, second, b.constant(rng.standard_normal((7, channels, 1, 1)).astype("f4"), "u"), name="last")
+    return b.finish([last])
+
+
+def chosen(graph: Graph, intrinsics: Registry | None = None) -> tuple[str, str]:
+    """What the depthwise product runs on, and the program."""
+    module = compile_graph(graph, machine="x86-64-v4", threads=1, options=Options(cache=False, intrinsics=intrinsics))
+    lines = [line for line in module.explain().splitlines() if line.startswith("instruction of second")]
+    return (lines[0] if lines else ""), module.artifact.program
+
+
+@pytest.mark.parametrize("channels", [1, 7, 16, 33])
+def test_depthwise_convolutions_agree(channels: int) -> None:
+    graph = depthwise(channels)
+    x = np.random.default_rng(1).standard_normal((1, 5, 9, 9)).astype("f4")
+    module = compile_graph(graph, threads=1, options=Options(cache=False))
+    (expected,) = evaluate(graph, [x], precise=True, wide=True)
+    assert np.abs(module(x) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_the_record_is_named_and_decides_the_lanes() -> None:
+    graph = depthwise(32)
+    wide, program = chosen(graph)
+    assert "on fma_full_16_f32_f32" in wide
+    narrow, other = chosen(graph, standard().without("fma_full_16_f32_f32"))
+    assert "on fma_full_8_f32_f32" in narrow
+    assert program != other
+
+
+def test_without_any_record_it_is_a_plain_nest() -> None:
+    names = [record.name for record in standard() if record.name.startswith("fma_full")]
+    line, _ = chosen(depthwise(32), standard().without(*names))
+    assert line == ""
