@@ -282,7 +282,7 @@ BUILD: Callable[..., Graph] = catalogue.build
 OPERATORS: list[tuple[str, dict[str, int]]] = [
     ("GMM", {"m": 9, "n": 21, "k": 11}),
     ("GMV", {"rows": 19, "columns": 13}),
-    ("BCV", {"batch": 2, "c": 3, "size": 5, "k": 9}),
+    ("BIL", {"n": 3, "m": 5, "k": 7, "l": 11}),
     ("C1D", {"batch": 1, "c": 3, "size": 9, "k": 9}),
     ("C2D", {"batch": 1, "c": 5, "size": 7, "k": 9, "stride": 2}),
     ("C3D", {"batch": 1, "c": 3, "size": 4, "k": 5, "depth": 3}),
@@ -290,7 +290,6 @@ OPERATORS: list[tuple[str, dict[str, int]]] = [
     ("GRP", {"batch": 1, "c": 6, "size": 5, "k": 18, "groups": 2}),
     ("DEP", {"batch": 1, "c": 5, "size": 6, "multiplier": 2}),
     ("DIL", {"batch": 1, "c": 3, "size": 8, "k": 5}),
-    ("GFC", {"batch": 2, "c": 6, "k": 9, "groups": 3}),
 ]
 
 
