@@ -169,7 +169,7 @@ class _Deducing:
         intrinsics = self._intrinsics(scheduled, target_order)
         passed = self.switches.observed_transposes
         first = self._policy(self.problem.lhs_transposed and passed, self.problem.rhs_transposed and passed)
-        second = replace(self._policy(self.problem.lhs_transposed, self.problem.rhs_transposed), upcast_acc=True)
+        second = self._policy(self.problem.lhs_transposed, self.problem.rhs_transposed, upcast_acc=True)
         return self._first_success(
             scheduled, intrinsics, seeds, why, (("VD-1", "VD", first), ("VD-2", "VD+upcast", second))
         )
@@ -187,12 +187,12 @@ class _Deducing:
         scheduled = problem.without_dynamic()
         seeds, why = self._seeds(scheduled, policies.tile_and_fuse_seeds)
         intrinsics = self._intrinsics(scheduled, lambda target: sorted_order(scheduled, target))
-        aligned = self._policy(problem.lhs_transposed, problem.rhs_transposed)
-        padded = replace(aligned, aligned_only=False, stage_c=True, upcast_acc=self.switches.tf_upcast,
-                         check_alignment=not self.switches.size_classes)  # fmt: skip
-        attempts: list[tuple[str, Path, Policy]] = [("TF-1", "TF", aligned)]
+        transposed = (problem.lhs_transposed, problem.rhs_transposed)
+        padded = self._policy(*transposed, aligned_only=False, stage_c=True, upcast_acc=self.switches.tf_upcast,
+                              check_alignment=not self.switches.size_classes)  # fmt: skip
+        attempts: list[tuple[str, Path, Policy]] = [("TF-1", "TF", self._policy(*transposed))]
         if self.switches.tf_upcast:
-            attempts.append(("TF-1u", "TF", replace(aligned, upcast_acc=True)))
+            attempts.append(("TF-1u", "TF", self._policy(*transposed, upcast_acc=True)))
         attempts.append(("TF-2", "TF+pad", padded))
         return self._first_success(scheduled, intrinsics, seeds, why, tuple(attempts))
 
@@ -301,12 +301,12 @@ class _Deducing:
     def _size_class(self, scheduled: MmaProblem) -> tuple[size_classes.SizeClass, int]:
         return size_classes.size_class(scheduled, self.options.cutoffs or size_classes.CUTOFFS)
 
-    def _policy(self, lhs_transposed: bool, rhs_transposed: bool) -> Policy:
-        """The flags that all attempts share; aligned, nothing upcast, C in registers."""
+    def _policy(self, lhs_transposed: bool, rhs_transposed: bool, **flags: bool) -> Policy:
+        """The flags of an attempt; without any of its own: aligned, nothing upcast, C in registers."""
         return Policy(
             lhs_transposed=lhs_transposed, rhs_transposed=rhs_transposed, own_width=self.switches.own_width,
             pad_to_seed=self.switches.pad_to_seed, stages=self.options.stages or 1,
-            c_per_stage=not self.switches.size_classes,
+            c_per_stage=not self.switches.size_classes, **flags,
         )  # fmt: skip
 
     def _begin(

@@ -16,7 +16,7 @@ SKINNY = 4  # rows or columns up to which a long product is better reduced than 
 
 def target_order(target: MmaTarget) -> list[MmaIntrinsic]:
     """The vector-distribution order: the target's own, virtual ones after their parents."""
-    return [each for each in target.intrinsics if each.subgroup == target.subgroup_size]
+    return list(target.own_intrinsics)
 
 
 def sorted_order(problem: MmaProblem, target: MmaTarget, very_large: bool = False) -> list[MmaIntrinsic]:
@@ -49,10 +49,9 @@ def eligible(problem: MmaProblem, intrinsic: MmaIntrinsic, policy: Policy, trace
 def usable(problem: MmaProblem, intrinsics: list[MmaIntrinsic], policy: Policy, trace: Trace) -> Iterator[MmaIntrinsic]:
     """The eligible ones of a list, in order; each is tried when it is asked for, for the trace."""
     types = (problem.a, problem.b, problem.c, problem.tf32_allowed, policy.upcast_acc)
-    for index, x in enumerate(intrinsics, 1):
-        reason, events = _tried(index, len(intrinsics), x, *types)
+    for x, events in _of_types(tuple(intrinsics), *types):
         trace.extend(events)
-        if reason is None:
+        if x is not None:
             reason = _by_sizes(problem, x, policy, trace)
             if reason is None:
                 trace.add("intrinsic.take", x.name)
@@ -84,14 +83,22 @@ def _by_sizes(problem: MmaProblem, x: MmaIntrinsic, policy: Policy, trace: Trace
     return None if ok else Reason.SKINNY
 
 
-@functools.lru_cache(4096)  # most intrinsics of a list are for other types, in every attempt
-def _tried(
-    index: int, count: int, x: MmaIntrinsic, a: ElementType, b: ElementType, c: ElementType, tf32: bool, upcast: bool
-) -> tuple[Reason | None, tuple[Event, ...]]:
-    """The rules on types, with all events of a refusal."""
-    reason, checks = _by_types(x, a, b, c, tf32, upcast)
-    events = (Event("intrinsic.try", (index, count, x.name, x.shape, x.types)), *checks)
-    return reason, events if reason is None else (*events, Event("intrinsic.skip", (x.name, reason)))
+@functools.lru_cache(1024)  # most intrinsics of a list are for other types, in every attempt
+def _of_types(
+    intrinsics: tuple[MmaIntrinsic, ...], a: ElementType, b: ElementType, c: ElementType, tf32: bool, upcast: bool
+) -> tuple[tuple[MmaIntrinsic | None, list[Event]], ...]:
+    """Those whose types fit, each with the events since the one before it; None with those after the last."""
+    found: list[tuple[MmaIntrinsic | None, list[Event]]] = []
+    events: list[Event] = []
+    for index, x in enumerate(intrinsics, 1):
+        reason, checks = _by_types(x, a, b, c, tf32, upcast)
+        events += (Event("intrinsic.try", (index, len(intrinsics), x.name, x.shape, x.types)), *checks)
+        if reason is None:
+            found.append((x, events))
+            events = []
+        else:
+            events.append(Event("intrinsic.skip", (x.name, reason)))
+    return (*found, (None, events))
 
 
 def _by_types(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tilewright.instruction.mma.policy import Policy
 from tilewright.instruction.mma.problem import MmaProblem
@@ -32,15 +32,23 @@ def fit(
 
 def shrink(schedule: MmaSchedule, valid: Callable[[MmaSchedule], bool], trace: Trace) -> MmaSchedule | None:
     """`schedule` with as few counts lowered, in the order of `LISTS`, as `valid` asks for; None at the end of all."""
-    current, steps = schedule, 0
+    current, steps, way = schedule, 0, _way_down(schedule)
     while not valid(current):
-        name = next((name for name in LISTS if max(getattr(current, name)) > 1), None)
-        if name is None:
+        step = next(way, None)
+        if step is None:
             trace.add("fit.fail", steps)
             return None
-        dim, count = next((dim, count) for dim, count in enumerate(getattr(current, name)) if count > 1)
+        name, dim, count = step
         steps += 1
-        trace.add("fit.step", steps, name, dim, count, count - 1)
-        current = current.with_count(name, dim, count - 1)
+        trace.add("fit.step", steps, name, dim, count + 1, count)
+        current = current.with_count(name, dim, count)
     trace.add("fit.done", steps)
     return current
+
+
+def _way_down(schedule: MmaSchedule) -> Iterator[tuple[str, int, int]]:
+    """Every step to counts of 1: which list, which loop, and its next count."""
+    for name in LISTS:
+        for dim, count in enumerate(getattr(schedule, name)):
+            for lower in range(count - 1, 0, -1):
+                yield name, dim, lower

@@ -75,6 +75,11 @@ class MmaTarget:
     def subgroup_size(self) -> int:
         return self.subgroup_choices[0]
 
+    @functools.cached_property
+    def own_intrinsics(self) -> tuple[MmaIntrinsic, ...]:
+        """Those that subgroups of the preferred size execute."""
+        return tuple(each for each in self.intrinsics if each.subgroup == self.subgroup_size)
+
     def intrinsic(self, name: str) -> MmaIntrinsic:
         """The intrinsic of that name; raises ScheduleError if the target has none."""
         listed = (*self.intrinsics, *self.warpgroup_intrinsics)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import mul
 
 from tilewright.instruction.mma.initial import tile_counts
 from tilewright.instruction.mma.policy import Policy
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits
-from tilewright.instruction.mma.schedule import MmaSchedule, require_ranks
+from tilewright.instruction.mma.schedule import Counts, MmaSchedule, require_ranks
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
 from tilewright.instruction.mma.trace import Event, Trace, explain
 
@@ -67,31 +66,34 @@ def _aligned(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, trace: 
     if not policy.check_alignment:
         trace.add("valid.align", (), (), (), (), (), None)
         return True
-    padded = not policy.aligned_only
-    m = _quotients(problem.m, map(mul, schedule.m_tiles, schedule.m_subgroups), x.m, padded, policy.pad_to_seed)
-    n = _quotients(problem.n, map(mul, schedule.n_tiles, schedule.n_subgroups), x.n, padded, policy.pad_to_seed)
-    k = _quotients(problem.k, schedule.k_tiles, x.k, padded, policy.pad_to_seed)
-    ok = not any(size % step for size, step in m + n + k)
+    sizes = (problem.m, problem.n, problem.k)
+    m_sizes, n_sizes, k_sizes = _covered(sizes, (x.m, x.n, x.k), not policy.aligned_only, policy.pad_to_seed)
+    m = _quotients(m_sizes, schedule.m_tiles, schedule.m_subgroups, x.m)
+    n = _quotients(n_sizes, schedule.n_tiles, schedule.n_subgroups, x.n)
+    k = _quotients(k_sizes, schedule.k_tiles, (1,) * len(k_sizes), x.k)
+    ok = not any(size % step for size, step in (*m, *n, *k))
     m_factors = (x.m, schedule.m_tiles[-1], schedule.m_subgroups[-1])
     trace.add("valid.align", m, n, k, m_factors, (x.k, schedule.k_tiles[-1]), ok)
     return ok
 
 
-def _quotients(
-    sizes: Sizes, counts: Iterable[int], extent: int, padded: bool, pad_to_seed: bool
-) -> tuple[tuple[int, int], ...]:
+@functools.lru_cache(4096)  # a step of a fit changes one of m, n and k
+def _quotients(sizes: tuple[int, ...], tiles: Counts, subgroups: Counts, extent: int) -> tuple[tuple[int, int], ...]:
     """Size and step of each loop in elements."""
-    *outer, inner = counts
-    return tuple(zip(_covered(sizes, extent, padded, pad_to_seed), (*outer, inner * extent), strict=True))
+    *outer, inner = map(mul, tiles, subgroups)
+    return tuple(zip(sizes, (*outer, inner * extent), strict=True))
 
 
 @functools.lru_cache(1024)  # the same at every step of a fit
-def _covered(sizes: Sizes, extent: int, padded: bool, pad_to_seed: bool) -> tuple[int, ...]:
-    """The sizes that tiles must divide: an unaligned innermost one is padded to whole intrinsics."""
-    if padded:
-        *outer, inner = tile_counts(sizes, extent, Policy(aligned_only=False, pad_to_seed=pad_to_seed))
-        return (*outer, inner * extent)
-    return tuple(size for size in sizes if size is not None)
+def _covered(
+    sizes: tuple[Sizes, Sizes, Sizes], shape: tuple[int, int, int], padded: bool, pad_to_seed: bool
+) -> list[tuple[int, ...]]:
+    """The sizes of m, n and k that tiles must divide: an unaligned innermost one is padded to whole intrinsics."""
+    if not padded:
+        return [tuple(size for size in each if size is not None) for each in sizes]
+    policy = Policy(aligned_only=False, pad_to_seed=pad_to_seed)
+    counts = [tile_counts(each, extent, policy) for each, extent in zip(sizes, shape, strict=True)]
+    return [(*outer, inner * extent) for (*outer, inner), extent in zip(counts, shape, strict=True)]
 
 
 def _distributable(

@@ -214,7 +214,7 @@ def center_crop_pad(node: Node) -> Tensor:
 
 
 @op("Col2Im")
-def col2im(node: Node) -> Tensor:
+def overlapping_blocks(node: Node) -> Tensor:
     """Sum of overlapping blocks: out[n, c, y…] = sum over kernel positions of the column that covers it there."""
     image = node.integers(1, "the image shape")
     block = node.integers(2, "the block shape")
