@@ -29,7 +29,7 @@ Name = Annotated[
     str | None,
     typer.Argument(metavar="NAME", help="a record by name or alias; with * those that match", show_default=False),
 ]
-Target = Annotated[str | None, typer.Option("--target", metavar="T", help="list every record of this target")]
+Target = Annotated[str | None, typer.Option("--target", metavar="T", help="list the records of this target")]
 Layout = Annotated[bool, typer.Option("--layout", help="draw where every element of each operand lies")]
 Records = Annotated[
     Path | None, typer.Option("--records", metavar="FILE", help="a file (YAML, JSON) with records of your own")
@@ -62,10 +62,26 @@ def intrinsics(
     if as_json:
         show_json([_facts(record, layout) for record in found])
     elif name is not None or target is not None:
-        rows = [[record.name, record.target, _shape(record), _types(record), str(record.macs)] for record in found]
+        groups = groupby(found, key=_instruction)
+        rows = [row for made_of, group in groups for row in _rows(list(group), together=made_of != "" and name is None)]
         table({"name": "left", "target": "left", "loops": "left", "types": "left", "points": "right"}, rows)
     else:
         _families(found)
+
+
+def _rows(records: list[Intrinsic], together: bool) -> list[list[str]]:
+    """One line per record, or one for all outer products of an instruction: `tilewright intrinsics NAME` lists them."""
+    if not together:
+        return [[each.name, each.target, _shape(each), _types(each), str(each.macs)] for each in records]
+    first = records[0]
+    shapes = ", ".join(f"{rows}x{vectors}" for rows, vectors, _ in (each.grid for each in records))
+    name = f"{_words(first.name)}_*_{_instruction(first)}"
+    return [[name, first.target, f"{shapes} registers", _types(first), ""]]
+
+
+def _instruction(record: Intrinsic) -> str:
+    """The instruction of which a record is an outer product of registers; empty for other records."""
+    return record.realised_by if record.grid != (1, 1, 1) else ""
 
 
 def _families(records: Iterable[Intrinsic]) -> None:
@@ -81,10 +97,19 @@ def _families(records: Iterable[Intrinsic]) -> None:
 
 
 def _family(record: Intrinsic) -> tuple[str, str]:
-    """The target, and the words of a name before its shape."""
-    first, *others = record.name.split("_")
+    """The target, and the words of a name before its shape; of an outer product also those of its instruction."""
+    made_of, own = _instruction(record), _words(record.name)
+    return record.target, f"{own}_*_{_words(made_of)}" if made_of else own
+
+
+def _words(name: str) -> str:
+    """
+    >>> _words("vpdpbusd_full_16x4_u8s8_s32")
+    'vpdpbusd_full'
+    """
+    first, *others = name.split("_")
     shape = next((place for place, word in enumerate(others) if any(map(str.isdigit, word))), len(others))
-    return record.target, "_".join([first, *others[:shape]])
+    return "_".join([first, *others[:shape]])
 
 
 def _some(texts: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 
 from tilewright.errors import InvalidArgument
@@ -108,12 +109,18 @@ def family(base: Intrinsic, registers: int, aliases: tuple[str, ...] = ()) -> tu
 
     A kernel may use fewer rows and registers than its record has, so these cover all that fit `registers`.
     """
+    shapes = _largest(registers)
+    return tuple(outer(base, *shape, aliases=aliases if shape == shapes[0] else ()) for shape in shapes)
+
+
+@cache
+def _largest(registers: int) -> tuple[tuple[int, int], ...]:
+    """Rows and registers of the outer products that fit and that no other one contains, the optimum first."""
     fitting = [
-        MicroKernel(mi, ni, mii)
+        MicroKernel(mi, ni, _broadcasts(mi))
         for mi in range(1, registers)
         for ni in range(1, WIDEST + 1)
-        for mii in [next((size for size in range(2, mi + 1) if mi % size == 0), 1)]
-        if MicroKernel(mi, ni, mii).registers <= registers
+        if MicroKernel(mi, ni, _broadcasts(mi)).registers <= registers
     ]
     largest = [
         kernel
@@ -122,9 +129,7 @@ def family(base: Intrinsic, registers: int, aliases: tuple[str, ...] = ()) -> tu
     ]
     best = optimum(registers)
     largest.sort(key=lambda kernel: (kernel.shape != best.shape, -kernel.intensity(), kernel.registers))
-    return tuple(
-        outer(base, *kernel.shape, aliases=aliases if number == 0 else ()) for number, kernel in enumerate(largest)
-    )
+    return tuple(kernel.shape for kernel in largest)
 
 
 def _broadcasts(mi: int) -> int:

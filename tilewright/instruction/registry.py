@@ -114,12 +114,15 @@ def standard() -> Registry:
     return Registry._checked([*records, *portable.INTRINSICS])  # tests check every record
 
 
+_WITHOUT_RECORDS = ("mma", "tests")  # the former takes long to import
+
+
 def _packages() -> list[ModuleType]:
     """The packages of this room that hold records, in order of preference."""
     packages = [
         import_module(f"{instruction.__name__}.{module.name}")
         for module in iter_modules(instruction.__path__)
-        if module.ispkg and module.name != "tests"
+        if module.ispkg and module.name not in _WITHOUT_RECORDS
     ]
     return sorted((package for package in packages if hasattr(package, "PREFERENCE")), key=lambda p: p.PREFERENCE)
 

@@ -31,7 +31,15 @@ def test_patterns_and_targets_choose_records() -> None:
     names = [line.split()[0] for line in output("sdot*").splitlines()[1:]]
     assert names == ["sdot_4x4_s8_s32", "sdot_full_4x4_s8_s32"]
     assert len(output("--target", "mali").splitlines()) == 4
+    assert len(output("outer_*_fma_16_f32_f32").splitlines()) == 8
     assert "one of" in output("--target", "abacus", status=2)
+
+
+def test_outer_products_of_an_instruction_are_one_family_and_one_line() -> None:
+    assert ["outer_*_fmla_*", "arm", "14"] in [line.split()[:3] for line in output().splitlines()]
+    (line,) = (line for line in output("--target", "arm").splitlines() if line.startswith("outer_*_sdot"))
+    shapes = "6x4, 4x6, 8x3, 3x7, 14x2, 2x8, 28x1 registers"
+    assert line.split() == f"outer_*_sdot_4x4_s8_s32 arm {shapes} i8 x i8 -> i32".split()
 
 
 def test_one_record_is_described_by_any_of_its_names() -> None:
