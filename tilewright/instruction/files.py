@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidIntrinsic, InvalidMachine
-from tilewright.instruction.check import check
+from tilewright.instruction.check_record import check
 from tilewright.instruction.intrinsic import Cost, Fragment, Intrinsic, Limits, Movement, Numerics, Operand
 from tilewright.machine.reading import Document, Place, read_document
 

@@ -13,12 +13,12 @@ from types import ModuleType
 from tilewright import instruction
 from tilewright.errors import InvalidIntrinsic
 from tilewright.instruction import portable
-from tilewright.instruction.check import check
+from tilewright.instruction.check_record import check
 from tilewright.instruction.intrinsic import Intrinsic
 
 
 class Registry:
-    """Records in order of preference, each proven consistent (`check.check`) when it enters."""
+    """Records in order of preference, each proven consistent (`check_record.check`) when it enters."""
 
     def __init__(self, records: Iterable[Intrinsic] = ()) -> None:
         """Raises InvalidIntrinsic for a contradictory record, and for a name that two records have."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import CompileError, InvalidIntrinsic
-from tilewright.instruction.check import check
+from tilewright.instruction.check_record import check
 from tilewright.instruction.intrinsic import Cost, Fragment, Intrinsic, Limits, Movement, Numerics
 from tilewright.instruction.registry import standard
 
