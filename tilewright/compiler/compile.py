@@ -186,7 +186,7 @@ def steps(plan: Plan) -> list[Any]:
 
     made = []
     for kernel in plan.kernels:
-        arguments = tuple((plan.stored[name].tensor, plan.stored[name].layout.size) for name in kernel.arguments)
+        arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
         moved = sum(plan.stored[name].bytes for name in kernel.arguments)
         made.append(Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved))
     return made

@@ -33,13 +33,14 @@ from tilewright.tiles.notation import print_tree
 class Stored:
     """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
 
-    A view lives in the memory of another tensor, its `owner`.
+    A view lives in the memory of another tensor, its `owner`. `slack` elements behind the last one may be read too.
     """
 
     tensor: Tensor
     layout: Packed
     space: str
     owner: str = ""
+    slack: int = 0
 
     @property
     def memory(self) -> str:
@@ -48,12 +49,12 @@ class Stored:
 
     @property
     def bytes(self) -> int:
-        return self.layout.size * dtypes.size_bytes(self.tensor.dtype)
+        return (self.layout.size + self.slack) * dtypes.size_bytes(self.tensor.dtype)
 
     @property
     def flat(self) -> Tensor:
         """The tensor as its storage, in one dimension."""
-        return Tensor(self.tensor.name, (self.layout.size,), self.tensor.dtype)
+        return Tensor(self.tensor.name, (self.layout.size + self.slack,), self.tensor.dtype)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from math import prod
 from tilewright.compiler.planning import Planning, Stored, is_plain, points, vector_loops
 from tilewright.compiler.rows import fill_borders, plan_rows, write_rows
 from tilewright.decision import Decision
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
@@ -44,6 +45,7 @@ class _Product:
         self.node, self.result = group.main, group.nodes[-1]
         self.gather: Compute | None = None
         self.walked: dict[Axis, Expr] = {}
+        self.whole_groups = False
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
@@ -175,7 +177,19 @@ class _Product:
                 f"{-(-m * n // group)} groups of {group} instead of {m * -(-n // group)}",
             )
         )
+        self._allow_whole_groups(mapping)
         return replace(mapping, k_loops=(*others, fused), b=gathered[loops])
+
+    def _allow_whole_groups(self, mapping: InPlace) -> None:
+        """Let the last group of a run reach behind the broadcast operand: there the panels of the other hold zeros.
+
+        Only integers, for which zero times anything is zero, and only a tensor of the arena, which can be made longer.
+        """
+        planning, source = self.planning, mapping.a.tensor
+        stored = planning.stored(source)
+        if stored.space == "arena" and not stored.owner and not dtypes.is_float(source.dtype):
+            planning.plan.stored[source.name] = replace(stored, slack=mapping.group - 1)
+            self.whole_groups = True
 
     def _contraction(self, mapping: InPlace, b: Stored, panels: bool) -> Contraction:
         """The contraction that reads its vector operand as `b` stores it."""
@@ -206,6 +220,7 @@ class _Product:
             lanes=mapping.lanes,
             group=mapping.group,
             whole_panels=panels,
+            whole_groups=self.whole_groups and panels,
         )
         return merge_product_loops(work)
 

@@ -251,7 +251,9 @@ class _Tile:
 
             end = builder.index(extent) if high is None else high
             return builder.loop(low, end, inside, [total])[0]
-        step = self.schedule.k_unroll
+        step, group = self.schedule.k_unroll, self.work.group
+        if self.work.whole_groups:
+            extent = -(-extent // group) * group
         full, ragged = divmod(extent, step)
         counter = Axis(f"{axis.name}.t", max(full, 1))
         part = Axis(f"{axis.name}.i", step)
@@ -266,7 +268,7 @@ class _Tile:
         if full:
             (total,) = builder.loop(low, end, steps, [total])
         if ragged and high is None:
-            rounded = -(-ragged // self.work.group) * self.work.group
+            rounded = -(-ragged // group) * group
             last = Axis(f"{axis.name}.i", rounded)
             start = full * step
             total = self._dot(last, {**where, axis: last + start if start else last}, counters, total, ragged)
