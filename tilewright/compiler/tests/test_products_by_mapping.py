@@ -107,24 +107,17 @@ def test_the_next_best_instruction_runs_when_one_is_taken_away(
 @pytest.mark.parametrize(
     ("types", "machine", "expected"),
     [
-        (("f32", "f32", "f32"), "x86-64-v4", ["fma_16_f32_f32", "fma_8_f32_f32", "fma_4_f32_f32", ""]),
-        (("f32", "f32", "f32"), "x86-64-v2", ["fma_4_f32_f32", ""]),
-        (("f64", "f64", "f64"), "x86-64-v3", ["fma_4_f64_f64", "fma_2_f64_f64", ""]),
-        (
-            ("bf16", "bf16", "f32"), "znver5",
-            ["vdpbf16ps_16x2_bf16_f32", "vdpbf16ps_8x2_bf16_f32", "vdpbf16ps_4x2_bf16_f32",
-             "widen_16_bf16_f32", "widen_8_bf16_f32", "widen_4_bf16_f32", ""],
-        ),
-        (
-            ("u8", "i8", "i32"), "znver5",
-            ["vpdpbusd_16x4_u8s8_s32", "vpdpbusd_8x4_u8s8_s32", "vpdpbusd_4x4_u8s8_s32",
-             "widen_16_u8s8_s32", "widen_8_u8s8_s32", "widen_4_u8s8_s32", ""],
-        ),
+        (("f32", "f32", "f32"), "x86-64-v4", "fma_16 fma_8 fma_4"),
+        (("f32", "f32", "f32"), "x86-64-v2", "fma_4"),
+        (("f64", "f64", "f64"), "x86-64-v3", "fma_4 fma_2"),
+        (("bf16", "bf16", "f32"), "znver5", "vdpbf16ps_16x2 vdpbf16ps_8x2 vdpbf16ps_4x2 widen_16 widen_8 widen_4"),
+        (("u8", "i8", "i32"), "znver5", "vpdpbusd_16x4 vpdpbusd_8x4 vpdpbusd_4x4 widen_16 widen_8 widen_4"),
     ],
-)  # fmt: skip
-def test_the_order_of_instructions(types: tuple[str, str, str], machine: str, expected: list[str]) -> None:
-    found = [name.replace("_s8u8_", "_u8s8_") for name, _ in ways(product(*types), machine)]  # factors commute
-    assert list(dict.fromkeys(found)) == expected
+)
+def test_the_order_of_instructions(types: tuple[str, str, str], machine: str, expected: str) -> None:
+    """Families and shapes, best first, then the nest; records that differ in types alone count once."""
+    found = ["_".join(name.split("_")[:2]) for name, _ in ways(product(*types), machine)]
+    assert list(dict.fromkeys(found)) == [*expected.split(), ""]
 
 
 def test_what_the_machine_lacks_is_refused_by_name_and_rule() -> None:
