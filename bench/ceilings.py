@@ -21,12 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.problem import Limit
-from tilewright.runtime.loops import LINE_BYTES, METADATA, UNROLL, memory_loop, pages, seconds_of
+from tilewright.runtime.loops import LINE_BYTES, METADATA, UNROLL, Words, memory_loop, pages, seconds_of
 
 RUN_SECONDS = 0.02  # of one run; threads start within a few microseconds of each other
 RUNS = 15
+TURN_RUNS = 3  # when a ceiling is measured between the turns of peers
 
 Rate = float | None  # None: the machine lacks the instruction
+
+# Bytes that each of some threads reads, by ceiling; a copy writes as many.
+READS: dict[str, Callable[[int], int]] = {
+    "l1_read": lambda threads: cache_bytes()[0] // 2,
+    "l2_read": lambda threads: cache_bytes()[1] // 2,
+    "l3_read": lambda threads: max(cache_bytes()[2] // 2 // threads, 2 * cache_bytes()[1]),
+    "dram_read": lambda threads: _main_memory_bytes() // threads,
+    "copy": lambda threads: _main_memory_bytes() // 2 // threads,
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,17 @@ class Ceilings:
     l3_bytes: int
 
 
-def bound_seconds(limit: Limit, flops: int, bytes_: int, ceilings: Ceilings) -> float | None:
-    """Least time for a problem: its operations at the peak, or its bytes moved once, whichever takes longer.
+@dataclass(frozen=True)
+class Bound:
+    """What bounds a problem: the ceiling (a field of `Ceilings`), and so many operations or bytes at its rate."""
+
+    ceiling: str
+    amount: int
+    seconds: float
+
+
+def bound(limit: Limit, flops: int, bytes_: int, ceilings: Ceilings) -> Bound | None:
+    """What sets the least time: the operations at the peak, or the bytes moved once, whichever takes longer.
 
     A problem bound by "copy" moves its bytes at the rate of a non-temporal copy; others read them from the smallest
     level that holds them all, since a problem is run again and again. None: there is no ceiling to compare with.
@@ -58,36 +77,28 @@ def bound_seconds(limit: Limit, flops: int, bytes_: int, ceilings: Ceilings) -> 
     if limit == "none":
         return None
     if limit == "copy":
-        return bytes_ / ceilings.copy
+        return Bound("copy", bytes_, bytes_ / ceilings.copy)
     peak: Rate = getattr(ceilings, limit)
     if peak is None:
         return None
     if bytes_ <= ceilings.l2_bytes * ceilings.threads:
-        bandwidth = ceilings.l2_read
+        level = "l2_read"
     else:
-        bandwidth = ceilings.l3_read if bytes_ <= ceilings.l3_bytes else ceilings.dram_read
-    return max(flops / peak, bytes_ / bandwidth)
+        level = "l3_read" if bytes_ <= ceilings.l3_bytes else "dram_read"
+    arithmetic = Bound(limit, flops, flops / peak)
+    memory = Bound(level, bytes_, bytes_ / getattr(ceilings, level))
+    return max(arithmetic, memory, key=lambda bound: bound.seconds)
 
 
 def measure(cores: Sequence[int]) -> Ceilings:
     """The ceilings of one thread on each of `cores`. Takes about four seconds."""
-    l1, l2, l3 = cache_bytes()
-    threads = len(cores)
     loops = Loops()
-    dram = min(max(8 * l3, 256 << 20), _available_bytes() // 4)
-    return Ceilings(
-        threads=threads,
-        f32=loops.peak("f32", cores),
-        bf16=loops.peak("bf16", cores) if "bf16" in loops.operations else None,
-        int8=loops.peak("int8", cores) if "int8" in loops.operations else None,
-        l1_read=loops.read(l1 // 2, cores),
-        l2_read=loops.read(l2 // 2, cores),
-        l3_read=loops.read(max(l3 // 2 // threads, 2 * l2), cores),
-        dram_read=loops.read(dram // threads, cores),
-        copy=loops.copy(dram // 2 // threads, cores),
-        l2_bytes=l2,
-        l3_bytes=l3,
-    )
+    rates: dict[str, Rate] = {
+        name: max(Gauge(loops, name, cores).rates(RUNS)) if name in READS or name in loops.operations else None
+        for name in ("f32", "bf16", "int8", *READS)
+    }
+    _, l2, l3 = cache_bytes()
+    return Ceilings(threads=len(cores), l2_bytes=l2, l3_bytes=l3, **rates)  # type: ignore[arg-type]
 
 
 def cache_bytes() -> tuple[int, int, int]:
@@ -131,43 +142,53 @@ class Loops:
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly("".join(text)), machine)  # owns the code
         self.engine.finalize_object()
 
-    def peak(self, name: str, cores: Sequence[int]) -> float:
-        """Operations per second of the chains called `name`."""
-        run = self._function(name, ctypes.c_void_p, ctypes.c_int64)
-        operands = [pages(4096, fill=1.0) for _ in cores]
-        work = [partial(run, array.ctypes.data) for array in operands]
-        return _rate(work, self.operations[name], cores)
-
-    def read(self, bytes_: int, cores: Sequence[int]) -> float:
-        """Bytes per second when each thread reads its own `bytes_` again and again."""
-        return self._bandwidth("read", bytes_, bytes_, cores)
-
-    def copy(self, bytes_: int, cores: Sequence[int]) -> float:
-        """Bytes per second, read and written, when each thread copies `bytes_` with non-temporal stores."""
-        return self._bandwidth("copy", bytes_, 2 * bytes_, cores)
-
-    def _bandwidth(self, name: str, bytes_: int, counted: int, cores: Sequence[int]) -> float:
-        bytes_ -= bytes_ % (UNROLL * LINE_BYTES)
-        run = self._function(name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        sources = [pages(bytes_) for _ in cores]
-        sinks = [pages(bytes_ if name == "copy" else 4096) for _ in cores]
-        work = [
-            partial(run, source.ctypes.data, sink.ctypes.data, bytes_)
-            for source, sink in zip(sources, sinks, strict=True)
-        ]
-        return _rate(work, counted, cores)
-
-    def _function(self, name: str, *arguments: Any) -> Callable[..., None]:
+    def function(self, name: str, *arguments: Any) -> Callable[..., None]:
         return ctypes.CFUNCTYPE(None, *arguments)(self.engine.get_function_address(name))
 
 
-def _rate(work: Sequence[Callable[[int], None]], units: int, cores: Sequence[int]) -> float:
-    """Most units per second with one thread per core: `work[i](count)` does `count` times `units` on `cores[i]`."""
-    count = 1
-    while seconds_of(work, count, cores) < RUN_SECONDS:
-        count *= 2
-    seconds = min(seconds_of(work, count, cores) for _ in range(RUNS))
-    return units * count * len(cores) / seconds
+class Gauge:
+    """Measures one ceiling, a field of `Ceilings` by its name, again and again: one thread on each core."""
+
+    def __init__(self, loops: Loops, ceiling: str, cores: Sequence[int]) -> None:
+        self.loops, self.cores = loops, cores
+        self.buffers: list[Words] = []
+        if ceiling in loops.operations:
+            self.units, self.work = loops.operations[ceiling], self._arithmetic(ceiling)
+        else:
+            self.units, self.work = self._memory(ceiling)
+        self.count = 1  # such that a run is long enough
+        while seconds_of(self.work, self.count, cores) < RUN_SECONDS:
+            self.count *= 2
+
+    def rates(self, runs: int) -> list[float]:
+        """Units per second of so many runs of about `RUN_SECONDS`."""
+        units = self.units * self.count * len(self.cores)
+        return [units / seconds_of(self.work, self.count, self.cores) for _ in range(runs)]
+
+    def _arithmetic(self, name: str) -> list[Callable[[int], object]]:
+        run = self.loops.function(name, ctypes.c_void_p, ctypes.c_int64)
+        return [partial(run, self._pages(4096, fill=1.0)) for _ in self.cores]
+
+    def _memory(self, ceiling: str) -> tuple[int, list[Callable[[int], object]]]:
+        """Bytes that a thread moves per unit of work, a copy's twice, and the work."""
+        name = "copy" if ceiling == "copy" else "read"
+        bytes_ = READS[ceiling](len(self.cores))
+        bytes_ -= bytes_ % (UNROLL * LINE_BYTES)
+        run = self.loops.function(name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        sink_bytes = bytes_ if name == "copy" else 4096
+        work = [partial(run, self._pages(bytes_), self._pages(sink_bytes), bytes_) for _ in self.cores]
+        return (2 * bytes_ if name == "copy" else bytes_), list(work)
+
+    def _pages(self, bytes_: int, fill: float = 0.0) -> int:
+        """The address of memory that lives as long as the gauge."""
+        self.buffers.append(pages(bytes_, fill))
+        address: int = self.buffers[-1].ctypes.data
+        return address
+
+
+def _main_memory_bytes() -> int:
+    """Of all buffers together, for them to stay out of the last-level cache."""
+    return min(max(8 * cache_bytes()[2], 256 << 20), _available_bytes() // 4)
 
 
 def _chains(name: str, vector: str, chains: int, step: str) -> str:

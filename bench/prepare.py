@@ -14,15 +14,22 @@ from bench.problem import Case, Facts, Problem
 
 
 def prepare(case: Case, directory: Path) -> Facts:
-    """Write `case` into the existing `directory`, in the files that `Task` reads."""
+    """Write `case` into the existing `directory`, in the files that `Task` reads; each variant into a folder."""
+    problem = case.build()
+    for name, variant in problem.variants.items():
+        (directory / name).mkdir()
+        _write(variant, directory / name)
+    return _write(problem, directory)
+
+
+def _write(problem: Problem, directory: Path) -> Facts:
     import onnx
 
-    problem = case.build()
     onnx.checker.check_model(problem.model, full_check=True)
     onnx.save(problem.model, directory / "model.onnx")
     save_arrays(directory / "inputs.npz", problem.inputs)
     graph = problem.model.graph
-    expected = dict(zip((value.name for value in graph.output), _exact(problem), strict=True))
+    expected = dict(zip((value.name for value in graph.output), exact(problem), strict=True))
     save_arrays(directory / "reference.npz", expected)
     outputs = {}
     for value in graph.output:
@@ -40,7 +47,7 @@ def prepare(case: Case, directory: Path) -> Facts:
     return facts
 
 
-def _exact(problem: Problem) -> list[Array]:
+def exact(problem: Problem) -> list[Array]:
     """The problem's outputs in float64: every input and constant is a float64 too."""
     import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,8 @@ class Problem:
     flops        additions and multiplications of the useful work, without what padding adds
     tolerance    largest error, relative to the largest magnitude of the exact result
     reference    computes the exact result; None: the first of `modules` in float64
+    variants     the same work with another form of result, by the name of that form, for libraries whose fastest code
+                 has no other; their inputs and the names of their outputs are those of the problem
     """
 
     model: onnx.ModelProto
@@ -40,6 +42,7 @@ class Problem:
     flops: int
     tolerance: float = F32_TOLERANCE
     reference: torch.nn.Module | None = None
+    variants: Mapping[str, Problem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,15 @@ class Task:
         stored: dict[str, Any] = json.loads((self.directory / "facts.json").read_text())
         return Facts(**{**stored, "output_names": tuple(stored["output_names"])})
 
+    def variant(self, name: str) -> Task:
+        """The task of a variant of the problem; of the problem itself for ""."""
+        return replace(self, directory=self.directory / name)
+
+    def forms(self) -> dict[str, Task]:
+        """The task itself, as "", and its variants by name."""
+        names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
+        return {name: self.variant(name) for name in ("", *names)}
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -98,6 +110,7 @@ class Loaded:
     outputs          the arrays that the last call wrote, in the order of the model's outputs
     compile_seconds  from the model file to a callable, without Python's imports
     notes            what the reader of a result should know: layouts chosen, ways that were refused
+    variant          the variant of the problem that it computes; empty: the problem itself
     keep             memory that the peer's library knows by address only
     """
 
@@ -105,6 +118,7 @@ class Loaded:
     outputs: Callable[[], list[Array]]
     compile_seconds: float
     notes: str = ""
+    variant: str = ""
     keep: object = None
 
 

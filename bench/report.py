@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
+from bench.ceilings import READS
 from bench.peers import OURS
-from bench.results import Conditions, Result, Run
+from bench.results import Conditions, Result, Run, share
 from bench.summary import geometric_mean
 
+DRIFT = 0.1  # change of a ceiling between turns from which it is reported
 QUIET = 0.05  # cores' worth of load by others under which a measurement counts as undisturbed
+
+HOW_TO_READ = f"""\
+Times are medians with the range from the 10th to the 90th percentile. `ceiling` is the least time for the same work and
+what sets it: a peak or a bandwidth, measured on the same cores in the same turns as the peers, since clocks and
+bandwidths change within minutes. Percentages are of it: the median over turns, each peer's turn held against the
+ceiling of that turn. `vs best` is the speed of {OURS} over that of the fastest other peer: above 1 it is the fastest.
+""".splitlines()
+
+FAMILIES = f"""\
+Speed of {OURS} over that of the best peer of each case, and over that of each peer in the cases that it has times for:
+geometric means.
+""".splitlines()
 
 
 def markdown(run: Run) -> str:
@@ -25,15 +40,14 @@ def _head(run: Run) -> Iterator[str]:
     yield f"{environment['date']}, {environment['processor']}, cores {cores}, Linux {environment['kernel']}, Python"
     yield f"{environment['python']}; {', '.join(dict.fromkeys(run.versions.values()))}"
     yield ""
-    yield "Times are medians with the range from the 10th to the 90th percentile. Percentages are of the ceiling: the"
-    yield "least time in which the measured peaks and bandwidths allow the same work. `vs best` is the speed of"
-    yield f"{OURS} over that of the fastest other peer: above 1 it is the fastest."
+    yield from HOW_TO_READ
 
 
 def _ceilings(run: Run) -> Iterator[str]:
     if not run.ceilings:
         return
     yield from ["", "## Ceilings", ""]
+    yield from ["The best of several runs before the cases; those of the turns may differ.", ""]
     yield "| threads | f32 | bf16 | int8 | L1 read | L2 read | L3 read | DRAM read | non-temporal copy |"
     yield "| --- |" + " --- |" * 8
     for threads, c in run.ceilings.items():
@@ -53,13 +67,13 @@ def _times(run: Run) -> Iterator[str]:
             for result in run.results
             if (result.case, result.threads) == (conditions.case, conditions.threads)
         }
-        bound = conditions.bound_seconds
+        bound = median(conditions.turn_bounds) if conditions.turn_bounds else conditions.bound_seconds
         cells = [_cell(results[peer], conditions) if peer in results else "" for peer in peers]
         ratio = run.ratio(conditions.case, conditions.threads)
         yield _row(
             conditions.case,
             str(conditions.threads),
-            _time(bound) if bound else "–",
+            f"{_time(bound)} {_label(conditions)}" if bound else "–",
             *cells,
             f"{ratio:.2f}" if ratio else "–",
         )
@@ -75,27 +89,41 @@ def _cell(result: Result, conditions: Conditions) -> str:
         parts.append(f"{_scaled(conditions.bytes / times.median)}B/s")
     elif conditions.limit != "none":
         parts.append(f"{_scaled(conditions.flops / times.median)}op/s")
-    if conditions.bound_seconds:
-        parts.append(f"{conditions.bound_seconds / times.median:.0%}")
+    if part := share(result, conditions):
+        parts.append(f"{part:.0%}")
+    if result.variant:
+        parts.append(f"*{result.variant}*")
     return ", ".join(parts)
 
 
+def _label(conditions: Conditions) -> str:
+    """``f32``, ``copy``, ``L3 read``."""
+    words = (conditions.ceiling or "").split("_")
+    return " ".join([words[0].upper() if len(words) > 1 else words[0], *words[1:]])
+
+
 def _means(run: Run) -> Iterator[str]:
-    """Geometric means of `vs best` by family and number of threads."""
+    """Geometric means of our speed over that of the best peer of each case, and of each peer, by family and threads."""
     family = {result.case: result.family for result in run.results}
-    ratios: dict[tuple[str, int], list[float]] = {}
+    ratios: dict[tuple[str, int], list[dict[str, float]]] = {}  # by peer, for each case
     for conditions in run.conditions:
-        ratio = run.ratio(conditions.case, conditions.threads)
-        if ratio:
-            ratios.setdefault((family[conditions.case], conditions.threads), []).append(ratio)
+        if by_peer := run.ratios(conditions.case, conditions.threads):
+            ratios.setdefault((family[conditions.case], conditions.threads), []).append(by_peer)
     if not ratios:
         return
-    yield from ["", "## Families, vs best peer of each case", ""]
-    yield _row("family", "threads", "geometric mean", "least", "cases at 1 or above")
-    yield "| --- | --- | --- | --- | --- |"
-    for (name, threads), values in ratios.items():
-        won = f"{sum(value >= 1 for value in values)} of {len(values)}"
-        yield _row(name, str(threads), f"{geometric_mean(values):.2f}", f"{min(values):.2f}", won)
+    peers = list(dict.fromkeys(result.peer for result in run.results if result.peer != OURS))
+    yield from ["", "## Families", ""]
+    yield from [*FAMILIES, ""]
+    yield _row("family", "threads", "vs best", "least", "cases at 1 or above", *(f"vs {peer}" for peer in peers))
+    yield "| --- |" + " --- |" * (len(peers) + 4)
+    for (name, threads), of_cases in ratios.items():
+        best = [min(by_peer.values()) for by_peer in of_cases]
+        won = f"{sum(value >= 1 for value in best)} of {len(best)}"
+        means = []
+        for peer in peers:
+            values = [by_peer[peer] for by_peer in of_cases if peer in by_peer]
+            means.append(f"{geometric_mean(values):.2f}" if values else "–")
+        yield _row(name, str(threads), f"{geometric_mean(best):.2f}", f"{min(best):.2f}", won, *means)
 
 
 def _compile_times(run: Run) -> Iterator[str]:
@@ -145,6 +173,14 @@ def _reasons(run: Run) -> Iterator[str]:
 
 def _disturbances(run: Run) -> Iterator[str]:
     for conditions in run.conditions:
+        if conditions.turn_bounds and max(conditions.turn_bounds) > (1 + DRIFT) * min(conditions.turn_bounds):
+            amount = conditions.bytes if conditions.ceiling in READS else conditions.flops
+            unit = "B/s" if conditions.ceiling in READS else "op/s"
+            slowest, fastest = (amount / pick(conditions.turn_bounds) for pick in (max, min))
+            yield (
+                f"{conditions.case} ({conditions.threads}): its ceiling, {_label(conditions)}, was between "
+                f"{_scaled(slowest)}{unit} and {_scaled(fastest)}{unit} in its turns"
+            )
         for load, who in ((conditions.idle_load, "waiting peers"), (conditions.foreign_load, "other processes")):
             if load > QUIET:
                 yield f"{conditions.case} ({conditions.threads}): {who} took {load:.2f} cores while it was timed"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from bench.ceilings import Ceilings
 from bench.peers import OURS
 from bench.summary import Times
 
-VERSION = 1  # of the JSON form
+VERSION = 2  # of the JSON form
 
 Status = Literal["ok", "wrong", "skipped", "failed"]
 
@@ -24,6 +25,8 @@ class Result:
     error         largest error, relative to the largest magnitude of the exact result
     faults        page faults per call while timed
     busy_threads  for each thread that worked: the cores it may use ("0" is pinned, "0-1" is not)
+    variant       the variant of the problem that it computed; empty: the problem itself
+    turn_seconds  median of each turn
     """
 
     case: str
@@ -38,6 +41,8 @@ class Result:
     faults: float = 0.0
     busy_threads: list[str] = field(default_factory=list)
     notes: str = ""
+    variant: str = ""
+    turn_seconds: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,9 @@ class Conditions:
     """Under which one case was timed with one number of threads.
 
     limit            what bounds it
-    bound_seconds    least time by the measured ceilings; None: there is none
+    ceiling          the one that sets the least time, a field of `Ceilings`; None: there is none
+    bound_seconds    least time by the ceilings of the run; None: there is none
+    turn_bounds      least time by that ceiling as it was in each turn
     idle_load        cores' worth of time that waiting peers burnt while another was timed
     foreign_load     cores' worth of time that processes outside this benchmark took meanwhile
     """
@@ -55,7 +62,9 @@ class Conditions:
     limit: str
     flops: int
     bytes: int
+    ceiling: str | None
     bound_seconds: float | None
+    turn_bounds: list[float]
     idle_load: float
     foreign_load: float
 
@@ -90,13 +99,25 @@ class Run:
 
     def ratio(self, case: str, threads: int) -> float | None:
         """Speed of Tilewright over that of the best other peer: above 1 we are faster. None where either is missing."""
+        return min(self.ratios(case, threads).values(), default=None)
+
+    def ratios(self, case: str, threads: int) -> dict[str, float]:
+        """Speed of Tilewright over that of each other peer that has a time; empty if it has none itself."""
         medians = {
             result.peer: result.times.median
             for result in self.results
             if result.times and (result.case, result.threads) == (case, threads)
         }
         ours = medians.pop(OURS, None)
-        return min(medians.values()) / ours if ours and medians else None
+        return {peer: median / ours for peer, median in medians.items()} if ours else {}
+
+
+def share(result: Result, conditions: Conditions) -> float | None:
+    """The part of the ceiling that a peer reached: the median over turns, each by the ceiling as it was in it."""
+    if not conditions.turn_bounds or not result.turn_seconds:
+        return None
+    turns = zip(conditions.turn_bounds, result.turn_seconds, strict=True)
+    return median(bound / seconds for bound, seconds in turns)
 
 
 def _result(values: dict[str, Any]) -> Result:

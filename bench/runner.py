@@ -2,7 +2,9 @@
 
 Each peer lives in one worker process per number of threads. For a case all its workers load the task and prove their
 results against the exact ones; then they are timed in turns (A B C A B C ...), so that what slows the machine for a
-while slows them all. A worker whose turn it is not sleeps in a read. Nothing is timed while the runner computes.
+while slows them all. The ceiling that bounds the case takes part: clocks and memory bandwidths change within minutes,
+and a peer is held against what the machine could do in the same turn. A worker whose turn it is not sleeps in a read.
+Nothing is timed while the runner computes.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.arrays import Array, load_arrays
-from bench.ceilings import Ceilings, bound_seconds
+from bench.ceilings import TURN_RUNS, Bound, Ceilings, bound
 from bench.peers import Peer
 from bench.problem import Case, SkippedError, Task
 from bench.processes import busy_threads, machine_seconds, own_cores, process_seconds
 from bench.results import Conditions, Result, Run
 from bench.summary import summarise
-from bench.workers import ROOT, WorkerError, Workers
+from bench.workers import GAUGER, PREPARER, ROOT, WorkerError, Workers
 
 SETTLE_SECONDS = 0.02  # before a turn: OpenMP threads spin for up to 8 ms after a call before they sleep
 SAMPLE_SECONDS = 1e-4  # shortest sample: short calls are timed in groups that take this long
@@ -74,7 +77,7 @@ def run(
             progress(f"{case.name}: prepare")
             directory = Path(scratch) / case.name
             directory.mkdir()
-            workers.ask(None, cores, "prepare", case=case.name, directory=str(directory))
+            workers.ask(PREPARER, cores, "prepare", case=case.name, directory=str(directory))
             for count in threads:
                 progress(f"{case.name}: threads: {count}")
                 task = Task(case.name, directory, cores[:count])
@@ -97,15 +100,30 @@ def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: 
     facts, threads = task.facts(), len(task.cores)
     results = {peer.name: _load(case, task, peer, done, workers) for peer in peers}
     ready = [peer for peer in peers if results[peer.name].status == "ok"]
-    idle_load, foreign_load = _time_in_turns(task, ready, effort, workers, results) if effort.turns else (0.0, 0.0)
+    ceilings = done.ceilings.get(threads)
+    least = bound(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None
+    conditions = Conditions(
+        case=case.name,
+        threads=threads,
+        limit=case.limit,
+        flops=facts.flops,
+        bytes=facts.bytes,
+        ceiling=least.ceiling if least else None,
+        bound_seconds=least.seconds if least else None,
+        turn_bounds=[],
+        idle_load=0.0,
+        foreign_load=0.0,
+    )
+    if effort.turns and ready:
+        turns = _time_in_turns(task, ready, least, effort, workers, results)
+        conditions = replace(
+            conditions, turn_bounds=turns.bounds, idle_load=turns.idle_load, foreign_load=turns.foreign_load
+        )
     for peer in peers:
         workers.unload(peer, task.cores)
-    ceilings = done.ceilings.get(threads)
-    bound = bound_seconds(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None
+    workers.unload(GAUGER, task.cores)
     done.results.extend(results.values())
-    done.conditions.append(
-        Conditions(case.name, threads, case.limit, facts.flops, facts.bytes, bound, idle_load, foreign_load)
-    )
+    done.conditions.append(conditions)
 
 
 def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Result:
@@ -122,8 +140,11 @@ def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Re
     except WorkerError as failed:
         return replace(result, status="failed", reason=str(failed))
     done.versions[peer.name] = answer["version"]
-    result = replace(result, compile_seconds=answer["compile_seconds"], notes=answer["notes"])
-    actual, exact, tolerance = load_arrays(path), task.reference(), task.facts().tolerance
+    result = replace(
+        result, compile_seconds=answer["compile_seconds"], notes=answer["notes"], variant=answer["variant"]
+    )
+    computed = task.variant(result.variant)
+    actual, exact, tolerance = load_arrays(path), computed.reference(), computed.facts().tolerance
     path.unlink()
     error = max(error_of(actual[name], exact[name]) for name in exact)
     if error > tolerance:
@@ -132,14 +153,26 @@ def _load(case: Case, task: Task, peer: Peer, done: Run, workers: Workers) -> Re
     return replace(result, error=error)
 
 
-def _time_in_turns(
-    task: Task, ready: Sequence[Peer], effort: Effort, workers: Workers, results: dict[str, Result]
-) -> tuple[float, float]:
-    """Time the peers that are `ready` and put their times into `results`; one that fails is left out from then on.
+@dataclass(frozen=True)
+class _Turns:
+    """What was seen while peers were timed: see `Conditions`."""
 
-    Returns the cores' worth of time that waiting peers burnt, and that other processes took.
-    """
-    samples: dict[str, list[float]] = {}
+    bounds: list[float]
+    idle_load: float
+    foreign_load: float
+
+
+def _time_in_turns(
+    task: Task,
+    ready: Sequence[Peer],
+    least: Bound | None,
+    effort: Effort,
+    workers: Workers,
+    results: dict[str, Result],
+) -> _Turns:
+    """Time the peers that are `ready` and put their times into `results`; one that fails is left out from then on."""
+    samples: dict[str, list[list[float]]] = {}
+    bounds: list[float] = []
     faults: dict[str, list[float]] = {}
     plans: dict[str, dict[str, int]] = {}
     for peer in ready:
@@ -148,9 +181,15 @@ def _time_in_turns(
             results[peer.name] = replace(results[peer.name], busy_threads=busy)
         except WorkerError as error:
             results[peer.name] = replace(results[peer.name], status="failed", reason=str(error))
+    if least:
+        workers.ask(GAUGER, task.cores, "gauge", ceiling=least.ceiling)
     idle = timed = 0.0
     began, machine, ours = time.perf_counter(), machine_seconds(), _own_seconds(workers)
     for _ in range(effort.turns):
+        if least:
+            time.sleep(SETTLE_SECONDS)
+            rates = workers.ask(GAUGER, task.cores, "rates", runs=TURN_RUNS)["rates"]
+            bounds.append(least.amount / median(rates))
         for peer in ready:
             if results[peer.name].status != "ok":
                 continue
@@ -164,15 +203,20 @@ def _time_in_turns(
                 continue
             timed += time.perf_counter() - start
             idle += sum(map(process_seconds, waiting)) - burnt
-            samples.setdefault(peer.name, []).extend(answer["seconds"])
+            samples.setdefault(peer.name, []).append(answer["seconds"])
             faults.setdefault(peer.name, []).append(answer["faults"])
     elapsed = time.perf_counter() - began
     foreign = machine_seconds() - machine - (_own_seconds(workers) - ours)
     for name in samples:
         if results[name].status == "ok":
             mean_faults = sum(faults[name]) / len(faults[name])
-            results[name] = replace(results[name], times=summarise(samples[name]), faults=mean_faults)
-    return (idle / timed if timed else 0.0), max(0.0, foreign / elapsed)
+            results[name] = replace(
+                results[name],
+                times=summarise([seconds for turn in samples[name] for seconds in turn]),
+                turn_seconds=[median(turn) for turn in samples[name]],
+                faults=mean_faults,
+            )
+    return _Turns(bounds, idle / timed if timed else 0.0, max(0.0, foreign / elapsed))
 
 
 def _warm_up(peer: Peer, task: Task, effort: Effort, workers: Workers) -> tuple[dict[str, int], list[str]]:

@@ -1,11 +1,15 @@
 """A process that runs tasks for one peer, on cores of its own: ``python -m bench.worker PEER CORES``.
 
+Names other than those of peers are allowed, for the workers that prepare cases and that measure ceilings.
+
 One JSON object per line comes in and one goes out; between commands the process sleeps in a read. Commands:
 
     prepare  {case, directory}         write a case's files                   → facts
-    load     {case, directory}         compile it and run it once             → compile_seconds, notes, version
+    load     {case, directory}         compile it and run it once             → compile_seconds, notes, variant, version
     save     {path}                    write the outputs of the last call     → {}
     measure  {samples, calls, warm}    `warm` calls, then samples of `calls`  → seconds per call, page faults per call
+    gauge    {ceiling}                 get ready to measure a ceiling         → {}
+    rates    {runs}                    measure it so many times               → rates
     unload   {}                        forget it                              → {}
 
 An answer with `skip` says why a peer can't run a task, one with `error` that it failed.
@@ -26,11 +30,10 @@ from typing import Any
 
 from bench.arrays import save_arrays
 from bench.cases import CASES
+from bench.ceilings import Gauge, Loops
 from bench.peers import PEERS
 from bench.prepare import prepare as write_case
 from bench.problem import Loaded, SkippedError, Task
-
-PREPARER = "prepare"  # the name of the worker that only prepares
 
 
 class Worker:
@@ -39,6 +42,7 @@ class Worker:
         self.cores = cores
         self.task: Task | None = None
         self.loaded: Loaded | None = None
+        self.ceiling: Gauge | None = None
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carry out one command. Failures of the peer become answers, for the runner to report."""
@@ -69,6 +73,7 @@ class Worker:
         return {
             "compile_seconds": self.loaded.compile_seconds,
             "notes": self.loaded.notes,
+            "variant": self.loaded.variant,
             "version": self.peer.version(),
         }
 
@@ -95,8 +100,16 @@ class Worker:
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         return {"seconds": seconds, "faults": faults / (samples * calls)}
 
+    def gauge(self, ceiling: str) -> dict[str, Any]:
+        self.ceiling = Gauge(Loops(), ceiling, self.cores)
+        return {}
+
+    def rates(self, runs: int) -> dict[str, Any]:
+        assert self.ceiling is not None
+        return {"rates": self.ceiling.rates(runs)}
+
     def unload(self) -> dict[str, Any]:
-        self.loaded = self.task = None
+        self.loaded = self.task = self.ceiling = None
         gc.collect()
         return {}
 
@@ -106,6 +119,8 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "load": Worker.load,
     "save": Worker.save,
     "measure": Worker.measure,
+    "gauge": Worker.gauge,
+    "rates": Worker.rates,
     "unload": Worker.unload,
 }
 

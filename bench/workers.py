@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from bench.peers import Peer
 from bench.problem import SkippedError
-from bench.worker import PREPARER
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,6 +23,29 @@ KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 class WorkerError(Exception):
     """A worker could not do what it was asked to."""
+
+
+class Role(Protocol):
+    """What a worker is for: a peer, or something that the runner needs done in a process of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    def environment(self, cores: Sequence[int], scratch: Path) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """A role that needs no environment."""
+
+    name: str
+
+    def environment(self, cores: Sequence[int], scratch: Path) -> dict[str, str]:
+        return {}
+
+
+PREPARER = Assistant("preparer")  # writes cases
+GAUGER = Assistant("gauger")  # measures ceilings between the turns of the peers
 
 
 class Workers:
@@ -47,12 +69,12 @@ class Workers:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def ask(self, peer: Peer | None, cores: Sequence[int], command: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to a command of `bench.worker`; `peer` None asks the worker that prepares cases.
+    def ask(self, peer: Role, cores: Sequence[int], command: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to a command of `bench.worker`.
 
         Raises SkippedError for what the peer can't do, WorkerError if it failed, died, or took too long.
         """
-        key = (peer.name if peer else PREPARER, len(cores))
+        key = (peer.name, len(cores))
         if key not in self.running:
             self.running[key] = self._start(peer, cores)
         process = self.running[key]
@@ -69,12 +91,12 @@ class Workers:
             raise WorkerError(answer["error"])
         return answer
 
-    def unload(self, peer: Peer, cores: Sequence[int]) -> None:
+    def unload(self, peer: Role, cores: Sequence[int]) -> None:
         """Have the worker of `peer`, if there is one, forget its task."""
         if (peer.name, len(cores)) in self.running:
             self.ask(peer, cores, "unload")
 
-    def pid(self, peer: Peer, threads: int) -> int:
+    def pid(self, peer: Role, threads: int) -> int:
         return self.running[peer.name, threads].pid
 
     def pids(self) -> list[int]:
@@ -98,12 +120,11 @@ class Workers:
     def _log(self, name: str, threads: int) -> Path:
         return self.scratch / f"{name}-{threads}.log"
 
-    def _start(self, peer: Peer | None, cores: Sequence[int]) -> subprocess.Popen[str]:
-        name = peer.name if peer else PREPARER
-        environment = {**os.environ, **KEEP_PAGES, **(peer.environment(cores, self.scratch) if peer else {})}
-        with self._log(name, len(cores)).open("w") as log:
+    def _start(self, peer: Role, cores: Sequence[int]) -> subprocess.Popen[str]:
+        environment = {**os.environ, **KEEP_PAGES, **peer.environment(cores, self.scratch)}
+        with self._log(peer.name, len(cores)).open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "bench.worker", name, ",".join(map(str, cores))],
+                [sys.executable, "-m", "bench.worker", peer.name, ",".join(map(str, cores))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bench.cases.definition import function_module, node, normal, onnx_model
-from bench.problem import Case, Problem
+from bench.arrays import Array, to_torch
+from bench.cases.definition import OPSET, function_module, node, normal, onnx_model
+from bench.problem import BF16_TOLERANCE, F32_TOLERANCE, Case, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+F32 = np.dtype(np.float32)
+BF16_CONV_OPSET = 22  # the first whose Conv takes bfloat16
 
 
 class Layer(NamedTuple):
@@ -18,6 +26,29 @@ class Layer(NamedTuple):
     size: int  # height and width of the input
     kernel: int
     stride: int
+
+    @property
+    def padding(self) -> int:
+        """On all sides."""
+        return (self.kernel - 1) // 2
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return (self.filters, self.channels, self.kernel, self.kernel)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        extent = (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+        return (1, self.filters, extent, extent)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of an ONNX operator."""
+        return {"strides": [self.stride] * 2, "pads": [self.padding] * 4, "kernel_shape": [self.kernel] * 2}
+
+    @property
+    def flops(self) -> int:
+        return 2 * math.prod(self.output_shape) * math.prod(self.weight_shape[1:])
 
 
 YOLO = (
@@ -44,21 +75,36 @@ def cases() -> Iterator[Case]:
         yield Case(f"yolo-C{number}", "yolo", "f32", partial(convolution, layer))
 
 
-def convolution(layer: Layer) -> Problem:
-    """Padding (kernel - 1) / 2 on all sides. The useful work counts products with padding, as the thesis does."""
+def convolution(layer: Layer, dtype: np.dtype[Any] = F32) -> Problem:
+    """In f32, or in bf16 with a result of bf16. The useful work counts products with padding, as the thesis does."""
     import torch
 
-    channels, filters, size, kernel, stride = layer
-    padding = (kernel - 1) // 2
-    inputs = {"x": normal(0, 1, channels, size, size)}
-    weights = normal(1, filters, channels, kernel, kernel, scale=(channels * kernel**2) ** -0.5)
-    extent = (size + 2 * padding - kernel) // stride + 1
-    attributes = {"strides": [stride] * 2, "pads": [padding] * 4, "kernel_shape": [kernel] * 2}
-    output = ("y", (1, filters, extent, extent), np.float32)
-    model = onnx_model([node("Conv", ["x", "w"], "y", **attributes)], inputs, output, {"w": weights})
+    inputs = {"x": normal(0, 1, layer.channels, layer.size, layer.size).astype(dtype)}
+    weights = normal(1, *layer.weight_shape, scale=(layer.channels * layer.kernel**2) ** -0.5).astype(dtype)
+    opset = OPSET if dtype == F32 else BF16_CONV_OPSET
+    conv = node("Conv", ["x", "w"], "y", **layer.attributes)
+    model = onnx_model([conv], inputs, ("y", layer.output_shape, dtype), {"w": weights}, opset)
 
     def conv2d(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv2d(x, w, stride=stride, padding=padding)
+        return torch.nn.functional.conv2d(x, w, stride=layer.stride, padding=layer.padding)
 
-    flops = 2 * filters * extent**2 * channels * kernel**2
-    return Problem(model, inputs, {"conv2d": function_module(conv2d, weights)}, flops)
+    modules = {"conv2d": function_module(conv2d, weights), **_packed(layer, weights)}
+    tolerance = F32_TOLERANCE if dtype == F32 else BF16_TOLERANCE
+    return Problem(model, inputs, modules, layer.flops, tolerance)
+
+
+def _packed(layer: Layer, weights: Array) -> dict[str, torch.nn.Module]:
+    """oneDNN's convolution with weights packed once, as in frozen modules; plain conv2d packs them in each call."""
+    import torch
+
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return {}
+    geometry = ([layer.padding] * 2, [layer.stride] * 2, [1, 1], 1)
+    x_shape = [1, layer.channels, layer.size, layer.size]
+    packed = torch.ops.mkldnn._reorder_convolution_weight(to_torch(weights), *geometry, x_shape)
+
+    def conv2d(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(x, packed, None, *geometry, "none", [], "")
+        return y
+
+    return {"packed conv2d": function_module(conv2d)}

@@ -32,6 +32,7 @@ def onnx_model(
     inputs: Mapping[str, Array],
     output: tuple[str, Sequence[int], Any],
     constants: Mapping[str, Array] | None = None,
+    opset: int = OPSET,
 ) -> onnx.ModelProto:
     """A model of `nodes` with the static shapes of `inputs`; `output` is name, shape and NumPy dtype."""
     import onnx
@@ -46,7 +47,7 @@ def onnx_model(
         [value(*output)],
         [onnx.numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=9)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=9)
 
 
 def function_module(function: Callable[..., Any], *constants: Array) -> torch.nn.Module:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.arrays import BF16
+from bench.peers.choice import fastest_form
 from bench.problem import Loaded, SkippedError, Task
 
 
@@ -23,6 +24,9 @@ class OnnxRuntime:
         return {}
 
     def load(self, task: Task) -> Loaded:
+        return fastest_form(self._load_form, task)
+
+    def _load_form(self, task: Task) -> Loaded:
         import onnxruntime as ort
 
         inputs = task.inputs()

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from bench.arrays import BF16, Array
+from bench.peers.choice import fastest_form
 from bench.problem import Loaded, Task
+
+NARROW = (BF16, np.dtype(np.uint8))  # element types for which it matters what a model is really computed in
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class OpenVino:
         return {"OPENVINO_TELEMETRY_DISABLE": "1"}
 
     def load(self, task: Task) -> Loaded:
+        return fastest_form(self._load_form, task)
+
+    def _load_form(self, task: Task) -> Loaded:
         import openvino as ov
 
         inputs = task.inputs()
@@ -50,12 +56,24 @@ class OpenVino:
             request.start_async()
             request.wait()
 
-        return Loaded(call, lambda: list(outputs.values()), compile_seconds, keep=inputs)
+        call()  # chooses kernels
+        notes = _products(compiled) if any(array.dtype in NARROW for array in inputs.values()) else ""
+        return Loaded(call, lambda: list(outputs.values()), compile_seconds, notes, keep=inputs)
 
     def version(self) -> str:
         import openvino as ov
 
         return f"openvino {ov.__version__}"
+
+
+def _products(compiled: Any) -> str:
+    """The kernels that compute the products of a compiled model: what it was given and what runs may differ in type."""
+    kernels = []
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        facts = {key: value.value for key, value in node.get_rt_info().items()}
+        if facts["layerType"] in ("Convolution", "FullyConnected", "MatMul"):
+            kernels.append(facts["primitiveType"])
+    return "runs " + ", ".join(kernels)
 
 
 def _tensor(array: Array) -> Any:

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.arrays import Array, from_torch, to_torch
-from bench.problem import Loaded, SkippedError, Task
+from bench.peers.choice import fastest
+from bench.problem import Loaded, Task
 
 if TYPE_CHECKING:
     import torch
-
-TRIAL_SECONDS = 0.2  # per way to write a case, when choosing the fastest
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,20 @@ class Torch:
         from bench.cases import CASES
 
         torch.set_num_threads(len(task.cores))
-        modules = CASES[task.case].build().modules
+        problem = CASES[task.case].build()
         inputs = [to_torch(array) for array in task.inputs().values()]
         start = time.perf_counter()
-        ways = [way for name, module in modules.items() for way in _ways(name, module.eval(), inputs)]
+        ways = {  # by name: the form of the problem that each computes, and its call
+            name: (form, call)
+            for form, variant in {"": problem, **problem.variants}.items()
+            for module_name, module in variant.modules.items()
+            for name, call in _ways(module_name, module.eval(), inputs)
+        }
         prepare_seconds = (time.perf_counter() - start) / len(ways)
-        refused = []
-        best: tuple[float, str, Callable[[], Any]] | None = None
-        for name, call in ways:
-            try:
-                seconds = _trial(call)
-            except RuntimeError as error:
-                refused.append(f"{name}: {str(error).splitlines()[0]}")
-                continue
-            if best is None or seconds < best[0]:
-                best = (seconds, name, call)
-        if best is None:
-            raise SkippedError("; ".join(refused))
-        notes = [f"{best[1]} is the fastest of {len(ways)} ways to write it"] if len(ways) > 1 else []
-        return _loaded(best[2], prepare_seconds, "; ".join([*notes, *refused]))
+        with torch.inference_mode():
+            chosen, notes = fastest({name: call for name, (_, call) in ways.items()})
+        form, call = ways[chosen]
+        return _loaded(call, prepare_seconds, notes, form)
 
     def version(self) -> str:
         import torch
@@ -78,21 +72,7 @@ def _ways(name: str, module: torch.nn.Module, inputs: list[torch.Tensor]) -> lis
     return ways
 
 
-def _trial(call: Callable[[], Any]) -> float:
-    """Seconds of the fastest call within `TRIAL_SECONDS`, after one that is not counted."""
-    import torch
-
-    with torch.inference_mode():
-        call()
-        best = float("inf")
-        end = time.perf_counter() + TRIAL_SECONDS
-        while (start := time.perf_counter()) < end:
-            call()
-            best = min(best, time.perf_counter() - start)
-    return best
-
-
-def _loaded(function: Callable[[], Any], seconds: float, notes: str) -> Loaded:
+def _loaded(function: Callable[[], Any], seconds: float, notes: str, variant: str) -> Loaded:
     import torch
 
     mode = torch.inference_mode()
@@ -106,4 +86,4 @@ def _loaded(function: Callable[[], Any], seconds: float, notes: str) -> Loaded:
         values = results[0] if isinstance(results[0], tuple | list) else (results[0],)
         return [from_torch(value.contiguous()) for value in values]
 
-    return Loaded(call, outputs, seconds, notes, keep=mode)
+    return Loaded(call, outputs, seconds, notes, variant, keep=mode)

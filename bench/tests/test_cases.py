@@ -9,7 +9,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bench.cases import CASES, chains, convolutions, gemm, memory_bound, overhead, select
+from bench.arrays import BF16
+from bench.cases import CASES, chains, convolutions, gemm, memory_bound, overhead, resnet18, select
 from bench.problem import Problem
 
 
@@ -19,6 +20,7 @@ def test_families_are_complete() -> None:
     assert families["gemm-f32-skinny"] == 12
     assert families["gemm-chain"] == families["gemm-chain-softmax"] == 12
     assert families["conv-chain"] == 8
+    assert families["resnet18-f32"] == families["resnet18-bf16"] == families["resnet18-u8s8"] == 12
 
 
 def test_select_by_name_family_and_pattern() -> None:
@@ -45,6 +47,9 @@ SMALL = {
     "bf16": lambda: gemm.constant_bf16(5, 7, 9),
     "u8s8": lambda: gemm.constant_u8s8(5, 7, 9),
     "convolution": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 2)),
+    "convolution-strided-1x1": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 1, 2)),
+    "convolution-bf16": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 2), BF16),
+    "convolution-u8s8": lambda: resnet18.integer_convolution(convolutions.Layer(3, 4, 9, 3, 2)),
     "gemm-chain": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=False),
     "gemm-chain-softmax": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=True),
     "conv-chain": lambda: chains.conv_chain(chains.ConvChain(3, 8, 8, 4, 5, 2, 1, 3, 1)),
@@ -57,22 +62,53 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_model_and_modules_agree(name: str) -> None:
+FORMS = [(name, "") for name in SMALL] + [
+    ("convolution-u8s8", form) for form in (resnet18.F32_SUMS, resnet18.REQUANTISED)
+]
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_model_modules_and_reference_agree(name: str, form: str) -> None:
     onnx = pytest.importorskip("onnx")
     reference = pytest.importorskip("onnx.reference")
     torch = pytest.importorskip("torch")
     from bench.arrays import from_torch, to_torch
+    from bench.prepare import exact
     from bench.runner import error_of
 
     problem: Problem = SMALL[name]()
+    problem = problem.variants[form] if form else problem
     onnx.checker.check_model(problem.model, full_check=True)
     (expected,) = reference.ReferenceEvaluator(problem.model).run(None, dict(problem.inputs))
+    (wide,) = exact(problem)
+    assert error_of(np.asarray(expected, np.float64), wide) <= problem.tolerance
     tensors = [to_torch(array) for array in problem.inputs.values()]
     for module in problem.modules.values():
         with torch.no_grad():
             actual = from_torch(module(*tensors).contiguous())
-        assert error_of(actual, np.asarray(expected, np.float64)) <= problem.tolerance
+        assert error_of(actual, wide) <= problem.tolerance
+
+
+def test_requantised_sums_use_the_range_of_u8() -> None:
+    """Also that one unit passes and two do not, in the units of the error."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    from bench.prepare import exact
+    from bench.runner import error_of
+
+    problem = resnet18.integer_convolution(convolutions.Layer(16, 32, 12, 3, 1)).variants[resnet18.REQUANTISED]
+    (result,) = exact(problem)
+    assert result.min() < 32
+    assert result.max() > 224
+    assert len(np.unique(result)) > 100
+    assert error_of(result - 1, result) <= problem.tolerance < error_of(result - 2, result)
+
+
+def test_layers_are_those_of_the_table() -> None:
+    """Extents of the results in table order, and the multiplications that follow from them."""
+    assert [layer.output_shape[2] for layer in resnet18.LAYERS] == [112, 56, 56, 28, 28, 28, 14, 14, 14, 7, 7, 7]
+    assert resnet18.LAYERS[0].flops == 2 * 64 * 112**2 * 147
+    assert resnet18.LAYERS[11].flops == 2 * 512 * 7**2 * 4608
 
 
 def test_flops_of_the_yolo_layers_are_the_thesis_counts() -> None:

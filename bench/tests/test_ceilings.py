@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.ceilings import Ceilings, Loops, bound_seconds, cache_bytes
+from bench.ceilings import READS, Bound, Ceilings, Gauge, Loops, bound, cache_bytes
 from bench.processes import own_cores
 
 MACHINE = Ceilings(
@@ -14,23 +14,29 @@ MACHINE = Ceilings(
 
 
 def test_products_are_bound_by_arithmetic_or_by_the_level_that_holds_them() -> None:
-    assert bound_seconds("f32", 10_000, 100, MACHINE) == 100.0
-    assert bound_seconds("f32", 0, 2000, MACHINE) == 50.0  # fits both L2 caches
-    assert bound_seconds("f32", 0, 10_000, MACHINE) == 500.0
-    assert bound_seconds("f32", 0, 10_001, MACHINE) == pytest.approx(1000.1)
-    assert bound_seconds("int8", 4000, 0, MACHINE) == 10.0
+    assert bound("f32", 10_000, 100, MACHINE) == Bound("f32", 10_000, 100.0)
+    assert bound("f32", 0, 2000, MACHINE) == Bound("l2_read", 2000, 50.0)  # fits both L2 caches
+    assert bound("f32", 0, 10_000, MACHINE) == Bound("l3_read", 10_000, 500.0)
+    assert bound("f32", 0, 10_001, MACHINE) == Bound("dram_read", 10_001, pytest.approx(1000.1))
+    assert bound("int8", 4000, 0, MACHINE) == Bound("int8", 4000, 10.0)
 
 
 def test_copies_are_bound_by_copies_and_calls_by_nothing() -> None:
-    assert bound_seconds("copy", 10**9, 80, MACHINE) == 10.0
-    assert bound_seconds("none", 1, 1, MACHINE) is None
-    assert bound_seconds("bf16", 1, 1, MACHINE) is None  # a machine without the instruction
+    assert bound("copy", 10**9, 80, MACHINE) == Bound("copy", 80, 10.0)
+    assert bound("none", 1, 1, MACHINE) is None
+    assert bound("bf16", 1, 1, MACHINE) is None  # a machine without the instruction
 
 
 def test_loops_measure_plausible_rates() -> None:
     loops = Loops()
     core = own_cores()[:1]
-    peak = loops.peak("f32", core)
-    assert 1e9 < peak < 1e12
-    small, large = loops.read(cache_bytes()[0] // 2, core), loops.copy(32 << 20, core)
-    assert 1e9 < large < small  # a copy of main memory is slower than reading the first cache
+    best = {name: max(Gauge(loops, name, core).rates(3)) for name in ("f32", "l1_read", "copy")}
+    assert 1e9 < best["f32"] < 1e12
+    assert 1e9 < best["copy"] < best["l1_read"]  # a copy of main memory is slower than reading the first cache
+
+
+def test_buffers_of_main_memory_exceed_the_last_cache_whatever_the_threads() -> None:
+    l3 = cache_bytes()[2]
+    for threads in (1, 2, 3):
+        assert threads * READS["dram_read"](threads) > 2 * l3
+        assert 2 * threads * READS["copy"](threads) > 2 * l3  # a copy has two buffers

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as program
-from bench import peers
+from bench import peers, runner
 from bench.cases import CASES
+from bench.ceilings import Ceilings
 from bench.problem import SkippedError
 from bench.processes import busy_threads, own_cores, process_seconds
-from bench.results import Run
+from bench.results import Run, share
 from bench.runner import Effort, run
 from bench.workers import WorkerError, Workers
 
@@ -43,6 +44,26 @@ def test_end_to_end(tmp_path: Path) -> None:
 def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--cases", "call-overhead", "--no-ceilings", *arguments]) == 2
     assert "error: " in capsys.readouterr().err
+
+
+# Of a machine faster than any.
+CEILINGS = Ceilings(1, 1e15, 1e15, 1e15, 1e13, 1e13, 1e13, 1e13, 1e13, l2_bytes=1 << 20, l3_bytes=32 << 20)
+
+
+def test_ceiling_is_measured_in_the_turns_of_the_peers() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_measure_ceilings", lambda cores: CEILINGS)
+        done = run([CASES["gemm-f32-skinny-m1-1024"]], [peers.PEERS["torch"]], [1], Effort(turns=3, turn_seconds=0.01))
+    (conditions,), (result,) = done.conditions, done.results
+    assert conditions.ceiling == "l3_read"  # by these ceilings
+    assert len(conditions.turn_bounds) == len(result.turn_seconds) == 3
+    assert conditions.bound_seconds is not None
+    assert min(conditions.turn_bounds) > 2 * conditions.bound_seconds  # no machine reads as fast as these
+    reached = share(result, conditions)
+    assert reached is not None
+    assert 0.001 < reached < 10
 
 
 @dataclass(frozen=True)

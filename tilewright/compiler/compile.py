@@ -274,6 +274,7 @@ def _generate(
         "constants": {
             name: {"offset": offset, "layout": plan.stored[name].layout.to_json(), "of": plan.sources.get(name, name)}
             for name, offset in placement.offsets.items()
+            if plan.sources.get(name, name) in plan.graph.constants  # not what was computed from them for this machine
         },
     }
     decisions = {"decisions": [decision.to_json() for decision in plan.decisions]}

@@ -16,8 +16,9 @@ from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import form_groups
 from tilewright.graph.passes import table
+from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.table import run_passes, simplifying, storing
+from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
 from tilewright.instruction.in_place import product_factors
 from tilewright.instruction.registry import Registry
 from tilewright.layouts import row_major
@@ -41,7 +42,8 @@ def make_plan(
     """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
-    rewritten = run_passes(prepared, storing(), disable)
+    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics)), disable)
+    rewritten = run_passes(fitted, storing(), disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
@@ -76,6 +78,22 @@ def _check_disabled(names: Sequence[str]) -> None:
             fact = f"pass {name!r} cannot be switched off" if name in table.REQUIRED else f"no pass {name!r}"
             known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(PASSES)}"
             raise InvalidArgument(fact, where="disable", help=known)
+
+
+def _price(prepared: Rewritten, machine: Cpu, threads: int, intrinsics: Registry | None) -> Price:
+    """What a product would cost on the record that it would run on."""
+    planning = Planning(prepared.graph, prepared, machine, threads, intrinsics)
+
+    def price(node: Compute) -> tuple[float, int] | None:
+        mapping = planning.mapping_of(node)
+        if mapping is None:
+            return None
+        packed = 0 if mapping.b.tensor.name in planning.constants else 2 * mapping.b.tensor.size_bytes
+        transposed = mapping.n_loop != node.axes[-1] and len(mapping.m_loops) <= 1  # others are stored as they are
+        record = mapping.kernels[0]
+        return record.cost.issue_cycles / record.macs, packed + 2 * node.output.size_bytes * transposed
+
+    return price
 
 
 def _is_product(node: Compute) -> bool:

@@ -142,8 +142,10 @@ def _lanes(planning: Planning, group: Group) -> int:
     stored = planning.plan.stored.get(group.nodes[-1].name)
     if found is None or stored is None or len(group.nodes[-1].axes) != len(group.main.axes):
         return 0
-    strides = {dim: min((stride for d, _, stride in _digits(stored) if d == dim), default=0) for dim in range(len(group.main.axes))}
-    order = sorted(strides, key=lambda dim: -strides[dim])
+    strides = [
+        min((stride for d, _, stride in _digits(stored) if d == dim), default=0) for dim in range(len(group.main.axes))
+    ]
+    order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
     decision = decide(group.main, found, order, refused)
     if decision is None:
         return 0

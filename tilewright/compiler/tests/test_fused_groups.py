@@ -1,4 +1,4 @@
-"""Reductions fused for instructions that take several neighbours at once: exact for integers, ragged groups included."""
+"""Reductions fused for instructions that take several neighbours at once: exact for integers, ragged groups too."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
-from tilewright.expr.core import Axis, Expr, Extent, Tensor, const, static_shape
+from tilewright.expr.core import Axis, Expr, Extent, Tensor, const
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, element, emit
@@ -165,28 +165,26 @@ def matmul_integer(
 ) -> Tensor:
     """``O[…,i,j] = sum_k (A[…,i,k] - a_zero[i]) * (B[…,k,j] - b_zero[j])`` in i32.
 
-    The product is formed from the stored 8-bit values, which is what integer dot instructions take; sums over rows and
-    columns correct it afterwards: ``sum ab - a_zero * sum b - b_zero * sum a + K * a_zero * b_zero``. Wrapping
-    arithmetic gives the same 32 bits. A zero point is a scalar, [1], one per row of A ([i] or […,i,1]) or per column
-    of B ([j] or […,1,j]).
+    A zero point is a scalar, [1], one per row of A ([i] or […,i,1]) or per column of B ([j] or […,1,j]).
     """
     require_rank(a, (2, 99), "[…, i, k]", where=name)
     require_rank(w, (2, 99), "[…, k, j]", where=name)
-    if a_zero is None and b_zero is None:
-        return matmul(b, a, w, name=name)
-    product = matmul(b, a, w, name=f"{name}.product")
-    axes = axes_of(product.shape)
-    total: Expr = product[axes]
-    row_value = None if a_zero is None else _zero_point(a_zero, axes, axes[-2], where=name).cast("i32")
-    column_value = None if b_zero is None else _zero_point(b_zero, axes, axes[-1], where=name).cast("i32")
-    if row_value is not None:
-        total = total - row_value * element(_sum_over(b, w, w.rank - 2, name=f"{name}.column_sum"), axes)
-    if column_value is not None:
-        total = total - column_value * element(_sum_over(b, a, a.rank - 1, name=f"{name}.row_sum"), axes)
-    if row_value is not None and column_value is not None:
-        (contracted,) = static_shape(a.shape[-1:])
-        total = total + row_value * column_value * contracted
-    return emit(b, axes, total, name=name)
+    left = centred(b, a, a_zero, -2, name=f"{name}.a")
+    right = centred(b, w, b_zero, -1, name=f"{name}.b")
+    return matmul(b, left, right, accumulate="i32", out_dtype="i32", name=name)
+
+
+def centred(b: GraphBuilder, x: Tensor, zero: Tensor | None, own: int, *, source: str = "", name: str) -> Tensor:
+    """``x - zero`` in i32; `x` itself where the zero points are known to be 0.
+
+    There is one for all, one per slice of dimension `own`, or a shape that broadcasts to that of `x`.
+    """
+    known = None if zero is None else b.constants.get(zero.name)
+    if zero is None or (known is not None and not known.any()):
+        return x
+    axes = axes_of(x.shape)
+    point = _zero_point(zero, axes, axes[own], where=name)
+    return emit(b, axes, x[axes].cast("i32") - point.cast("i32"), name=name, source=source)
 
 
 def bilinear(
@@ -317,7 +315,7 @@ def _letter_extents(subscripts: list[list[str]], operands: Sequence[Tensor], *, 
 
 
 def _zero_point(zero: Tensor, axes: Sequence[Axis], own: Axis, *, where: str) -> Expr:
-    """A zero point at an output position: one for all, one per row or column (`own`), or a shape that broadcasts."""
+    """A zero point at a position: one for all, one per row or column (`own`), or a shape that broadcasts."""
     if zero.rank <= 1 and zero.size == 1:
         return zero[(0,) * zero.rank]
     if zero.rank == 1:
@@ -331,11 +329,3 @@ def _zero_point(zero: Tensor, axes: Sequence[Axis], own: Axis, *, where: str) ->
         return zero[own]
     check_broadcasts_to(zero, tuple(axis.extent for axis in axes), where=where)
     return element(zero, axes)
-
-
-def _sum_over(b: GraphBuilder, x: Tensor, dimension: int, *, name: str) -> Tensor:
-    """Sum in i32 over one dimension, kept with extent 1."""
-    axes = axes_of((*x.shape[:dimension], 1, *x.shape[dimension + 1 :]))
-    k = Axis("k", x.shape[dimension])
-    value = x[(*axes[:dimension], k, *axes[dimension + 1 :])].cast("i32")
-    return emit(b, axes, value, reduce=[k], accum="sum", name=name)

@@ -1,7 +1,7 @@
 """The passes over the graph, in order, and how to run them.
 
-`simplifying` ends in a graph that can be evaluated, printed and stored with a module; `storing` moves work into the
-storage of tensors, which a graph alone cannot say.
+`simplifying` ends in a graph that can be evaluated, printed and stored with a module; `fitting` is for one machine;
+`storing` moves work into the storage of tensors, which a graph alone cannot say.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tilewright.graph.passes.fold_padding import FoldPadding
 from tilewright.graph.passes.fold_scale import FoldScale
 from tilewright.graph.passes.inline_maps import InlineMaps
 from tilewright.graph.passes.merge_equal import MergeEqual
+from tilewright.graph.passes.offset_factors import OffsetFactors, Price
 from tilewright.graph.passes.remove_dead import RemoveDead
 from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 from tilewright.graph.passes.separate_outputs import SeparateOutputs
@@ -38,6 +39,11 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
     )
 
 
+def fitting(price: Price) -> tuple[GraphPass, ...]:
+    """What depends on the instructions there are. `price` tells how level 3 would run a product."""
+    return (OffsetFactors(price),)
+
+
 def storing() -> tuple[GraphPass, ...]:
     """What needs a say in how tensors are stored."""
     return (FoldPadding(),)
@@ -47,7 +53,11 @@ REQUIRED = frozenset({SeparateOutputs.name})
 """Passes that cannot be switched off."""
 
 NAMES = tuple(
-    dict.fromkeys(each.name for each in (*simplifying(lambda _: False), *storing()) if each.name not in REQUIRED)
+    dict.fromkeys(
+        each.name
+        for each in (*simplifying(lambda _: False), *fitting(lambda _: None), *storing())
+        if each.name not in REQUIRED
+    )
 )
 """Passes that can be switched off by name; the others need none of them."""
 
@@ -61,9 +71,11 @@ def run_passes(graph: Graph | Rewritten, passes: Sequence[GraphPass], disable: S
     return state
 
 
-def run_pass(graph: Graph, name: str, is_product: Callable[[Compute], bool]) -> Rewritten:
+def run_pass(
+    graph: Graph, name: str, is_product: Callable[[Compute], bool], price: Price = lambda _: None
+) -> Rewritten:
     """Run one pass alone."""
-    for each in (*simplifying(is_product), *storing()):
+    for each in (*simplifying(is_product), *fitting(price), *storing()):
         if each.name == name:
             return each.apply(Rewritten(graph))
     raise InvalidArgument(f"no graph pass {name!r}", help=f"one of {', '.join((*NAMES, *sorted(REQUIRED)))}")

@@ -10,7 +10,7 @@ from tilewright.expr.core import Expr, Tensor, apply
 from tilewright.expr.dtypes import DType
 from tilewright.expr.ops import conv as convs
 from tilewright.expr.ops import elementwise as ops
-from tilewright.expr.ops.linalg import matmul_integer
+from tilewright.expr.ops.linalg import centred, matmul_integer
 from tilewright.frontend.onnx.element_types import dtype_of
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.operators.windows import check_kernel, pads_of
@@ -83,13 +83,13 @@ def conv_integer(node: Node) -> Tensor:
 def _integer_conv(
     node: Node, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, bias: Tensor | None, suffix: str
 ) -> Tensor:
-    """Convolution of ``x - x_zero`` with ``w - w_zero`` in i32; zero points known to be 0 are not subtracted."""
+    """Convolution of ``x - x_zero`` with ``w - w_zero`` in i32."""
     check_kernel(node, w)
     rank = x.rank - 2
     return convs.conv(
         node.b,
-        _centred(node, x, x_zero, "x"),
-        _centred(node, w, w_zero, "w"),
+        centred(node.b, x, x_zero, 0, source=node.name, name=f"{node.name}.x"),
+        centred(node.b, w, w_zero, 0, source=node.name, name=f"{node.name}.w"),
         bias,
         strides=node.get_ints("strides", [1] * rank),
         dilations=node.get_ints("dilations", [1] * rank),
@@ -99,16 +99,6 @@ def _integer_conv(
         out_dtype="i32",
         name=f"{node.name}.{suffix}" if suffix else node.name,
     )
-
-
-def _centred(node: Node, x: Tensor, zero: Tensor | None, role: str) -> Tensor:
-    """``x - zero`` in i32, with one zero point or one per slice of the first dimension."""
-    known = None if zero is None else node.b.constants.get(zero.name)
-    if zero is None or (known is not None and not np.any(known)):
-        return x
-    axes = ops.axes_of(x.shape)
-    point = zero[(0,) * zero.rank] if zero.size == 1 else zero[axes[0]]
-    return ops.emit(node.b, axes, x[axes].cast("i32") - point.cast("i32"), name=f"{node.name}.{role}", source=node.name)
 
 
 def _requantized(
