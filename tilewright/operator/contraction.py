@@ -28,8 +28,8 @@ class Contraction:
     `output` is written at the linear address `index`. `intrinsic` names the instruction, `lanes` what one of its
     registers holds along n, `group` its neighbours along k, which the last k loop provides contiguously in a and
     interleaved in b; a register tile has at most the rows and registers per row of one of `shapes`. `whole_panels`: the
-    storage of b holds whole tiles along n, so that the ragged one may be read beyond the last column; `whole_groups`: the
-    last group of the last k loop may be read beyond the last point of a, where b has zeros.
+    storage of b holds whole tiles along n, so that the ragged one may be read beyond the last column. `whole_groups`:
+    the last group of the last k loop may be read beyond the last point of a, where b has zeros.
     """
 
     outer: tuple[Axis, ...]
