@@ -237,7 +237,7 @@ def schedule_nest(
 ) -> tuple[NestSchedule, Decision]:
     """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen."""
     lanes = lanes or vector_lanes(machine)
-    vector = _vector_loop(nest)
+    vector = _vector_loop(nest, lanes)
     if vector is None:
         return (
             NestSchedule(blocks=_nest_blocks(nest, {}, threads), lanes=lanes),
@@ -280,10 +280,10 @@ def schedule_nest(
     )
 
 
-def _vector_loop(nest: Nest) -> Axis | None:
-    """The loop with stride 1 in the last stored node, else in the largest read.
+def _vector_loop(nest: Nest, lanes: int) -> Axis | None:
+    """The loop with stride 1 in the last stored node, else in the largest read; of the two of a window the longer.
 
-    Loops without work in them are passed over.
+    Loops that fill less than half a vector are passed over where another one is longer.
     """
     stored = [node for node in nest.nodes if node.index is not None]
     candidates = [index for node in reversed(stored) if node.index is not None for index in [node.index]]
@@ -295,17 +295,16 @@ def _vector_loop(nest: Nest) -> Axis | None:
     ]
     largest = [index for _, index in sorted(reads, key=lambda item: -int(item[0]))]  # type: ignore[arg-type]
     if nest.inner and not any(nest.covers_inner(node) for node in stored):
-        candidates = largest + candidates  # a pure reduction: follow what is read
+        candidates = largest[:1] + candidates + largest[1:]  # a pure reduction: follow what is read
     else:
         candidates = candidates + largest
-    for index in candidates:
-        form = affine(index)
-        if form is None:
-            continue
-        for axis in (*nest.inner[::-1], *nest.outer[::-1]):
-            if form.coefficient(axis) == 1 and _extent(axis) > 1:
-                return axis
-    return None
+    found = []
+    for form in (affine(index) for index in candidates):
+        axes = (*nest.outer[::-1], *nest.inner[::-1])
+        steps = [axis for axis in axes if form is not None and form.coefficient(axis) == 1 and _extent(axis) > 1]
+        found += [max(steps, key=_extent)] if steps else []
+    long = [axis for axis in found if _extent(axis) >= lanes // 2]
+    return long[0] if long else max(found, key=_extent, default=None)
 
 
 def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
