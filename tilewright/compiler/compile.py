@@ -277,7 +277,7 @@ def _generate(
             if plan.sources.get(name, name) in plan.graph.constants  # not what was computed from them for this machine
         },
     }
-    decisions = {"decisions": [decision.to_json() for decision in plan.decisions]}
+    decisions = {"decisions": [decision.to_json() for decision in plan.decisions], "products": plan.products}
     return Artifact(
         manifest=manifest,
         code=made.code,
