@@ -47,12 +47,23 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """A named problem of a family. `limit` names what bounds its speed (`bench.ceilings.bound_seconds`)."""
+    """A named problem of a family. `limit` names what bounds its speed (`bench.ceilings.bound`).
+
+    `build_modules` makes the modules of the problem alone, where the rest takes long and there are no variants.
+    """
 
     name: str
     family: str
     limit: Limit
     build: Callable[[], Problem] = field(compare=False)
+    build_modules: Callable[[], Mapping[str, torch.nn.Module]] | None = field(default=None, compare=False)
+
+    def modules(self) -> dict[str, Mapping[str, torch.nn.Module]]:
+        """The modules of the problem, as "", and of its variants by their names."""
+        if self.build_modules:
+            return {"": self.build_modules()}
+        problem = self.build()
+        return {name: form.modules for name, form in {"": problem, **problem.variants}.items()}
 
 
 @dataclass(frozen=True)

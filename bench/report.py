@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from bench.ceilings import READS
@@ -168,7 +168,7 @@ def _reasons(run: Run) -> Iterator[str]:
         for remark in remarks:
             cases.setdefault(f"{result.peer}: {remark}", {}).setdefault(result.case, []).append(str(result.threads))
     for remark, places in cases.items():
-        yield f"{remark}: " + ", ".join(f"{case} ({', '.join(threads)})" for case, threads in places.items())
+        yield f"{remark}: {_listed(places)}"
 
 
 def _disturbances(run: Run) -> Iterator[str]:
@@ -181,9 +181,21 @@ def _disturbances(run: Run) -> Iterator[str]:
                 f"{conditions.case} ({conditions.threads}): its ceiling, {_label(conditions)}, was between "
                 f"{_scaled(slowest)}{unit} and {_scaled(fastest)}{unit} in its turns"
             )
-        for load, who in ((conditions.idle_load, "waiting peers"), (conditions.foreign_load, "other processes")):
+    for who, loads in (
+        ("waiting peers", {(c.case, c.threads): c.idle_load for c in run.conditions}),
+        ("other processes", {(c.case, c.threads): c.foreign_load for c in run.conditions}),
+    ):
+        places: dict[str, list[str]] = {}
+        for (case, threads), load in loads.items():
             if load > QUIET:
-                yield f"{conditions.case} ({conditions.threads}): {who} took {load:.2f} cores while it was timed"
+                places.setdefault(case, []).append(str(threads))
+        if places:
+            yield f"{who} took up to {max(loads.values()):.2f} cores while it was timed: {_listed(places)}"
+
+
+def _listed(places: dict[str, list[str]]) -> str:
+    """``gemm (1, 2), norm (2)``: cases and the numbers of threads."""
+    return ", ".join(f"{case} ({', '.join(threads)})" for case, threads in places.items())
 
 
 def _row(*cells: str) -> str:
@@ -191,15 +203,15 @@ def _row(*cells: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
+    return _in_unit(seconds, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)))
 
 
 def _scaled(rate: float) -> str:
     """``253 G`` for 253e9: a unit follows."""
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if rate >= factor:
-            return f"{rate / factor:.3g} {prefix}"
-    return f"{rate:.3g} "
+    return _in_unit(rate, (("T", 1e12), ("G", 1e9), ("M", 1e6), ("", 1.0)))
+
+
+def _in_unit(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Three digits in the first unit in which they make at least 1 (0.9999 rounds to it), or in the last."""
+    unit, factor = next(((unit, factor) for unit, factor in units if value >= 0.9995 * factor), units[-1])
+    return f"{value / factor:.3g} {unit}"

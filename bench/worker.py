@@ -42,6 +42,7 @@ class Worker:
         self.cores = cores
         self.task: Task | None = None
         self.loaded: Loaded | None = None
+        self.loops: Loops | None = None
         self.ceiling: Gauge | None = None
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,8 @@ class Worker:
         return {"seconds": seconds, "faults": faults / (samples * calls)}
 
     def gauge(self, ceiling: str) -> dict[str, Any]:
-        self.ceiling = Gauge(Loops(), ceiling, self.cores)
+        self.loops = self.loops or Loops()
+        self.ceiling = Gauge(self.loops, ceiling, self.cores)
         return {}
 
     def rates(self, runs: int) -> dict[str, Any]:

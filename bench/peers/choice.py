@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bench.problem import Loaded, SkippedError, Task
 
-TRIAL_SECONDS = 0.2  # per way
+TRIAL_SECONDS = 0.1  # per way
 
 
 def fastest(ways: Mapping[str, Callable[[], object]]) -> tuple[str, str]:

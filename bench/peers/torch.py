@@ -37,13 +37,13 @@ class Torch:
         from bench.cases import CASES
 
         torch.set_num_threads(len(task.cores))
-        problem = CASES[task.case].build()
+        forms = CASES[task.case].modules()
         inputs = [to_torch(array) for array in task.inputs().values()]
         start = time.perf_counter()
         ways = {  # by name: the form of the problem that each computes, and its call
             name: (form, call)
-            for form, variant in {"": problem, **problem.variants}.items()
-            for module_name, module in variant.modules.items()
+            for form, modules in forms.items()
+            for module_name, module in modules.items()
             for name, call in _ways(module_name, module.eval(), inputs)
         }
         prepare_seconds = (time.perf_counter() - start) / len(ways)

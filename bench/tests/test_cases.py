@@ -89,6 +89,17 @@ def test_model_modules_and_reference_agree(name: str, form: str) -> None:
         assert error_of(actual, wide) <= problem.tolerance
 
 
+def test_modules_of_a_network_alone_are_those_of_its_problem() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    case = CASES["mi-lstm"]
+    (alone,) = case.modules()[""].values()
+    (built,) = case.build().modules.values()
+    assert alone.state_dict().keys() == built.state_dict().keys()
+    assert all(torch.equal(alone.state_dict()[key], value) for key, value in built.state_dict().items())
+
+
 def test_requantised_sums_use_the_range_of_u8() -> None:
     """Also that one unit passes and two do not, in the units of the error."""
     pytest.importorskip("onnx")

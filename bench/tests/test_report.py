@@ -78,7 +78,8 @@ def test_page_has_times_ceilings_and_remarks() -> None:
     assert "- gemm (2): its ceiling" not in page
     assert "| family | 2 | 0.50 | 0.50 | 0 of 1 | 2.00 | 0.50 | – |" in page
     assert "- onnxruntime: skipped: not installed: gemm (2)" in page
-    assert "- norm (2): other processes took 0.70 cores while it was timed" in page
+    assert "- other processes took up to 0.70 cores while it was timed: norm (2)" in page
+    assert "waiting peers" not in page
     assert "pinned" not in page
 
 
@@ -86,6 +87,14 @@ def test_another_form_of_result_is_shown_beside_the_time() -> None:
     run = example()
     run.results[1] = replace(run.results[1], variant="requantised to u8")
     assert "25%, *requantised to u8* |" in markdown(run)
+
+
+def test_numbers_just_under_a_unit_are_written_in_it() -> None:
+    run = example()
+    run.conditions[0] = replace(run.conditions[0], turn_bounds=[0.9996e-3] * 3)
+    run.results[0] = timed("tilewright", 0.9994e-6)
+    page = markdown(run)
+    assert "| gemm | 2 | 1 ms f32 | 999 ns (" in page
 
 
 def test_unpinned_and_crowded_threads_are_remarked() -> None:

@@ -277,7 +277,7 @@ def _generate(
             if plan.sources.get(name, name) in plan.graph.constants  # not what was computed from them for this machine
         },
     }
-    decisions = {"decisions": [decision.to_json() for decision in plan.decisions]}
+    decisions = {"decisions": [decision.to_json() for decision in plan.decisions], "products": plan.products}
     return Artifact(
         manifest=manifest,
         code=made.code,
@@ -299,10 +299,10 @@ def stored_graph(artifact: Artifact) -> Graph:
         declared = {name: (dtype, shape) for name, dtype, shape in structure["constants"]}
         for entry in placed.values():
             layout = Packed.from_json(entry["layout"])
-            dtype, _ = declared[entry["of"]]
+            dtype, shape = declared[entry["of"]]
             size = layout.size * dtypes.size_bytes(dtype)
             raw = artifact.constants[entry["offset"] : entry["offset"] + size]
-            constants[entry["of"]] = layout.unpack(raw.view(dtypes.numpy_dtype(dtype)))
+            constants[entry["of"]] = layout.unpack(raw.view(dtypes.numpy_dtype(dtype))).reshape(shape)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InvalidFile(f"the stored graph is damaged: {error!r}", where=artifact.manifest.name) from error
     return serialize.from_json(structure, constants)

@@ -7,6 +7,7 @@ graph passes → groups → mappings → layouts → schedules. The result lists
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
@@ -81,10 +82,21 @@ def _check_disabled(names: Sequence[str]) -> None:
 
 
 def _price(prepared: Rewritten, machine: Cpu, threads: int, intrinsics: Registry | None) -> Price:
-    """What a product would cost on the record that it would run on."""
+    """What a product would cost on the record that it would run on; products that differ in names cost the same."""
     planning = Planning(prepared.graph, prepared, machine, threads, intrinsics)
+    known: dict[Any, tuple[float, int] | None] = {}
 
     def price(node: Compute) -> tuple[float, int] | None:
+        factors = product_factors(node)
+        if factors is None:
+            return None
+        operands = [(r.tensor.shape, r.dtype, r.indices, r.tensor.name in planning.constants) for r in factors]
+        key = (node.axes, node.reduce, node.output.dtype, *operands, factors[0].tensor == factors[1].tensor)
+        if key not in known:
+            known[key] = cost(node)
+        return known[key]
+
+    def cost(node: Compute) -> tuple[float, int] | None:
         mapping = planning.mapping_of(node)
         if mapping is None:
             return None

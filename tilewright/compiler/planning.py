@@ -17,14 +17,14 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.in_place import InPlace, find_product, loops_of
+from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.product_space import ProductPoint
+from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import tree_of
 from tilewright.tiles.notation import print_tree
 
@@ -73,18 +73,30 @@ class Kernel:
         return (*self.reads, *self.writes)
 
 
-#: Chooses how a product runs, given its contraction before packing and its name; None leaves it to the rules.
-ChooseProduct = Callable[[Contraction, str], ProductPoint | None]
+def _undecided(*_: Any) -> None:
+    """Leave a choice to the rules."""
+
+
+@dataclass(frozen=True)
+class ChooseProduct:
+    """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
+
+    A space is that of the contraction before its vector operand is packed; the string is the name of its kernel.
+    """
+
+    mapping: ChooseMapping = _undecided
+    point: Callable[[ProductSpace, str], ProductPoint | None] = _undecided
 
 
 @dataclass
 class Plan:
-    """All decisions about one graph for one machine."""
+    """All decisions about one graph for one machine; `products` has mapping and schedule of each product as data."""
 
     graph: Graph
     stored: dict[str, Stored] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    products: dict[str, dict[str, Any]] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
 
@@ -102,7 +114,7 @@ class Planning:
         choose: ChooseProduct | None = None,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
-        self.choose = choose
+        self.choose = choose or ChooseProduct()
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics
         self._products: dict[str, tuple[InPlace | None, Decision | None]] = {}
@@ -211,13 +223,23 @@ class Planning:
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
         """The mapping with which a compute runs as a product, if there is one, and why."""
         if node.name not in self._products:
-            self._products[node.name] = find_product(node, self.intrinsics, self.machine, self.constants)
+            self._products[node.name] = find_product(
+                node, self.intrinsics, self.machine, self.constants, self._choose_mapping
+            )
         return self._products[node.name]
 
+    def _choose_mapping(self, node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+        return self.choose.mapping(node, [each for each in found if each.k_loops and self._can_be_panels(each)])
+
     def _can_be_panels(self, mapping: InPlace) -> bool:
-        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger."""
+        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.
+
+        It may become larger where the mapping was asked for.
+        """
         if is_plain(mapping.b):
             return True
+        if mapping.fixed:
+            return mapping.b.tensor.name not in self.constants
         gathered = prod(static_shape(tuple(axis.extent for axis in vector_loops(mapping))))
         return mapping.b.tensor.name not in self.constants and gathered <= mapping.b.tensor.size
 

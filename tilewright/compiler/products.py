@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from tilewright.compiler.planning import Planning, Stored, is_plain, points, vector_loops
 from tilewright.compiler.rows import fill_borders, plan_rows, write_rows
@@ -18,9 +19,11 @@ from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.in_place import InPlace, loops_of
+from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address
+from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction
 
 ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
@@ -50,6 +53,7 @@ class _Product:
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
         mapping = self._map()
+        position = len(plan.decisions)
         self.target = self._place_target(mapping)
         fill_borders(planning, self.group.stored)
         mapping = self._near(mapping)
@@ -58,11 +62,14 @@ class _Product:
         work = self._contraction(mapping, self._plain_operand(mapping), panels)
         a_bytes = planning.stored(mapping.a.tensor).bytes
         schedule, decision = schedule_contraction(work, planning.machine, planning.threads, a_bytes, self.group.name)
-        point = planning.choose(work, self.group.name) if planning.choose is not None else None
+        space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
+        point = planning.choose.point(space, self.group.name)
         if point is not None:
             schedule = point.schedule(work)
             decision = Decision(decision.subject, str(point), "it was asked for", decision.chosen, decision.reason)
         plan.decisions.append(decision)
+        running = self._proven(mapping, work, schedule)
+        plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if panels:
             if point is None:
                 mapping = self._split_depth(mapping, work, schedule)
@@ -73,6 +80,7 @@ class _Product:
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         flops = 2 * points(self.node)
         planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)
+        plan.products[self.node.name] = {"kernel": self.group.name, **running.to_json(), "schedule": _as_json(schedule)}
         if self.target != self.result.output:
             copy = copy_of(self.target, self.result.output)
             plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
@@ -89,8 +97,20 @@ class _Product:
             gathered = Tensor(f"{mapping.b.tensor.name}.for.{node.name}", extents, mapping.b.dtype)
             self.gather = Compute(gathered, loops, substitute(mapping.b, _unit_loops(node)))
             mapping = replace(mapping, b=gathered[loops])
-        planning.plan.decisions.append(decision)
+        self.decision = decision
         return mapping
+
+    def _proven(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> InPlace:
+        """The mapping that this schedule runs, which has passed every check, the execution of a small instance too."""
+        rows = [axis for axis in work.m_loops if schedule.tile.get(axis.name, 1) > 1]
+        height = prod(schedule.tile[axis.name] for axis in rows)
+        vectors = -(-schedule.tile[work.n_loop.name] // work.lanes)
+        parts = [part for axis in rows for part in work.stands_for(axis)]
+        fused = [axis for axis in mapping.compute.reduce if axis in self.walked]
+        sums = mapping.compute.reduce if mapping.group == 1 else fused or work.k_loops[-1:]
+        running = mapping.running(parts, sums, (height, vectors))
+        validate(running.mapping, "signature")
+        return running
 
     def _place_target(self, mapping: InPlace) -> Tensor:
         """What the kernel writes, the vector loop innermost: the result, or a tensor that is copied to an output."""
@@ -140,7 +160,8 @@ class _Product:
         return replace(mapping, a=near[mapping.a.indices])
 
     def _fused(self, mapping: InPlace) -> InPlace:
-        """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better.
+        """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better and
+        the mapping, if it is fixed, has both in r1.
 
         The broadcast operand must walk them as one loop. The vector operand is decoded, ``b[.., i // n, i % n]``: a
         constant one now, another when it is packed.
@@ -149,6 +170,8 @@ class _Product:
             return mapping
         planning, group = self.planning, mapping.group
         *others, first, second = mapping.k_loops
+        if mapping.fixed and not {first, second} <= set(mapping.mapping.sets[2]):
+            return mapping
         m, n = (int(axis.extent) for axis in (first, second))  # type: ignore[arg-type]
         form = affine(address(planning.layout(mapping.a.tensor), mapping.a.indices))
         assert form is not None
@@ -222,7 +245,7 @@ class _Product:
             whole_panels=panels,
             whole_groups=self.whole_groups and panels,
         )
-        return merge_product_loops(work)
+        return merge_product_loops(work, mapping.mapping.sets[0] if mapping.fixed else None)
 
     # The vector operand -----------------------------------------------------------------------------------------
 
@@ -283,6 +306,10 @@ class _Product:
             Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}")
         )
         return plan.stored[tensor.name]
+
+
+def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:
+    return {"tile": dict(schedule.tile), "order": list(schedule.order), "k_block": schedule.k_block}
 
 
 def _panels(mapping: InPlace, width: int) -> Packed:

@@ -1,17 +1,22 @@
 """Products that a CPU runs in place: a mapping onto an outer product of registers, with operands read where they are.
 
 Of all mappings of a compute onto ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``, a kernel can run those in which one
-loop is i2, the vector, and r1 takes all reductions. Their relayouts need no kernels of their own: that of Src1 is
-folded into addresses, that of Src2 is its packing into panels, which constants have had at compile time. Other loops
-stay outside. The mapping with the least predicted time wins, each proven first; nothing depends on an operator's name.
+loop is i2, the vector. Their relayouts need no kernels of their own: that of Src1 is folded into addresses, that of
+Src2 is its packing into panels, which constants have had at compile time. Other loops stay outside. The mapping with
+the least predicted time wins; nothing depends on an operator's name.
+
+`find_product` decides which loops may be rows, vector and sums. The schedule then decides along which rows the register
+tile extends, and `InPlace.running` is the mapping that this makes: it is proven before it is compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from math import prod
+from typing import Any
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
@@ -30,6 +35,9 @@ from tilewright.machine.description import Cpu
 class InPlace:
     """A mapping as a kernel runs it: `a` is broadcast, `b` is the vector operand, `kernels` are the outer products of
     registers that may execute it, in order of preference; all are made of one instruction.
+
+    With `fixed` the schedule keeps to the mapping: register tiles have several rows along the loops of i1 and no
+    others, and groups of neighbours run along r1. Without, i1 has all loops that may be rows, r1 all sums.
     """
 
     mapping: Mapping
@@ -41,9 +49,15 @@ class InPlace:
     k_loops: tuple[Axis, ...]
     a: Read
     b: Read
+    fixed: bool = False
 
     def __str__(self) -> str:
         return f"{self.mapping} on {self.instruction}"
+
+    @property
+    def key(self) -> ProductKey:
+        """What tells this product from the others of its node."""
+        return ProductKey(self.instruction, self.b.tensor.name, tuple(self.mapping.loops.values()))
 
     @property
     def instruction(self) -> str:
@@ -68,6 +82,69 @@ class InPlace:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """Rows and vectors of the kernels' accumulators."""
         return tuple(kernel.grid[:2] for kernel in self.kernels)
+
+
+    def variants(self) -> Iterator[InPlace]:
+        """The fixed mappings among which the rows of the schedule choose: one or two loops of i1, and for an
+        instruction on groups one loop of r1 or all.
+        """
+        rows = self.mapping.sets[0]
+        sums = [self.mapping.sets[2]]
+        if self.group > 1 and len(sums[0]) > 1:
+            walked = _walked(self.k_loops, self.a, self.b)
+            sums += [(axis,) for axis in sums[0] if axis in walked]
+        for count in (2, 1):
+            for i1 in combinations(rows, min(count, len(rows))) if count <= max(len(rows), 1) else ():
+                for r1 in sums:
+                    sets = (i1, self.mapping.sets[1], r1)
+                    yield replace(self, mapping=Mapping(self.mapping.match, sets), fixed=True)
+
+    def running(self, rows: Collection[Axis], sums: Collection[Axis], tile: tuple[int, int]) -> InPlace:
+        """The mapping of a schedule whose register tile, of so many rows and vectors, has several rows along the loops
+        `rows`, in groups along `sums`; onto the least outer product of registers that holds the tile.
+
+        A tile of one row walks i1 one row at a time: any loop of rows will do, and the last is taken.
+        """
+        own, vector, summed = self.mapping.sets
+        i1 = tuple(axis for axis in own if axis in rows) or own[-1:]
+        r1 = tuple(axis for axis in summed if axis in sums) or summed
+        holding = [each for each in self.kernels if each.grid[0] >= tile[0] and each.grid[1] >= tile[1]]
+        kernel = min(holding, key=lambda each: each.grid[0] * each.grid[1])
+        mapping = Mapping(replace(self.mapping.match, record=kernel), (i1, vector, r1))
+        return replace(self, mapping=mapping, fixed=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The mapping as data: record, operands, loops of the record's loops, loops outside."""
+        return {
+            **self.key.to_json(),
+            "record": self.mapping.record.name,
+            "broadcast": self.a.tensor.name,
+            "outer": [axis.name for axis in self.mapping.outer],
+        }
+
+
+@dataclass(frozen=True)
+class ProductKey:
+    """A product of a node by names: instruction, tensor that is read as vectors, loops of every intrinsic loop."""
+
+    instruction: str
+    vector: str
+    loops: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        blank = " " if any(len(name) > 1 for names in self.loops for name in names) else ""
+        return f"({'|'.join(blank.join(names) for names in self.loops)}) on {self.instruction}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"instruction": self.instruction, "vector": self.vector, "loops": [list(names) for names in self.loops]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ProductKey:
+        return cls(value["instruction"], value["vector"], tuple(tuple(names) for names in value["loops"]))
+
+
+#: Chooses among the fixed mappings of a node; None leaves it to the predicted times.
+ChooseMapping = Callable[[Compute, Sequence[InPlace]], InPlace | None]
 
 
 def product_factors(compute: Compute) -> tuple[Read, Read] | None:
@@ -100,12 +177,16 @@ def loops_of(read: Read) -> set[Axis]:
 
 
 def find_product(
-    compute: Compute, registry: Registry, machine: Cpu, constants: Collection[str]
+    compute: Compute,
+    registry: Registry,
+    machine: Cpu,
+    constants: Collection[str],
+    choose: ChooseMapping | None = None,
 ) -> tuple[InPlace | None, Decision | None]:
     """The mapping with which a compute runs as a product, and the decision: what came second, what was refused.
 
     Records that the machine lacks the features for are refused, and tried in the registry's order otherwise: the first
-    instruction with a mapping that runs in place is taken.
+    instruction with a mapping that runs in place is taken. `choose` is asked before the predicted times are.
     """
     factors = product_factors(compute)
     if factors is None or any(axis.extent == 0 for axis in compute.loops):
@@ -113,6 +194,10 @@ def find_product(
     refused: list[Refusal] = []
     for kernels in _instructions(registry, machine, factors, compute.output.dtype, refused):
         candidates = sorted(_in_place(compute, kernels, refused), key=lambda each: _order(each, machine, constants))
+        asked = choose(compute, [each for one in candidates for each in one.variants()]) if choose else None
+        if asked is not None:
+            why = _reason(candidates[0], machine, constants)
+            return asked, Decision(_subject(compute), str(asked), "it was asked for", str(candidates[0]), why)
         for number, chosen in enumerate(candidates):
             verdict = judge(chosen.mapping, "signature", differential=True)
             if verdict.refusal is not None:
@@ -120,15 +205,19 @@ def find_product(
                 continue
             second = candidates[number + 1] if number + 1 < len(candidates) else None
             return chosen, Decision(
-                f"instruction of {compute.name}",
+                _subject(compute),
                 str(chosen),
                 _reason(chosen, machine, constants),
                 "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
                 "" if second is None else _reason(second, machine, constants),
                 tuple(refused),
             )
-    subject = f"instruction of {compute.name}"
-    return None, Decision(subject, "none", "no record has a mapping that runs in place", refused=tuple(refused))
+    reason = "no record has a mapping that runs in place"
+    return None, Decision(_subject(compute), "none", reason, refused=tuple(refused))
+
+
+def _subject(compute: Compute) -> str:
+    return f"instruction of {compute.name}"
 
 
 def _is_affine(index: Expr) -> bool:
@@ -189,12 +278,12 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
         if group > 1 and not _walked(k_loops, a, b):
             refused.append(Refusal(record.name, "a reduction loop indexes b and walks neighbours of a"))
             continue
-        vector = wide[-1]
         m_loops = tuple(axis for axis in live if axis in rows)
-        outside = tuple(axis for axis in live if axis not in m_loops and axis != vector)
-        sets = (m_loops or rows[:1], (vector,), tuple(axis for axis in reductions if axis in k_loops) or reductions[:1])
-        mapping = Mapping(each, sets)
-        yield InPlace(mapping, kernels, compute, outside, m_loops, vector, k_loops, a, b)
+        sums = tuple(axis for axis in reductions if axis in k_loops) or reductions[:1]
+        for vector in reversed(wide):
+            outside = tuple(axis for axis in live if axis not in m_loops and axis != vector)
+            mapping = Mapping(each, (m_loops or rows[:1], (vector,), sums))
+            yield InPlace(mapping, kernels, compute, outside, m_loops, vector, k_loops, a, b)
 
 
 @lru_cache(maxsize=1024)
@@ -246,11 +335,19 @@ def _order(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[
     return seconds, product.b.tensor.name not in constants, -_extent(product.n_loop)
 
 
+def _is_last(product: InPlace) -> bool:
+    """Whether the vector is the last loop that could be."""
+    vectors = [axis for axis in (*product.outer, product.n_loop) if axis in loops_of(product.b)]
+    loops = [axis for axis in product.compute.axes if axis in vectors and axis not in loops_of(product.a)]
+    return loops[-1:] == [product.n_loop]
+
+
 def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[float, float]:
     """Time of the calls at full rate, partly filled vectors and groups included, and of packing and copying out.
 
     A variable vector operand is packed once: read and written. So is a result whose last dimension is not the vector,
-    where all but that one are dimensions of the rows (others may be stored as the kernel likes).
+    where all but that one are dimensions of the rows (others may be stored as the kernel likes), and any result whose
+    vector is not the last loop that could be.
     """
     lanes, group, loops = product.lanes, product.group, product.compute.loops
     last = product.k_loops[-1] if product.k_loops else None
@@ -264,7 +361,7 @@ def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tupl
     moved = 0
     if product.b.tensor.name not in constants:
         moved += 2 * prod(_extent(axis) for axis in loops if axis in loops_of(product.b)) * _bytes(product.b.dtype)
-    if product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1:
+    if (product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1) or not _is_last(product):
         moved += 2 * product.compute.output.size * _bytes(product.compute.output.dtype)
     return cycles / clock_hz, moved / machine.dram.bytes_per_second
 

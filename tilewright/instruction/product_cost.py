@@ -2,31 +2,31 @@
 
 In: a `Contraction` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
 blocks). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
-loads (a broadcast takes as long as a vector) and the latency of a sum, whichever takes longest. Everything outside is
-loops through caches (`caches`).
+loads (a broadcast takes as long as a vector) and the latency of a sum, beside each other. Everything outside is loops
+through caches, which hold lines (`caches`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Read, walk
-from tilewright.instruction.caches import Step, levels_in_caches
+from tilewright.instruction.caches import Step, Strided, levels_in_caches
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, predict
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.protocols import Evaluation
 
 WINDOW_INSTRUCTIONS = 224  # that a processor looks ahead: Skylake's reorder buffer; later ones have more
-# How well times hide each other (`model.combined`), fitted to 1200 schedules of ResNet-18's layers on Zen 5: bytes that
-# come and go beside computing, and instructions on different ports.
-OVERLAP_BYTES, OVERLAP_PORTS = 3.0, 4.0
-TILE_CYCLES = 12  # to enter and leave the sums of a register tile: branches, addresses, the first loads
+# How well times hide each other (`model.combined`), from 1200 schedules of ResNet-18's layers on Zen 5: bytes that come
+# and go beside computing, and what one step does at once.
+OVERLAP_BYTES, OVERLAP_PORTS = 3.0, 8.0
+TILE_CYCLES = 12  # to enter and leave the loop over the sums of a register tile: branches, the first loads
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ProductCost:
     def predict(self, schedule: ContractionSchedule) -> Prediction:
         """Time and bottleneck of a schedule."""
         steps, units, parallel = _steps(self.work, schedule, self.machine.cores)
-        levels = levels_in_caches(steps, units, _accesses(self.work), self.machine, parallel)
+        levels = levels_in_caches(steps, units, _accesses(self.work, schedule), self.machine, parallel)
         calls = prod(step.count for step in steps)
         return predict(levels, self._tile_cycles(schedule) / calls, self.machine, overlap=OVERLAP_BYTES)
 
@@ -60,13 +60,15 @@ class ProductCost:
         lanes = prod(self.record.shape(self.record.destination))
         width = -(-schedule.tile.get(work.n_loop.name, 1) // lanes)
         columns = _pieces(-(-_extent(work.n_loop) // lanes), width)
+        unrolled = schedule.k_unroll // work.group
         total = 0.0
         for (count, vectors), *boxes in product(columns, *rows):
             height = prod(size for _, size in boxes)
-            total += prod((each for each, _ in boxes), start=count) * self._visit_cycles(height, vectors, steps, visits)
+            tiles = prod((each for each, _ in boxes), start=count)
+            total += tiles * self._visit_cycles(height, vectors, steps, visits, unrolled)
         return total * visits * prod(_extent(axis) for axis in work.outer)
 
-    def _visit_cycles(self, rows: int, vectors: int, steps: float, visits: int) -> float:
+    def _visit_cycles(self, rows: int, vectors: int, steps: float, visits: int, unrolled: int) -> float:
         """Cycles of some steps of one register tile; sums that are visited again are loaded and stored each time."""
         registers = self.machine.levels[0]
         vector_bytes = prod(self.record.shape(self.record.destination)) * dtypes.size_bytes(self.work.accumulator.dtype)
@@ -78,8 +80,9 @@ class ProductCost:
         moved = sums * vector_bytes / registers.out_bytes_per_cycle
         if visits > 1:
             moved += sums * vector_bytes / registers.in_bytes_per_cycle
-        computed = steps * max(combined((multiply, load), OVERLAP_PORTS), latency)
-        return combined((computed, moved), OVERLAP_BYTES) + TILE_CYCLES
+        computed = steps * combined((multiply, load, latency), OVERLAP_PORTS)
+        entered = TILE_CYCLES if steps > unrolled else 0
+        return combined((computed, moved), OVERLAP_BYTES) + entered
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
@@ -98,12 +101,13 @@ def _extent(axis: Axis) -> int:
 
 def _steps(
     work: Contraction, schedule: ContractionSchedule, cores: int
-) -> tuple[list[Step], dict[str, int], frozenset[int]]:
+) -> tuple[list[Step], dict[str, float], frozenset[int]]:
     """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
     extents = {axis.name: _extent(axis) for axis in (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)}
     units = {name: min(schedule.tile.get(name, 1), extent) for name, extent in extents.items()}
     units[work.k_loops[-1].name] = min(work.group, extents[work.k_loops[-1].name])
     trips = {name: -(-extent // units[name]) for name, extent in extents.items()}
+    touched = {name: extents[name] / trips[name] for name in units}  # by ragged tiles less
     steps = []
     for name in schedule.grid_order:
         blocks = min(schedule.blocks.get(name, 1), trips[name])
@@ -119,47 +123,35 @@ def _steps(
             steps.append(Step(first, "R", -(-trips[first] // block)))
             trips[first] = block
     steps += [Step(name, "R", trips[name]) for name in (first, *others)]
-    return steps, units, parallel
+    return steps, touched, parallel
 
 
 # Accesses -------------------------------------------------------------------------------------------------------------
 
 
-def _accesses(work: Contraction) -> tuple[Access, ...]:
-    """The two factors, the result, and what the epilogue reads, which moves when a result does."""
+def _accesses(work: Contraction, schedule: ContractionSchedule) -> tuple[Access, ...]:
+    """The two factors, the result, and what the epilogue reads, which moves when a result does.
+
+    With blocks of k, sums are read back.
+    """
     found = [_access(work.a.tensor.dtype, work.a.index), _access(work.b.tensor.dtype, work.b.index)]
     found.append(_access(work.output.dtype, work.index, output=True))
+    if schedule.k_block:
+        found.append(_access(work.output.dtype, work.index, again=True))
     for read in (node for node in walk(work.epilogue) if isinstance(node, Read)):
         if read.tensor.name != work.accumulator.name:
             found.append(_access(read.tensor.dtype, read.indices[0], output=True))
     return tuple(found)
 
 
-def _access(dtype: dtypes.DType, index: Expr, *, output: bool = False) -> Access:
+def _access(dtype: dtypes.DType, index: Expr, *, output: bool = False, again: bool = False) -> Access:
     """An operand by its linear address; one that is not affine (panels) has a dimension for each of its loops."""
     form = affine(index)
+    size = dtypes.size_bytes(dtype)
     if form is None:
         names = dict.fromkeys(node.name for node in walk(index) if isinstance(node, Axis))
-        dims: tuple[Mapping[str, int], ...] = tuple({name: 1} for name in names)
-    else:
-        dims = tuple(_dimensions(form))
-    return Access(dims, dtypes.size_bytes(dtype), output)
-
-
-def _dimensions(form: Affine) -> Iterator[dict[str, int]]:
-    """The dimensions behind a linear address: loops whose steps overlap are one, as rows and window of an image are."""
-    dimension: dict[str, int] = {}
-    stride = span = 1
-    for axis, coefficient in sorted(form.terms.items(), key=lambda term: abs(term[1])):
-        step = abs(coefficient)
-        if not dimension or step % stride or step // stride >= span:
-            if dimension:
-                yield dimension
-            dimension, stride, span = {}, step, 1
-        dimension[axis.name] = step // stride
-        span += step // stride * (_extent(axis) - 1)
-    if dimension:
-        yield dimension
+        return Access(tuple({name: 1} for name in names), size, output)
+    return Strided(({axis.name: step for axis, step in form.terms.items()},), size, output, again)
 
 
 __all__: Sequence[str] = ("ProductCost",)

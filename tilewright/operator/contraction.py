@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.expr.core import Axis, Const, Expr, Tensor
@@ -29,7 +29,8 @@ class Contraction:
     registers holds along n, `group` its neighbours along k, which the last k loop provides contiguously in a and
     interleaved in b; a register tile has at most the rows and registers per row of one of `shapes`. `whole_panels`: the
     storage of b holds whole tiles along n, so that the ragged one may be read beyond the last column. `whole_groups`:
-    the last group of the last k loop may be read beyond the last point of a, where b has zeros.
+    the last group of the last k loop may be read beyond the last point of a, where b has zeros. `fused` has the loops
+    that an m loop stands for, by its name.
     """
 
     outer: tuple[Axis, ...]
@@ -48,6 +49,11 @@ class Contraction:
     group: int = 1
     whole_panels: bool = False
     whole_groups: bool = False
+    fused: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
+
+    def stands_for(self, loop: Axis) -> tuple[Axis, ...]:
+        """The loops that were fused into an m loop, or the loop itself."""
+        return self.fused.get(loop.name, (loop,))
 
     def renamed(self, names: Mapping[str, str]) -> Contraction:
         """The same contraction over tensors with other names."""
@@ -84,18 +90,28 @@ class ContractionSchedule:
     k_block: int = 0
 
 
-def merge_product_loops(work: Contraction) -> Contraction:
-    """Fuse neighbouring m loops, and neighbouring k loops, that every address walks as one."""
+def merge_product_loops(work: Contraction, rows: Collection[Axis] | None = None) -> Contraction:
+    """Fuse neighbouring m loops, and neighbouring k loops, that every address walks as one.
+
+    Loops among `rows`, where given, are fused with each other only.
+    """
     for part in ("m_loops", "k_loops"):
         position = 0
         while position + 1 < len(getattr(work, part)):
             axes = getattr(work, part)
             a, b = axes[position], axes[position + 1]
+            if part == "m_loops" and rows is not None and (a in rows) != (b in rows):
+                position += 1
+                continue
             indices = [work.a.index, work.b.index, work.index, *addresses(work.epilogue)]
             if not walked_as_one(a, b, indices) or outside_reads(work.epilogue, (a, b)):
                 position += 1
                 continue
             fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))
+            if part == "m_loops":
+                parts = (*work.stands_for(a), *work.stands_for(b))
+                work = replace(work, fused={**work.fused, fused.name: parts})
+                rows = rows if rows is None or a not in rows else {*rows, fused}
             work = _replaced(
                 work, part, (*axes[:position], fused, *axes[position + 2 :]), {a: Const(0, INDEX), b: fused}
             )

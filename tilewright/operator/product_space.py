@@ -2,17 +2,19 @@
 
 A point says what a person would: the box of rows and the vectors of the register tile, the loops outermost first, and
 into how many blocks the sums are cut. `ProductSpace` has every valid point once, in an order that is the same on every
-run; a schedule follows from a point and the contraction.
+run; a schedule follows from a point and the contraction. A mapping restricts the space to tiles with several rows along
+its own loops.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations, product
 from math import prod
+from typing import Any
 
 from tilewright.expr.core import Axis
 from tilewright.operator.contraction import Contraction, ContractionSchedule
@@ -29,6 +31,17 @@ class ProductPoint:
     vectors: int
     order: tuple[str, ...]
     k_blocks: int = 1
+
+    def __str__(self) -> str:
+        blocks = f", k in {self.k_blocks} blocks" if self.k_blocks > 1 else ""
+        return f"{'x'.join(map(str, self.rows)) or '1'} rows by {self.vectors} vectors, {' '.join(self.order)}{blocks}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": list(self.rows), "vectors": self.vectors, "order": list(self.order), "k_blocks": self.k_blocks}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProductPoint:
+        return cls(tuple(value["rows"]), value["vectors"], tuple(value["order"]), value["k_blocks"])
 
     def schedule(self, work: Contraction) -> ContractionSchedule:
         """The schedule without blocks of k."""
@@ -58,9 +71,13 @@ class ProductPoint:
 
 @dataclass(frozen=True)
 class ProductSpace:
-    """All points of a contraction, before its vector operand is packed; a `Space` of level 2."""
+    """All points of a contraction, before its vector operand is packed; a `Space` of level 2.
+
+    With `rows`, register tiles have several rows along every loop among them, and one row along others.
+    """
 
     work: Contraction
+    rows: frozenset[Axis] | None = None
 
     @cached_property
     def points(self) -> tuple[ProductPoint, ...]:
@@ -68,12 +85,28 @@ class ProductSpace:
         n, m_loops = work.n_loop.name, tuple(axis.name for axis in work.m_loops)
         extents = [_extent(axis) for axis in work.m_loops]
         found: list[ProductPoint] = []
-        for (rows, vectors), order in product(tiles_that_fit(work), permutations((n, *m_loops))):
+        for (rows, vectors), order in product(self._tiles(), permutations((n, *m_loops))):
             # Blocks of k run between the columns and the rows, which need more than one tile to share them.
             most = _extent(work.k_loops[0]) if order[0] == n and prod(rows) < prod(extents) else 1
             counts = [count for count in BLOCK_COUNTS if count <= most]
             found += [ProductPoint(rows, vectors, order, count) for count in counts]
         return tuple(found)
+
+    def _tiles(self) -> list[tuple[tuple[int, ...], int]]:
+        """Rows along each m loop, and vectors."""
+        if self.rows is None:
+            return tiles_that_fit(self.work)
+        tallest = max(rows for rows, _ in self.work.shapes)
+        widest = -(-_extent(self.work.n_loop) // self.work.lanes)
+        sizes = []
+        for axis in self.work.m_loops:
+            several = bool(self.rows.intersection(self.work.stands_for(axis)))
+            sizes.append(range(2, min(_extent(axis), tallest) + 1) if several else range(1, 2))
+        found = []
+        for rows in product(*sizes):
+            widths = [vectors for height, vectors in self.work.shapes if height >= prod(rows)]
+            found += [(rows, vectors) for vectors in range(1, min(widest, max(widths, default=0)) + 1)]
+        return found
 
     def __len__(self) -> int:
         return len(self.points)

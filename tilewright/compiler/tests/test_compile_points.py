@@ -9,11 +9,12 @@ import pytest
 
 from tilewright.compiler.compile import build
 from tilewright.compiler.plan import make_plan
+from tilewright.compiler.planning import ChooseProduct
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv
 from tilewright.machine import host
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.options import Options
 from tilewright.runtime.module import Module
@@ -29,14 +30,14 @@ def convolution(kernel: int, stride: int) -> tuple[Graph, np.ndarray]:  # type: 
 
 
 def space_of(graph: Graph) -> ProductSpace:
-    asked: list[Contraction] = []
+    asked: list[ProductSpace] = []
 
-    def ask(work: Contraction, name: str) -> None:
-        asked.append(work)
+    def ask(space: ProductSpace, name: str) -> None:
+        asked.append(space)
 
-    make_plan(graph, host(), 1, choose=ask)
-    (work,) = asked
-    return ProductSpace(work)
+    make_plan(graph, host(), 1, choose=ChooseProduct(point=ask))
+    (space,) = asked
+    return space
 
 
 @pytest.mark.parametrize(("kernel", "stride", "seed"), [(3, 1, 0), (3, 2, 1), (1, 1, 2)])
@@ -44,7 +45,8 @@ def test_every_point_computes_the_same(kernel: int, stride: int, seed: int) -> N
     graph, image = convolution(kernel, stride)
     (expected,) = evaluate(graph, [image], precise=True, wide=True)
     for point in space_of(graph).sample(8, seed):
-        artifact = build(graph, host(), 1, Options(cache=False), choose=lambda work, name, point=point: point)
+        choose = ChooseProduct(point=lambda space, name, point=point: point)
+        artifact = build(graph, host(), 1, Options(cache=False), choose=choose)
         found = Module(artifact, threads=1)(image)
         assert np.abs(found - expected).max() <= 1e-4, f"{point}, seed {seed}"
         assert str(point) in json.dumps(json.loads(artifact.plan), ensure_ascii=False).replace('\\"', '"')
@@ -55,7 +57,7 @@ def test_a_point_decides_tile_order_and_blocks() -> None:
     space = space_of(graph)
     (n, *m_loops) = (space.work.n_loop.name, *(axis.name for axis in space.work.m_loops))
     point = ProductPoint((1, 3)[-len(m_loops) :], 1, (n, *m_loops), 2)
-    plan = make_plan(graph, host(), 1, choose=lambda work, name: point)
+    plan = make_plan(graph, host(), 1, choose=ChooseProduct(point=lambda space, name: point))
     (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
     assert schedule.order == (n, *m_loops)
     assert schedule.tile[m_loops[-1]] == 3
@@ -64,5 +66,5 @@ def test_a_point_decides_tile_order_and_blocks() -> None:
 
 def test_without_a_choice_the_rules_decide() -> None:
     graph, _ = convolution(3, 1)
-    by_rule, undecided = (make_plan(graph, host(), 1, choose=choose) for choose in (None, lambda work, name: None))
+    by_rule, undecided = (make_plan(graph, host(), 1, choose=choose) for choose in (None, ChooseProduct()))
     assert [kernel.schedule for kernel in by_rule.kernels] == [kernel.schedule for kernel in undecided.kernels]

@@ -91,7 +91,7 @@ def _fit(rewriting: _Rewriting, node: Compute, price: Price) -> Decision | None:
     if not all(isinstance(axis.extent, int) and axis.extent > 0 for axis in node.loops):
         return None
     first, second = (_factor(rewriting, arg, node) for arg in body.args)
-    if first is None or second is None:
+    if first is None or second is None or rewriting.are_constants(first.read, second.read):
         return None
     choices = []
     for types in product(BYTES, BYTES):
@@ -138,7 +138,12 @@ def _as_byte(rewriting: _Rewriting, factor: _Factor, dtype: DType, node: Compute
 
 def _priced(rewriting: _Rewriting, node: Compute, a: _Factor, b: _Factor, price: Price) -> _Choice | None:
     """A product of two bytes with its price, before there is one."""
-    reads = [Read(replace(each.read.tensor, dtype=each.dtype), each.read.indices).cast("i32") for each in (a, b)]
+    reads = []
+    for each in (a, b):
+        tensor = replace(each.read.tensor, dtype=each.dtype)
+        if tensor != each.read.tensor and tensor.name not in rewriting.constants:
+            tensor = replace(tensor, name=f"{tensor.name}.{each.dtype}")  # it may be the other factor too
+        reads.append(Read(tensor, each.read.indices).cast("i32"))
     output = replace(node.output, name=f"{node.name}.{a.dtype}x{b.dtype}")
     found = price(Compute(output, node.axes, reads[0] * reads[1], node.reduce, "sum"))
     if found is None:
@@ -231,6 +236,9 @@ class _Rewriting:
                 return None
             bytes_.append(byte)
         return select(condition, *bytes_), known[1]
+
+    def are_constants(self, *reads: Read) -> bool:
+        return all(read.tensor.name in self.constants for read in reads)
 
     def offset_in(self, read: Read, dtype: DType, node: Compute) -> Expr | None:
         """The offset with which `dtype` holds the constant of a factor; None where its values are too far apart."""

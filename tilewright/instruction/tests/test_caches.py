@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from tilewright.instruction.caches import Step, levels_in_caches
+from tilewright.instruction.caches import SCATTERED, Step, Strided, levels_in_caches
 from tilewright.instruction.model import Access, Hierarchy, Memory, predict
 
 # A product C[i, j] += A[i, k] * B[k, j] in f32, a call computes 4 x 16 points of one k.
@@ -33,8 +33,56 @@ def test_a_level_takes_loops_while_they_fit() -> None:
     assert (l2.reductions, l2.trips) == ((), (32,))
     assert rest.trips == (8,)
     assert (l1.held_bytes, l2.held_bytes) == (PANEL, ROWS)
+
+
+def test_a_loop_that_does_not_fit_is_split() -> None:
     _, l1, l2, rest = levels_in_caches(NEST, UNITS, ACCESSES, machine(PANEL - 1, ROWS - 1))
-    assert (l1.reductions, l2.reductions, l2.trips, rest.trips) == ((), (64,), (), (8, 32))
+    assert (l1.reductions, l1.trips) == ((32,), ())
+    assert (l2.reductions, l2.trips) == ((2,), (16,))
+    assert rest.trips == (8, 2)
+
+
+def test_a_ragged_tile_touches_less() -> None:
+    _, l1, *_ = levels_in_caches((Step("k", "R", 64),), {**UNITS, "i": 3.5}, ACCESSES, machine(inf, inf))
+    assert l1.held_bytes == 4 * (3.5 * 64 + 64 * 16 + 3.5 * 16)
+
+
+IMAGE = Strided(({"c": 784, "y": 56, "x": 2},), 4)  # channels of 28 x 28, read with stride 2
+
+
+def test_caches_hold_whole_lines() -> None:
+    assert IMAGE.bytes({"c": 128, "y": 1, "x": 1}) == 4 * 128
+    assert IMAGE.lines({"c": 128, "y": 1, "x": 1}) == (64 * 128, 64)
+    assert IMAGE.lines({"c": 1, "y": 1, "x": 8}) == (4 + 7 * 8 + 60, 4 + 7 * 8 + 60)
+    rows = Strided(({"k": 1, "y": 3584},), 4)
+    assert rows.lines({"k": 64, "y": 3}) == (3 * 256, 256)  # whole lines begin with one
+
+
+def test_windows_share_what_they_read() -> None:
+    window = Strided(({"y": 30, "r": 30, "x": 1, "s": 1},), 4)
+    assert window.bytes({"y": 1, "r": 3, "x": 7, "s": 3}) == 4 * 3 * 9
+    assert window.bytes({"y": 28, "r": 3, "x": 28, "s": 3}) == 4 * 30 * 30
+    assert window.bytes({"y": 1, "r": 1, "x": 2, "s": 1}) == 4 * 2
+
+
+def test_scattered_lines_take_longer() -> None:
+    near = Strided(({"c": 1, "y": 784},), 4)
+    nest, units = (Step("y", "S", 4), Step("c", "R", 128)), {"c": 1, "y": 1, "x": 1}
+    _, one, *_ = levels_in_caches(nest, units, (near,), machine(4 * 128, inf))
+    _, other, *_ = levels_in_caches(nest, units, (IMAGE,), machine(64 * 128, inf))
+    assert one.bytes_in == 4 * 128
+    assert other.bytes_in == SCATTERED * 64 * 128
+
+
+def test_sums_that_are_read_back_move_again_and_are_held_once() -> None:
+    written = Strided(({"j": 1, "i": 64},), 4, output=True)
+    again = Strided(({"j": 1, "i": 64},), 4, again=True)
+    nest = (Step("i", "S", 32), Step("k", "R", 16))
+    once, twice = (
+        levels_in_caches(nest, UNITS, each, machine(4096, inf)) for each in ((written,), (written, again))
+    )
+    assert [level.held_bytes for level in once] == [level.held_bytes for level in twice]
+    assert once[1].bytes_in == 0 < twice[1].bytes_in == twice[1].bytes_out
 
 
 def test_what_the_next_loops_do_not_touch_moves_once_for_all_of_them() -> None:

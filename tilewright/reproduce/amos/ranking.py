@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.compiler.compile import build
 from tilewright.compiler.plan import make_plan
+from tilewright.compiler.planning import ChooseProduct
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv
 from tilewright.instruction.intrinsic import Intrinsic
@@ -149,24 +150,11 @@ def measure(name: str, configuration: Configuration, machine: Hierarchy, points:
     """Compile, time and predict schedules of one layer."""
     graph, image = _layer(configuration)
     target = host()
-    first = _Choice(None)
-    build(graph, target, 1, Options(cache=False), choose=first)
-    assert first.work is not None, "a convolution is a product"
-    space = ProductSpace(first.work)
+    spaces: list[ProductSpace] = []
+    make_plan(graph, target, 1, choose=ChooseProduct(point=lambda space, _: spaces.append(space)))
+    (space,) = spaces
     found = tuple(_point(graph, image, point, target, machine) for point in space.sample(points, seed))
     return Layer(name, len(space), found)
-
-
-class _Choice:
-    """Chooses `point` for the layer's product, and keeps the contraction that it was asked about."""
-
-    def __init__(self, point: ProductPoint | None) -> None:
-        self.point = point
-        self.work: Contraction | None = None
-
-    def __call__(self, work: Contraction, name: str) -> ProductPoint | None:
-        self.work = work
-        return self.point
 
 
 def _layer(configuration: Configuration) -> tuple[Graph, np.ndarray[Any, Any]]:
@@ -183,7 +171,7 @@ def _layer(configuration: Configuration) -> tuple[Graph, np.ndarray[Any, Any]]:
 
 
 def _point(graph: Graph, image: np.ndarray[Any, Any], point: ProductPoint, target: Cpu, machine: Hierarchy) -> Point:
-    choice = _Choice(point)
+    choice = ChooseProduct(point=lambda space, name: point)
     kernels = make_plan(graph, target, 1, choose=choice).kernels
     ((name, work),) = [(each.name, each.work) for each in kernels if isinstance(each.work, Contraction)]
     (schedule,) = [each.schedule for each in kernels if isinstance(each.schedule, ContractionSchedule)]

@@ -24,7 +24,7 @@ from tilewright.expr.ops.shape import reshape, transpose
 from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.table import NAMES, REQUIRED, run_passes, simplifying, storing
+from tilewright.graph.passes.table import NAMES, REQUIRED, fitting, run_passes, simplifying, storing
 from tilewright.instruction.in_place import product_factors
 from tilewright.kernel.passes.table import PASSES
 from tilewright.options import Options
@@ -32,6 +32,12 @@ from tilewright.options import Options
 
 def is_product(node: Compute) -> bool:
     return product_factors(node) is not None
+
+
+def price(node: Compute) -> tuple[float, int] | None:
+    """Products run best on bytes without a sign."""
+    factors = product_factors(node)
+    return None if factors is None else (sum(read.dtype != "u8" for read in factors) + 1.0, 0)
 
 
 def guarded(state: Rewritten) -> Graph:
@@ -99,7 +105,7 @@ def test_random_graphs_keep_their_results(graph: Graph, disable: set[str], seed:
     inputs = random_inputs(graph, seed)
     # float64 throughout, so that rounding between nodes does not matter
     expected = evaluate(graph, inputs, precise=True, wide=True)
-    state = run_passes(graph, (*simplifying(is_product), *storing()), (*FOLDING, *disable))
+    state = run_passes(graph, (*simplifying(is_product), *fitting(price), *storing()), (*FOLDING, *disable))
     found = evaluate(guarded(state), inputs, precise=True, wide=True)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-9, atol=1e-9)
