@@ -34,6 +34,7 @@ Price = Callable[[Compute], tuple[float, int] | None]
 
 BYTES: tuple[DType, ...] = ("u8", "i8")
 ZERO = Const(0, "i32")
+EXTREMA = ("max", "min")
 SIGN = 128  # between a byte read without a sign and with one
 
 
@@ -306,20 +307,21 @@ class _Rewriting:
         total: Expr = read.cast("i32")
         if reduce:
             extents = tuple(axis.extent for axis in axes)
-            output = Tensor(self._unused(f"{node.name}.sum_{read.tensor.name}"), extents, "i32")
+            output = Tensor(f"{node.name}.sum_{read.tensor.name}", extents, "i32")
             summed = Compute(output, axes, total, reduce, "sum", source=node.source)
             if read.tensor.name in self.constants:
                 total = self._constant(output.name, evaluate_compute(summed, self.constants), axes)
             else:
-                self.nodes[output.name] = summed
+                output = replace(output, name=self._unused(output.name))
+                self.nodes[output.name] = replace(summed, output=output)
                 total = output[axes]
         return self.times(total, Const(_wrapped(repeats), "i32"))
 
     def _moved_tensor(self, tensor: Tensor) -> Tensor:
-        """A tensor of bytes with the other sign: its values moved by `SIGN`.
+        """A tensor of bytes with the other sign: its values moved by `SIGN`, which keeps their order.
 
-        Padding and movement before it move with it. A map writes moved values, and its other readers move them back;
-        what is no map, or an output, is copied.
+        Movement, padding and extrema before it move with it. A map writes moved values, and its other readers move them
+        back; what else there is, and an output, is copied.
         """
         if tensor.name in self._moved:
             return self._moved[tensor.name]
@@ -327,19 +329,17 @@ class _Rewriting:
         moved = replace(tensor, name=self._unused(f"{tensor.name}.{dtype}"), dtype=dtype)
         self._moved[tensor.name] = moved
         producer = self.nodes.get(tensor.name)
-        axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(tensor.shape))
-        if producer is None or producer.accum is not None:
-            body = _move_sign(tensor[axes])
+        kept = tensor.name in self.outputs
+        movement = producer is not None and _is_movement(producer.body)
+        if producer is not None and producer.accum is None and movement:
+            self.nodes[moved.name] = replace(producer, output=moved, body=self._moved_byte(producer.body))
+        elif producer is not None and not kept and (producer.accum is None or (producer.accum in EXTREMA and movement)):
+            body = self._moved_byte(producer.body) if movement else _move_sign(producer.body)
+            self.nodes[moved.name] = replace(producer, output=moved, body=body)
+            self.decoded[tensor.name] = moved.name, _move_sign(moved[producer.axes])
         else:
-            axes = producer.axes
-            if _is_movement(producer.body):
-                body = self._moved_byte(producer.body)
-            elif tensor.name in self.outputs:
-                body = _move_sign(tensor[axes])
-            else:
-                body = _move_sign(producer.body)
-                self.decoded[tensor.name] = moved.name, _move_sign(moved[axes])
-        self.nodes[moved.name] = Compute(moved, axes, body, source=producer.source if producer else tensor.name)
+            axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(tensor.shape))
+            self.nodes[moved.name] = Compute(moved, axes, _move_sign(tensor[axes]), source=tensor.name)
         return moved
 
     def _moved_byte(self, body: Expr) -> Expr:
@@ -374,7 +374,7 @@ class _Rewriting:
         output = Tensor("folded", tuple(axis.extent for axis in axes), expr.dtype)
         if axes and output.size > max((read.tensor.size for read in reads), default=0):
             return expr
-        name = f"{reads[0].tensor.name}.folded" if reads else ""
+        name = f"{reads[0].tensor.name.removesuffix('.folded')}.folded" if reads else ""
         return self._constant(name, evaluate_compute(Compute(output, axes, expr), self.constants), axes)
 
     def _constant(self, name: str, array: Array, axes: tuple[Axis, ...]) -> Expr:
@@ -402,7 +402,8 @@ class _Rewriting:
 
         decoding = [name for name, (held, _) in self.decoded.items() if holds(held)]
         for name in decoding:
-            self.nodes[name] = replace(self.nodes[name], body=self.decoded[name][1])
+            node, body = self.nodes[name], self.decoded[name][1]
+            self.nodes[name] = Compute(node.output, node.axes, body, source=node.source)
         graph = self._graph()
         self.nodes = {node.name: node for node in graph.nodes}
         users = {name: [node.name for node in found] for name, found in graph.consumers().items()}

@@ -249,7 +249,48 @@ def test_a_tensor_that_is_an_output_is_copied() -> None:
         output q
         """
     )
-    assert {"q: i8[i:4, c:6] = max(x[i, c], 0)", "q.u8: u8[i:4, c:6] = u8(q[i, c]) + 128"} <= set(lines(state))
+    assert {"q: i8[i:4, c:6] = max(x[i, c], 0)", "q.u8: u8[i0:4, i1:6] = u8(q[i0, i1]) + 128"} <= set(lines(state))
+
+
+def test_extrema_between_products_move_with_their_source() -> None:
+    state = run(
+        """
+        graph g
+        input x: i8[8]
+        const w: i8[3]
+        q: i8[i:8] = max(x[i], 3_i8)
+        p: i8[i:10] = i - 1 >= 0 and i - 1 < 8 ? q[i - 1] : -128_i8
+        m: i8[i:8] max= p[i + r] over r:3
+        y: i32[i:6] += i32(m[i + r]) * i32(w[r]) over r:3
+        z: i32[i:8] = i32(m[i]) + 1
+        output y
+        output z
+        """,
+        {"w": np.array([1, 2, 3], np.int8)},
+    )
+    assert lines(state)[:3] == [
+        "q.u8: u8[i:8] = u8(max(x[i], 3)) + 128",
+        "p.u8: u8[i:10] = i - 1 >= 0 and i - 1 < 8 ? q.u8[i - 1] : 0",
+        "m.u8: u8[i:8] max= p.u8[i + r] over r:3",
+    ]
+    assert "z: i32[i:8] = i32(i8(m.u8[i]) + -128) + 1" in lines(state)
+
+
+def test_a_sum_of_bytes_is_copied() -> None:
+    text = """
+        graph g
+        input x: i8[8, 4]
+        const w: i8[3]
+        s: i8[i:8] += x[i, k] over k:4
+        y: i32[i:6] += i32(s[i + r]) * i32(w[r]) over r:3
+        output y
+        """
+    constants = {"w": np.array([1, 2, 3], np.int8)}
+    state = run(text, constants)
+    assert "s.u8: u8[i0:8] = u8(s[i0]) + 128" in lines(state)
+    x = byte_arrays(np.random.default_rng(0), "i8", (8, 4))
+    before = evaluate(parse_graph(dedent(text), constants), [x])
+    np.testing.assert_array_equal(evaluate(state.graph, [x])[0], before[0])
 
 
 def test_the_correction_joins_the_map_that_follows() -> None:
