@@ -319,7 +319,7 @@ class Case:
     zeros: tuple[str, str]  # "none", "constant", "variable", for the second factor also "each"
     constant: bool  # the second factor is
     shape: tuple[int, ...]  # rows, sum, columns; or channels, filters, size, window, groups, stride, padding
-    use: str  # what follows: "plain", "map", "two" readers of x, "again" a product
+    use: str  # what follows: "plain", "map", "two" readers of x, "again" a product, "pooled" extrema before that
     seed: int
 
 
@@ -366,13 +366,17 @@ def graph_of(case: Case) -> tuple[Graph, list[Array]]:
         outputs = [emit(b, axes, (y[axes].cast("f32") * 0.25 + 1.0).cast("i32"), name="scaled")]
     if case.use == "two":
         outputs.append(emit(b, axes_of(x.shape), x[axes_of(x.shape)].cast("i32") * 3, name="tripled"))
-    if case.use == "again":
+    if case.use in ("again", "pooled"):
         # requantised to the first type, and multiplied with itself
         first = case.types[0]
         low = float(np.iinfo(BYTE[first]).min)
         value = (y[axes].cast("f32") * 0.01) + (low + 128.0)
         limited = Cast(_clamped(value, low, low + 255.0), first)
         q = emit(b, axes, limited, name="q")
+        if case.use == "pooled":
+            window, count = Axis("p", min(2, int(q.shape[-1]))), int(q.shape[-1])  # type: ignore[arg-type]
+            pooled = (*axes[:-1], Axis("o", count - int(window.extent) + 1))  # type: ignore[arg-type]
+            q = emit(b, pooled, q[(*axes[:-1], pooled[-1] + window)], reduce=[window], accum="max", name="pooled")
         r = Axis("r", q.shape[-1])
         again = q[(*axes[:-1], r)].cast("i32") * q[(*axes[:-2], Axis("s", q.shape[-2]), r)].cast("i32")
         loops = (*axes[:-1], Axis("s", q.shape[-2]))
@@ -398,7 +402,7 @@ CASES = st.builds(
     ),
     st.booleans(),
     st.one_of(MATMULS, CONVS),
-    st.sampled_from(["plain", "map", "two", "again"]),
+    st.sampled_from(["plain", "map", "two", "again", "pooled"]),
     st.integers(0, 999),
 )
 
