@@ -13,13 +13,29 @@ EPILOG = """\
 \b
 example: tilewright reproduce
          tilewright reproduce amos-mappings
+         tilewright reproduce amos-cpu --layers C0,C6 --trials 96
 exit status: 0 every claim is met, 1 one is not, 2 no such experiment
 """
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="the experiment to run", show_default=False)]
 
 
-def reproduce(name: Name = None, as_json: AsJson = False) -> None:
+Layers = Annotated[
+    str | None, typer.Option("--layers", metavar="NAME,…", help="layers of ResNet-18, C0 to C11 (default: all)")
+]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules drawn per search")]
+Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
+Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
+
+
+def reproduce(
+    name: Name = None,
+    layers: Layers = None,
+    trials: Trials = None,
+    points: Points = None,
+    batch: Batch = None,
+    as_json: AsJson = False,
+) -> None:
     """List the experiments, or run one: its tables, and every reported result beside ours."""
     from tilewright.reproduce.experiment import EXPERIMENTS, find
 
@@ -31,8 +47,11 @@ def reproduce(name: Name = None, as_json: AsJson = False) -> None:
             table({"name": "left", "takes": "right", "shows": "left"}, rows)
         return
     experiment = find(name)
+    options = {
+        "layers": None if layers is None else layers.split(","), "trials": trials, "points": points, "batch": batch,
+    }  # fmt: skip
     with progress(experiment.title):
-        report = experiment.run()
+        report = experiment.run(**{option: value for option, value in options.items() if value is not None})
     if as_json:
         show_json(report.to_json())
     else:

@@ -81,7 +81,7 @@ def _undecided(*_: Any) -> None:
 class ChooseProduct:
     """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
 
-    A space is that of the contraction before its vector operand is packed; the string is the name of its kernel.
+    A space is that of the contraction before its vector operand is packed; the string is the name of its node.
     """
 
     mapping: ChooseMapping = _undecided

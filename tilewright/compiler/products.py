@@ -63,12 +63,12 @@ class _Product:
         a_bytes = planning.stored(mapping.a.tensor).bytes
         schedule, decision = schedule_contraction(work, planning.machine, planning.threads, a_bytes, self.group.name)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
-        point = planning.choose.point(space, self.group.name)
+        point = planning.choose.point(space, self.node.name)
         if point is not None:
             schedule = point.schedule(work)
             decision = Decision(decision.subject, str(point), "it was asked for", decision.chosen, decision.reason)
         plan.decisions.append(decision)
-        running = self._proven(mapping, work, schedule)
+        running = self._proven(work, schedule)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if panels:
             if point is None:
@@ -91,24 +91,24 @@ class _Product:
         mapping, decision = planning.find_product(node)
         assert mapping is not None
         assert decision is not None
+        self.offered, self.decision = mapping, decision
         if not is_plain(mapping.b):
             loops = vector_loops(mapping)
             extents = tuple(axis.extent for axis in loops)
             gathered = Tensor(f"{mapping.b.tensor.name}.for.{node.name}", extents, mapping.b.dtype)
             self.gather = Compute(gathered, loops, substitute(mapping.b, _unit_loops(node)))
             mapping = replace(mapping, b=gathered[loops])
-        self.decision = decision
         return mapping
 
-    def _proven(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> InPlace:
+    def _proven(self, work: Contraction, schedule: ContractionSchedule) -> InPlace:
         """The mapping that this schedule runs, which has passed every check, the execution of a small instance too."""
         rows = [axis for axis in work.m_loops if schedule.tile.get(axis.name, 1) > 1]
         height = prod(schedule.tile[axis.name] for axis in rows)
         vectors = -(-schedule.tile[work.n_loop.name] // work.lanes)
         parts = [part for axis in rows for part in work.stands_for(axis)]
-        fused = [axis for axis in mapping.compute.reduce if axis in self.walked]
-        sums = mapping.compute.reduce if mapping.group == 1 else fused or work.k_loops[-1:]
-        running = mapping.running(parts, sums, (height, vectors))
+        fused = [axis for axis in self.node.reduce if axis in self.walked]
+        sums = self.node.reduce if self.offered.group == 1 else fused or work.stands_for(work.k_loops[-1])
+        running = self.offered.running(parts, sums, (height, vectors))
         validate(running.mapping, "signature")
         return running
 

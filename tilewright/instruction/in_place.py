@@ -85,19 +85,18 @@ class InPlace:
 
 
     def variants(self) -> Iterator[InPlace]:
-        """The fixed mappings among which the rows of the schedule choose: one or two loops of i1, and for an
-        instruction on groups one loop of r1 or all.
+        """The fixed mappings among which the rows of the schedule choose: one or two loops of i1; for an instruction
+        on groups, one loop of r1, or all where that one leaves groups partly filled.
         """
-        rows = self.mapping.sets[0]
-        sums = [self.mapping.sets[2]]
-        if self.group > 1 and len(sums[0]) > 1:
-            walked = _walked(self.k_loops, self.a, self.b)
-            sums += [(axis,) for axis in sums[0] if axis in walked]
+        rows, vector, every = self.mapping.sets
+        walked = [axis for axis in every if axis in _walked(self.k_loops, self.a, self.b)] if self.group > 1 else []
+        sums: list[tuple[Axis, ...]] = [(axis,) for axis in walked] or [every]
+        if any(_extent(axis) % self.group for axis in walked) and len(every) > 1:
+            sums.append(every)
         for count in (2, 1):
             for i1 in combinations(rows, min(count, len(rows))) if count <= max(len(rows), 1) else ():
                 for r1 in sums:
-                    sets = (i1, self.mapping.sets[1], r1)
-                    yield replace(self, mapping=Mapping(self.mapping.match, sets), fixed=True)
+                    yield replace(self, mapping=Mapping(self.mapping.match, (i1, vector, r1)), fixed=True)
 
     def running(self, rows: Collection[Axis], sums: Collection[Axis], tile: tuple[int, int]) -> InPlace:
         """The mapping of a schedule whose register tile, of so many rows and vectors, has several rows along the loops

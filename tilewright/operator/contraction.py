@@ -30,7 +30,7 @@ class Contraction:
     interleaved in b; a register tile has at most the rows and registers per row of one of `shapes`. `whole_panels`: the
     storage of b holds whole tiles along n, so that the ragged one may be read beyond the last column. `whole_groups`:
     the last group of the last k loop may be read beyond the last point of a, where b has zeros. `fused` has the loops
-    that an m loop stands for, by its name.
+    that an m or k loop stands for, by its name.
     """
 
     outer: tuple[Axis, ...]
@@ -52,7 +52,7 @@ class Contraction:
     fused: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
 
     def stands_for(self, loop: Axis) -> tuple[Axis, ...]:
-        """The loops that were fused into an m loop, or the loop itself."""
+        """The loops that were fused into a loop, or the loop itself."""
         return self.fused.get(loop.name, (loop,))
 
     def renamed(self, names: Mapping[str, str]) -> Contraction:
@@ -108,10 +108,10 @@ def merge_product_loops(work: Contraction, rows: Collection[Axis] | None = None)
                 position += 1
                 continue
             fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))
-            if part == "m_loops":
-                parts = (*work.stands_for(a), *work.stands_for(b))
-                work = replace(work, fused={**work.fused, fused.name: parts})
-                rows = rows if rows is None or a not in rows else {*rows, fused}
+            parts = (*work.stands_for(a), *work.stands_for(b))
+            work = replace(work, fused={**work.fused, fused.name: parts})
+            if part == "m_loops" and rows is not None and a in rows:
+                rows = {*rows, fused}
             work = _replaced(
                 work, part, (*axes[:position], fused, *axes[position + 2 :]), {a: Const(0, INDEX), b: fused}
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -45,16 +47,25 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment by name: the module with its function `report`, what it shows, and how long it takes."""
+    """An experiment by name: the module with its function `report`, what it shows, and how long it takes.
+
+    `options` are the arguments of `report` that a user may give.
+    """
 
     name: str
     module: str
     title: str
     duration: str
+    options: tuple[str, ...] = ()
 
-    def run(self) -> Report:
-        function: Callable[[], Report] = import_module(self.module).report
-        return function()
+    def run(self, **given: Any) -> Report:
+        """Raises InvalidArgument for an option that the experiment does not have."""
+        for name in given:
+            if name not in self.options:
+                known = ", ".join(f"--{each}" for each in self.options) or "no options"
+                raise InvalidArgument(f"{self.name} has no option --{name}", where="reproduce", help=f"it has {known}")
+        function: Callable[..., Report] = import_module(self.module).report
+        return function(**given)
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -64,7 +75,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "amos-model", "tilewright.reproduce.amos.ranking",
-        "whether the model orders schedules of ResNet-18's layers as this CPU does: claims E5, E6", "10 min",
+        "whether the model orders schedules of ResNet-18's layers as this CPU does: claims E5, E6", "5 min",
+        ("points", "layers"),
+    ),
+    Experiment(
+        "amos-cpu", "tilewright.reproduce.amos.cpu",
+        "what the joint choice of mapping and tiling is worth on ResNet-18's layers: claims E9 to E13", "5 min",
+        ("layers", "trials", "batch"),
     ),
 )  # fmt: skip
 
@@ -76,3 +93,17 @@ def find(name: str) -> Experiment:
             return each
     names = ", ".join(each.name for each in EXPERIMENTS)
     raise InvalidArgument(f"there is no experiment {name!r}", where="reproduce", help=f"one of {names}")
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """This process on one of its cores, where the system can say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

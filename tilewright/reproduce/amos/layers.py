@@ -5,8 +5,10 @@ Loops: n batch, k filters, p and q rows and columns of the output, c channels, r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, mapping_of
@@ -65,6 +67,15 @@ LOGS: tuple[Logged, ...] = tuple(
         (8, 0.0432, "(npq|k|cs)", 3.3), (8, 0.0139, "(pq|k|c)", 1.3), (8, 0.1116, "(npq|k|c)", 3.5),
     ))
 )  # fmt: skip
+
+
+def named_layers(names: Sequence[str] = (), batch: int = 1) -> dict[str, Configuration]:
+    """The layers with these names, C0 to C11; all without names. Raises InvalidArgument for another name."""
+    known = {f"C{number}": each for number, each in enumerate(resnet18(batch))}
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(f"there is no layer {name!r}", where="--layers", help=f"some of {', '.join(known)}")
+    return {name: each for name, each in known.items() if not names or name in names}
 
 
 def convolution(configuration: Configuration) -> Compute:

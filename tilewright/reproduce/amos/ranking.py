@@ -7,7 +7,7 @@ come from a plain space of register tiles, orders and blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ from tilewright.machine import Cpu, host
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.options import Options
-from tilewright.reproduce.amos.operators import Configuration, resnet18
-from tilewright.reproduce.experiment import Claim, Table
+from tilewright.reproduce.amos.layers import named_layers
+from tilewright.reproduce.amos.operators import Configuration
+from tilewright.reproduce.experiment import Claim, Table, pinned
 from tilewright.runtime.calibrate import calibrated, measurable
 from tilewright.runtime.module import Module
 
@@ -137,13 +138,14 @@ class Report:
         }  # fmt: skip
 
 
-def report(points: int = POINTS) -> Report:
-    """Measure `points` schedules of every layer; about half a second each."""
-    calibration = calibrated()
-    machine = hierarchy(calibration, cores=1)
-    names = (f"C{number}" for number in range(12))
-    layers = [measure(name, each, machine, points) for name, each in zip(names, resnet18(1), strict=True)]
-    return Report(f"{calibration.llvm.cpu}, one thread", tuple(layers))
+def report(points: int = POINTS, layers: Sequence[str] = ()) -> Report:
+    """Measure `points` schedules of the named layers (default: all); about a quarter of a second each."""
+    chosen = named_layers(layers)
+    with pinned():
+        calibration = calibrated()
+        machine = hierarchy(calibration, cores=1)
+        found = [measure(name, each, machine, points) for name, each in chosen.items()]
+    return Report(f"{calibration.llvm.cpu}, one thread", tuple(found))
 
 
 def measure(name: str, configuration: Configuration, machine: Hierarchy, points: int, seed: int = SEED) -> Layer:

@@ -1,0 +1,144 @@
+"""The joint choice for a product of a graph: its candidates, with what the model predicts, and the choice replayed.
+
+`candidates` asks the planner which mappings a node offers and which space of schedules each leaves,
+`instruction.search` chooses among them with measurements of the caller, and `replay` makes the planner take the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.compiler.plan import make_plan
+from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.errors import InvalidArgument
+from tilewright.expr.core import Compute
+from tilewright.expr.graph import Graph
+from tilewright.instruction.in_place import InPlace, ProductKey
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.model import Hierarchy
+from tilewright.instruction.product_cost import ProductCost
+from tilewright.instruction.registry import Registry, standard
+from tilewright.instruction.search import Candidate, Choice
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction
+from tilewright.operator.product_space import ProductPoint, ProductSpace
+
+
+def candidates(
+    graph: Graph,
+    node: str,
+    machine: Cpu,
+    model: Hierarchy,
+    intrinsics: Registry | None = None,
+    keep: Callable[[InPlace], bool] = lambda _: True,
+) -> list[Candidate]:
+    """The mappings of the product `node` for one thread that `keep` accepts; empty where it offers none."""
+    offered: list[InPlace] = []
+
+    def note(compute: Compute, found: Sequence[InPlace]) -> None:
+        if compute.name == node and not offered:
+            offered.extend(each for each in found if keep(each))
+
+    make_plan(graph, machine, 1, intrinsics=intrinsics, choose=ChooseProduct(mapping=note))
+    registry = standard() if intrinsics is None else intrinsics
+    found = []
+    for each in offered:
+        predictor = _Predictor(graph, node, each.key, machine, model, intrinsics, registry.find(each.instruction))
+        found.append(Candidate(each.key, predictor.space.points, predictor))
+    return found
+
+
+def default_choice(
+    graph: Graph, node: str, machine: Cpu, among: Sequence[Candidate], intrinsics: Registry | None = None
+) -> Choice | None:
+    """What the rules choose, if it is a point of one of the candidates."""
+    plan = make_plan(graph, machine, 1, intrinsics=intrinsics)
+    product = plan.products.get(node)
+    kernel = next((each for each in plan.kernels if product and each.name == product["kernel"]), None)
+    if product is None or kernel is None or not isinstance(kernel.work, Contraction):
+        return None
+    key, tile = ProductKey.from_json(product), product["schedule"]["tile"]
+    work = kernel.work
+    rows = tuple(tile.get(axis.name, 1) for axis in work.m_loops)
+    outer = {axis.name for axis in work.outer}
+    order = tuple(name for name in product["schedule"]["order"] if name not in outer)
+    vectors = -(-tile[work.n_loop.name] // work.lanes)
+    for candidate in among:
+        point = ProductPoint(rows, vectors, order)
+        if candidate.mapping == key and point in candidate.points:
+            return Choice(key, point)
+    return None
+
+
+def replay(choices: Mapping[str, Choice]) -> ChooseProduct:
+    """Products run as was chosen, by the names of their nodes; others by the rules."""
+
+    def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+        choice = choices.get(node.name)
+        if choice is None:
+            return None
+        for each in found:
+            if each.key == choice.mapping:
+                return each
+        raise InvalidArgument(f"{node.name} has no mapping {choice.mapping} with vectors of {choice.mapping.vector}",
+                              where="choice", help="one of " + ", ".join(str(each) for each in found))  # fmt: skip
+
+    def point(space: ProductSpace, node: str) -> ProductPoint | None:
+        return choices[node].point if node in choices else None
+
+    return ChooseProduct(mapping, point)
+
+
+@dataclass
+class _Predictor:
+    """Predicted seconds of the points of one mapping: its kernel, and the copies that the mapping makes necessary.
+
+    How the vector operand is packed depends on the width of the register tile alone, so one plan per width is made.
+    """
+
+    graph: Graph
+    node: str
+    mapping: ProductKey
+    machine: Cpu
+    model: Hierarchy
+    intrinsics: Registry | None
+    record: Intrinsic
+    plans: dict[int, tuple[ProductCost, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        spaces: list[ProductSpace] = []
+
+        def note(space: ProductSpace, node: str) -> ProductPoint | None:
+            if node == self.node:
+                spaces.append(space)
+            return None
+
+        self._plan(note)
+        (self.space,) = spaces
+
+    def __call__(self, point: ProductPoint) -> float:
+        if point.vectors not in self.plans:
+            self.plans[point.vectors] = self._planned(point)
+        cost, copies = self.plans[point.vectors]
+        schedule = point.schedule(self.space.work)
+        schedule = replace(schedule, k_block=point.k_block(self.space.work, schedule))
+        found = cost.predict(schedule)
+        return found.seconds + copies
+
+    def _planned(self, point: ProductPoint) -> tuple[ProductCost, float]:
+        plan = self._plan(lambda space, node: point if node == self.node else None)
+        name = plan.products[self.node]["kernel"]
+        works = [each.work for each in plan.kernels if each.name == name and isinstance(each.work, Contraction)]
+        moved = sum(_bytes(plan, each) for each in plan.kernels if not isinstance(each.work, Contraction))
+        return ProductCost(works[0], self.record, self.model), moved / self.model.device_bytes_per_second
+
+    def _plan(self, point: Callable[[ProductSpace, str], ProductPoint | None]) -> Plan:
+        def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+            return next((each for each in found if node.name == self.node and each.key == self.mapping), None)
+
+        return make_plan(self.graph, self.machine, 1, intrinsics=self.intrinsics, choose=ChooseProduct(mapping, point))
+
+
+def _bytes(plan: Plan, kernel: Kernel) -> int:
+    return sum(plan.stored[name].bytes for name in kernel.arguments)

@@ -1,0 +1,256 @@
+"""Joint choice of mapping and tiling (spec 3, section 4.4): rounds of draws, the model as a filter, measured feedback.
+
+In: for every mapping the space of its schedules, what the model predicts of a point, and what measures one. Out: the
+best point that was measured, why, and every measurement. Each round gives every mapping a share of the trials: points
+are drawn in groups, half of them next to the best point so far, the better ones by prediction are measured, and
+mappings that measure well get larger shares. After two rounds mappings whose best point takes twice as long as the best
+of all are left out, but for a few. The same seed and the same measurements give the same choice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, exp, inf
+from statistics import median
+from typing import Any, Protocol
+
+from tilewright.decision import Decision, Refusal
+from tilewright.instruction.in_place import ProductKey
+from tilewright.operator.product_space import ProductPoint
+
+ROUNDS = 10
+GROUP = 5  # points drawn at a time
+RATIO = 0.5  # of a group that is measured
+MOMENTUM = 0.8  # of the old share in the new one
+HOPELESS = 2.0  # times the best: a mapping whose best is slower is left out
+KEPT = 5  # mappings that are never left out
+FINALISTS = 4  # best points that are measured twice more: the median counts
+UNMEASURED_ROUNDS = 2  # before any is left out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one product runs: its mapping and a point of the space of schedules that the mapping leaves."""
+
+    mapping: ProductKey
+    point: ProductPoint
+
+    def __str__(self) -> str:
+        return f"{self.mapping}, vectors of {self.mapping.vector}, {self.point}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mapping": self.mapping.to_json(), "point": self.point.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Choice:
+        return cls(ProductKey.from_json(value["mapping"]), ProductPoint.from_json(value["point"]))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mapping with the points of its schedules, and the seconds that are predicted of each, infinite if refused."""
+
+    mapping: ProductKey
+    points: Sequence[ProductPoint]
+    predict: Callable[[ProductPoint], float]
+
+
+class Measure(Protocol):
+    """Runs a choice: seconds, infinite if it cannot run."""
+
+    def __call__(self, choice: Choice) -> float: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured choice."""
+
+    choice: Choice
+    predicted: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.choice.to_json(), "predicted": self.predicted, "seconds": self.seconds}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Trial:
+        return cls(Choice.from_json(value), value["predicted"], value["seconds"])
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a search: every measurement in the order in which it was made, and the decision."""
+
+    trials: tuple[Trial, ...]
+    decision: Decision
+    drawn: int = 0
+
+    @property
+    def best(self) -> Trial:
+        return min(self.trials, key=lambda trial: trial.seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """A record from which the choice can be replayed without measuring."""
+        return {
+            "best": self.best.to_json(),
+            "trials": [trial.to_json() for trial in self.trials],
+            "drawn": self.drawn,
+            "decision": self.decision.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Found:
+        trials = tuple(Trial.from_json(each) for each in value["trials"])
+        return cls(trials, Decision.from_json(value["decision"]), value["drawn"])
+
+
+def search(
+    candidates: Sequence[Candidate],
+    measure: Measure,
+    *,
+    subject: str,
+    trials: int,
+    first: Choice | None = None,
+    rounds: int = ROUNDS,
+    group: int = GROUP,
+    ratio: float = RATIO,
+    seed: int = 0,
+) -> Found:
+    """The best choice of `trials` drawn points, every mapping visited at least once; `first` is measured before all.
+
+    Points that the model refuses count as drawn, as points that were drawn before do. Raises ValueError where there is
+    nothing to choose from.
+    """
+    runs = [_Run(each, random.Random(f"{seed} {number}")) for number, each in enumerate(candidates) if each.points]
+    if not runs:
+        raise ValueError(f"no mapping of {subject} has a schedule")
+    search = _Search(runs, measure, group, ratio)
+    if first is not None:
+        search.measure(search.run_of(first), first.point)
+    share = dict.fromkeys(range(len(runs)), 1 / len(runs))
+    alive = set(share)
+    for number in range(rounds):
+        for index in sorted(alive):
+            # A share below one group waits: the mappings with the least expected time go on.
+            runs[index].budget += share[index] * trials / rounds
+            if number == 0:
+                runs[index].budget = max(runs[index].budget, group)
+            while runs[index].budget >= group and search.drawn < max(trials, len(runs) * group):
+                search.visit(runs[index])
+        if number + 1 >= UNMEASURED_ROUNDS:
+            alive = _promising(runs, alive)
+        share = _shares(runs, share, alive)
+    search.confirm()
+    return Found(tuple(search.trials), _decision(subject, runs, search.trials, alive), search.drawn)
+
+
+@dataclass
+class _Run:
+    """One mapping during a search."""
+
+    candidate: Candidate
+    random: random.Random
+    predicted: dict[ProductPoint, float] = field(default_factory=dict)
+    measured: dict[ProductPoint, float] = field(default_factory=dict)
+    budget: float = 0.0
+
+    @property
+    def best(self) -> float:
+        return min(self.measured.values(), default=inf)
+
+    def prediction(self, point: ProductPoint) -> float:
+        if point not in self.predicted:
+            self.predicted[point] = self.candidate.predict(point)
+        return self.predicted[point]
+
+
+class _Search:
+    """What all mappings of a search share."""
+
+    def __init__(self, runs: Sequence[_Run], measure: Measure, group: int, ratio: float) -> None:
+        self.runs, self._measure = runs, measure
+        self.group, self.ratio = group, ratio
+        self.trials: list[Trial] = []
+        self.drawn = 0
+
+    def run_of(self, choice: Choice) -> _Run:
+        return next(run for run in self.runs if run.candidate.mapping == choice.mapping)
+
+    def visit(self, run: _Run) -> None:
+        """Draw a group, and measure the part of it that is predicted to be best."""
+        drawn = list(_draws(run, self.group))
+        self.drawn += len(drawn)
+        run.budget -= len(drawn)
+        fitting = [point for point in dict.fromkeys(drawn) if run.prediction(point) < inf]
+        fitting = [point for point in fitting if point not in run.measured]
+        fitting.sort(key=run.prediction)
+        for point in fitting[: ceil(self.ratio * len(fitting))]:
+            self.measure(run, point)
+
+    def measure(self, run: _Run, point: ProductPoint) -> None:
+        choice = Choice(run.candidate.mapping, point)
+        seconds = self._measure(choice)
+        run.measured[point] = seconds
+        self.trials.append(Trial(choice, run.prediction(point), seconds))
+
+
+    def confirm(self) -> None:
+        """Measure the best points again: the least of many measurements was lucky as well as good."""
+        for trial in sorted(self.trials, key=lambda trial: trial.seconds)[:FINALISTS]:
+            seconds = median((trial.seconds, self._measure(trial.choice), self._measure(trial.choice)))
+            self.run_of(trial.choice).measured[trial.choice.point] = seconds
+            self.trials[self.trials.index(trial)] = replace(trial, seconds=seconds)
+
+
+def _draws(run: _Run, count: int) -> Iterator[ProductPoint]:
+    """Half of the points anywhere in the space, half next to the best one so far: they differ from it in one part."""
+    points = run.candidate.points
+    best = min(run.measured, key=lambda point: run.measured[point], default=None)
+    near = [] if best is None else [point for point in points if _differences(point, best) == 1]
+    for number in range(count):
+        yield run.random.choice(near if near and number % 2 else points)
+
+
+def _differences(a: ProductPoint, b: ProductPoint) -> int:
+    return (a.rows != b.rows) + (a.vectors != b.vectors) + (a.order != b.order) + (a.k_blocks != b.k_blocks)
+
+
+def _promising(runs: Sequence[_Run], alive: set[int]) -> set[int]:
+    """Without the mappings whose best is far behind, but never fewer than `KEPT`."""
+    order = sorted(alive, key=lambda index: runs[index].best)
+    limit = HOPELESS * runs[order[0]].best
+    return {index for place, index in enumerate(order) if place < KEPT or runs[index].best <= limit}
+
+
+def _shares(runs: Sequence[_Run], old: Mapping[int, float], alive: set[int]) -> dict[int, float]:
+    """Shares of the next round: softmax of the throughput relative to the best, with momentum."""
+    least = min(run.best for run in runs)
+    weights = {index: exp(least / runs[index].best if runs[index].best < inf else 0.0) for index in alive}
+    total = sum(weights.values())
+    kept = sum(old[index] for index in alive)
+    return {
+        index: MOMENTUM * old[index] / kept + (1 - MOMENTUM) * weights[index] / total for index in sorted(alive)
+    }
+
+
+def _decision(subject: str, runs: Sequence[_Run], trials: Sequence[Trial], alive: set[int]) -> Decision:
+    """The best choice, that of the second-best mapping, and the mappings that were left out."""
+    best = min(trials, key=lambda trial: trial.seconds)
+    others = [trial for trial in trials if trial.choice.mapping != best.choice.mapping]
+    second = min(others, key=lambda trial: trial.seconds, default=None)
+    refused = tuple(
+        Refusal(str(run.candidate.mapping), f"within {HOPELESS:g} times the best", f"{run.best:.3g} s")
+        for index, run in enumerate(runs)
+        if index not in alive
+    )
+    reason = f"{best.seconds:.3g} s, least of {len(trials)} measured points of {len(runs)} mappings"
+    return Decision(
+        subject,
+        str(best.choice),
+        reason,
+        "" if second is None else str(second.choice),
+        "" if second is None else f"{second.seconds:.3g} s, the best of another mapping",
+        refused,
+    )

@@ -1,0 +1,111 @@
+"""The joint search on a made-up machine: it finds the best mapping, is deterministic, and says what it left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from math import inf
+
+import pytest
+
+from tilewright.instruction.in_place import ProductKey
+from tilewright.instruction.search import FINALISTS, KEPT, Candidate, Choice, Found, search
+from tilewright.operator.product_space import ProductPoint
+
+POINTS = [ProductPoint((rows,), vectors, ("n", "m")) for rows, vectors in product(range(1, 15), range(1, 5))]
+
+
+def key(name: str) -> ProductKey:
+    return ProductKey("fma", "b", ((name,), ("n",), ("k",)))
+
+
+def seconds(choice: Choice) -> float:
+    """Mapping p3 is best, and 6 rows by 4 vectors in every mapping."""
+    ((name,), _, _) = choice.mapping.loops
+    point = choice.point
+    return (1 + abs(int(name[1:]) - 3)) * (1 + abs(point.rows[0] - 6) + abs(point.vectors - 4)) * 1e-3
+
+
+def candidates(
+    count: int, predict: Callable[[Choice], float] = seconds
+) -> list[Candidate]:
+    return [
+        Candidate(each, POINTS, lambda point, each=each: predict(Choice(each, point)))  # type: ignore[misc]
+        for each in (key(f"p{number}") for number in range(count))
+    ]
+
+
+def test_the_best_mapping_and_a_good_point_are_found() -> None:
+    found = search(candidates(8), seconds, subject="y", trials=240)
+    assert found.best.choice.mapping == key("p3")
+    assert found.best.seconds <= 3e-3
+    assert found.decision.chosen == str(found.best.choice)
+    assert found.decision.runner_up
+    assert not found.decision.runner_up.startswith(str(key("p3")))
+
+
+def test_every_mapping_is_measured_and_hopeless_ones_are_left_out() -> None:
+    found = search(candidates(8), seconds, subject="y", trials=240)
+    measured = {trial.choice.mapping for trial in found.trials}
+    assert measured == {key(f"p{number}") for number in range(8)}
+    assert 0 < len(found.decision.refused) <= 8 - KEPT
+    assert all(refusal.values for refusal in found.decision.refused)
+
+
+def test_the_same_seed_makes_the_same_choice() -> None:
+    once, again = (search(candidates(4), seconds, subject="y", trials=80, seed=5) for _ in range(2))
+    assert once == again
+    other = search(candidates(4), seconds, subject="y", trials=80, seed=6)
+    assert [trial.choice for trial in once.trials] != [trial.choice for trial in other.trials]
+
+
+def test_the_model_filters_what_is_measured() -> None:
+    asked: list[Choice] = []
+
+    def measure(choice: Choice) -> float:
+        asked.append(choice)
+        return seconds(choice)
+
+    found = search(candidates(2), measure, subject="y", trials=64, group=16, ratio=1 / 8)
+    assert found.drawn == 64
+    assert len(found.trials) <= 64 / 16 * 2
+    assert len(asked) <= len(found.trials) + 2 * FINALISTS
+    random = search(candidates(2, lambda _: 1.0), seconds, subject="y", trials=64, group=16, ratio=1 / 8)
+    assert found.best.seconds <= random.best.seconds
+
+
+def test_points_that_the_model_refuses_are_not_measured() -> None:
+    def predict(choice: Choice) -> float:
+        return inf if choice.point.rows[0] > 3 else 1.0
+
+    found = search(candidates(2, predict), seconds, subject="y", trials=60)
+    assert all(trial.choice.point.rows[0] <= 3 for trial in found.trials)
+
+
+def test_a_first_choice_is_measured_first() -> None:
+    first = Choice(key("p3"), ProductPoint((6,), 4, ("n", "m")))
+    found = search(candidates(4), seconds, subject="y", trials=20, first=first)
+    assert found.trials[0].choice == first == found.best.choice
+
+
+def test_a_lucky_measurement_is_not_believed() -> None:
+    lucky = ProductPoint((1,), 1, ("n", "m"))
+    first = Choice(key("p3"), lucky)
+    seen: list[Choice] = []
+
+    def measure(choice: Choice) -> float:
+        seen.append(choice)
+        return 1e-6 if choice == first and seen.count(choice) == 1 else seconds(choice)
+
+    assert search(candidates(4), measure, subject="y", trials=80, first=first).best.choice != first
+
+
+def test_a_record_is_json_and_can_be_read_back() -> None:
+    found = search(candidates(3), seconds, subject="y", trials=45)
+    assert Found.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_nothing_to_choose_from() -> None:
+    with pytest.raises(ValueError, match="no mapping of y"):
+        search([Candidate(key("p0"), [], lambda _: 1.0)], seconds, subject="y", trials=10)
