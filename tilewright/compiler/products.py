@@ -18,7 +18,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
-from tilewright.instruction.in_place import InPlace, loops_of
+from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
@@ -142,12 +142,8 @@ class _Product:
         assert form is not None
         if mapping.group == 1 or any(form.coefficient(axis) == 1 for axis in mapping.k_loops):
             return mapping
-        dims = [
-            dim
-            for dim, index in enumerate(mapping.a.indices)
-            if (found := affine(index)) is not None and list(found.terms.values()) == [1]
-            and next(iter(found.terms)) in mapping.k_loops and next(iter(found.terms)) in loops_of(mapping.b)
-        ]  # fmt: skip
+        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in loops_of(mapping.b)]
+        dims = sorted(dim for dim in walked if dim is not None)
         if not dims or any(front or back for front, back in layout.halo) or source.name in planning.constants:
             return mapping
         order = [dim for dim in range(source.rank) if dim != dims[-1]] + [dims[-1]]

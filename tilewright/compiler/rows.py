@@ -12,6 +12,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.element_wise import decide, find_element_wise
+from tilewright.instruction.in_place import walked_dimension
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
 from tilewright.operator.rules import schedule_nest
@@ -173,12 +174,9 @@ def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
         mapping = planning.mapping_of(user)
         if mapping is None or mapping.a.tensor != tensor:
             continue
-        for dim, index in enumerate(mapping.a.indices):
-            form = affine(index)
-            if form is not None and len(form.terms) == 1:
-                ((axis, coefficient),) = form.terms.items()
-                if axis in mapping.k_loops and coefficient == 1 and (best is None or extents[dim] > best[0]):
-                    best = (extents[dim], dim)
+        for dim in (walked_dimension(mapping.a, axis) for axis in mapping.k_loops):
+            if dim is not None and (best is None or extents[dim] > best[0]):
+                best = (extents[dim], dim)
     if best is None:
         return None
     return [d for d in range(len(tensor.shape)) if d != best[1]] + [best[1]]

@@ -316,13 +316,19 @@ def _read_of(found: Match, compute: Compute, number: int) -> Read:
 
 
 def _walked(reduce: Sequence[Axis], a: Read, b: Read) -> list[Axis]:
-    """Reduction loops that index b, and one dimension of a, alone there, with coefficient 1."""
-    forms = [affine(index) for index in a.indices]
-    return [
-        axis
-        for axis in reduce
-        if axis in loops_of(b) and any(form is not None and form.terms == {axis: 1} for form in forms)
-    ]
+    """Reduction loops that index b and walk neighbours along a dimension of a."""
+    return [axis for axis in reduce if axis in loops_of(b) and walked_dimension(a, axis) is not None]
+
+
+def walked_dimension(read: Read, loop: Axis) -> int | None:
+    """The dimension in which a loop walks neighbours: with coefficient 1, others there stepping over all of its run."""
+    for dim, index in enumerate(read.indices):
+        form = affine(index)
+        if form is None or form.coefficient(loop) != 1:
+            continue
+        if all(step % _extent(loop) == 0 for axis, step in form.terms.items() if axis != loop):
+            return dim
+    return None
 
 
 # Order ----------------------------------------------------------------------------------------------------------------
