@@ -80,7 +80,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "amos-cpu", "tilewright.reproduce.amos.cpu",
-        "what the joint choice of mapping and tiling is worth on ResNet-18's layers: claims E9 to E13", "6 min",
+        "what the joint choice of mapping and tiling is worth on ResNet-18's layers: claims E9 to E13", "5 min",
         ("layers", "trials", "batch"),
     ),
 )  # fmt: skip
