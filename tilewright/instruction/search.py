@@ -120,8 +120,8 @@ def search(
 ) -> Found:
     """The best choice of `trials` drawn points, every mapping visited at least once; `first` is measured before all.
 
-    Points that the model refuses count as drawn, as points that were drawn before do. Raises ValueError where there is
-    nothing to choose from.
+    Points that the model refuses count as drawn, as points that were drawn before do. What the rounds leave of the
+    trials goes to the best mapping. Raises ValueError where there is nothing to choose from.
     """
     runs = [_Run(each, random.Random(f"{seed} {number}")) for number, each in enumerate(candidates) if each.points]
     if not runs:
@@ -133,15 +133,19 @@ def search(
     alive = set(share)
     for number in range(rounds):
         for index in sorted(alive):
-            # A share below one group waits: the mappings with the least expected time go on.
+            # What a share has too little of for a group waits for the next round.
             runs[index].budget += share[index] * trials / rounds
             if number == 0:
                 runs[index].budget = max(runs[index].budget, group)
-            while runs[index].budget >= group and search.drawn < max(trials, len(runs) * group):
+            while runs[index].budget >= group and (number == 0 or search.drawn + group <= trials):
                 search.visit(runs[index])
         if number + 1 >= UNMEASURED_ROUNDS:
             alive = _promising(runs, alive)
         share = _shares(runs, share, alive)
+    while search.drawn + group <= trials:
+        search.visit(min((runs[index] for index in sorted(alive)), key=lambda run: run.best))
+    if not search.trials:
+        raise ValueError(f"the model refuses every schedule that was drawn for {subject}")
     search.confirm()
     return Found(tuple(search.trials), _decision(subject, runs, search.trials, alive), search.drawn)
 

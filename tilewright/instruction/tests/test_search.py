@@ -107,5 +107,7 @@ def test_a_record_is_json_and_can_be_read_back() -> None:
 
 
 def test_nothing_to_choose_from() -> None:
+    with pytest.raises(ValueError, match="refuses every schedule"):
+        search(candidates(2, lambda _: inf), seconds, subject="y", trials=20)
     with pytest.raises(ValueError, match="no mapping of y"):
         search([Candidate(key("p0"), [], lambda _: 1.0)], seconds, subject="y", trials=10)

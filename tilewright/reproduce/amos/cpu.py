@@ -43,8 +43,8 @@ from tilewright.reproduce.experiment import Claim, Table, pinned
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
 
-TRIALS = 112  # points drawn per search
-GROUP, RATIO = 16, 1 / 8  # drawn at a time, and the part of it that is measured
+TRIALS = 416  # points drawn per search
+GROUP, RATIO = 32, 1 / 32  # drawn at a time, and the part of it that is measured: the one that is predicted to be best
 SEED = 0
 REPEATS = 5  # runs of a module, whose medians per kernel make one timing
 TIMINGS = 2  # of each point of a search: the least counts
