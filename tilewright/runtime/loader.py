@@ -26,7 +26,9 @@ _ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
 class Code:
     """Loaded machine code. The addresses stay valid while this object lives.
 
-    Each has a linker of its own, which frees with it what a shared one keeps of every object it has linked: 9 kB.
+    Each has a linker of its own, which frees with it what a shared one keeps of every object it has linked: 9 kB. It is
+    LLVM's newer one, which places code and constants next to each other; the older one asks the system for each, and
+    ends the process where they come to lie more than 2 GB apart.
     """
 
     def __init__(self, code: bytes, functions: Iterable[str], symbols: Mapping[str, int] | None = None) -> None:
@@ -40,7 +42,7 @@ class Code:
         for name in functions:
             builder.export_symbol(name)
         _initialize()
-        linker = llvm.create_lljit_compiler()
+        linker = llvm.create_lljit_compiler(use_jit_link=True)
         self._library = builder.link(linker, "object")
         weakref.finalize(self, _unload, self._library, linker).atexit = False
 
