@@ -43,8 +43,8 @@ def test_code_is_unloaded_with_its_linker(monkeypatch: pytest.MonkeyPatch) -> No
     linkers: list[weakref.ref[object]] = []
     create = llvm.create_lljit_compiler
 
-    def counted() -> object:
-        linkers.append(weakref.ref(linker := create()))
+    def counted(**options: bool) -> object:
+        linkers.append(weakref.ref(linker := create(**options)))
         return linker
 
     monkeypatch.setattr(llvm, "create_lljit_compiler", counted)
