@@ -117,7 +117,7 @@ class Planning:
         self.choose = choose or ChooseProduct()
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics
-        self._products: dict[str, tuple[InPlace | None, Decision | None]] = {}
+        self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
         self.threads = threads
         self.graph = rewritten.graph
         self.borders = dict(rewritten.borders)
@@ -222,11 +222,11 @@ class Planning:
 
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
         """The mapping with which a compute runs as a product, if there is one, and why."""
-        if node.name not in self._products:
-            self._products[node.name] = find_product(
+        if node not in self._products:
+            self._products[node] = find_product(
                 node, self.intrinsics, self.machine, self.constants, self._choose_mapping
             )
-        return self._products[node.name]
+        return self._products[node]
 
     def _choose_mapping(self, node: Compute, found: Sequence[InPlace]) -> InPlace | None:
         return self.choose.mapping(node, [each for each in found if each.k_loops and self._can_be_panels(each)])
