@@ -67,9 +67,7 @@ MachineName = Annotated[
                       show_default=False),
 ]  # fmt: skip
 Explain = Annotated[bool, typer.Option("--explain", help="say why the first mapping wins")]
-Asked = Annotated[
-    str, typer.Option("--mapping", metavar="(nq|k|c)", help="judge this mapping too", show_default=False)
-]
+Asked = Annotated[str, typer.Option("--mapping", metavar="(nq|k|c)", help="judge this mapping too", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="lines of the table")]
 
 

@@ -217,19 +217,15 @@ class Planning:
 
     def mapping_of(self, node: Compute) -> InPlace | None:
         """The instruction and the roles of loops with which a compute runs as a product, or None."""
-        mapping, _ = self.find_product(node)
-        return mapping if mapping is not None and mapping.k_loops and self._can_be_panels(mapping) else None
+        return self.find_product(node)[0]
 
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
         """The mapping with which a compute runs as a product, if there is one, and why."""
         if node not in self._products:
             self._products[node] = find_product(
-                node, self.intrinsics, self.machine, self.constants, self._choose_mapping
+                node, self.intrinsics, self.machine, self.constants, self._can_be_panels, self.choose.mapping
             )
         return self._products[node]
-
-    def _choose_mapping(self, node: Compute, found: Sequence[InPlace]) -> InPlace | None:
-        return self.choose.mapping(node, [each for each in found if each.k_loops and self._can_be_panels(each)])
 
     def _can_be_panels(self, mapping: InPlace) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.

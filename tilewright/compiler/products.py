@@ -76,7 +76,8 @@ class _Product:
             work = self._contraction(mapping, self._packed_operand(mapping, schedule), panels)
         schedule = replace(schedule, k_unroll=k_unroll(work))
         block = point.k_block(work, schedule) if point else k_block(work, schedule, planning.machine)
-        schedule = replace(schedule, k_block=block)
+        line_bytes = planning.machine.caches[0].line_bytes if block else 0
+        schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         flops = 2 * points(self.node)
         planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)

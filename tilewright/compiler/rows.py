@@ -138,25 +138,24 @@ def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list
 
 
 def _lanes(planning: Planning, group: Group) -> int:
-    """Lanes of the record that multiplies the main node's factors lane by lane, with the decision; 0 if none does."""
+    """Lanes of the record that multiplies the main node's factors lane by lane, 0 if none does; says why."""
     found, refused = find_element_wise(group.main, planning.intrinsics, planning.machine)
     stored = planning.plan.stored.get(group.nodes[-1].name)
-    if found is None or stored is None or len(group.nodes[-1].axes) != len(group.main.axes):
-        return 0
-    strides = [
-        min((stride for d, _, stride in _digits(stored) if d == dim), default=0) for dim in range(len(group.main.axes))
-    ]
-    order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
-    decision = decide(group.main, found, order, refused)
-    if decision is None:
+    decision = None
+    if found is not None and stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):
+        decision = decide(group.main, found, _by_strides(stored), refused)
+    unmapped = planning.find_product(group.main)[1]
+    if found is None or decision is None:
+        planning.plan.decisions += [replace(unmapped, refused=(*unmapped.refused, *refused))] if unmapped else []
         return 0
     planning.plan.decisions.append(decision)
     return found.lanes
 
 
-def _digits(stored: Stored) -> list[tuple[int, int, int]]:
-    layout = stored.layout
-    return [(d, extent, stride) for (d, extent), stride in zip(layout.digits, layout.strides, strict=True)]
+def _by_strides(stored: Stored) -> list[int]:
+    """The dimensions of a stored tensor, those with the longest steps first."""
+    steps = [min((step for _, _, step in stored.layout.digits_of(dim)), default=0) for dim in range(stored.tensor.rank)]
+    return sorted(range(len(steps)), key=lambda dim: -steps[dim])
 
 
 # Orders of storage ----------------------------------------------------------------------------------------------------

@@ -215,6 +215,11 @@ def check(compute: Compute) -> None:
                 _try_points(compute, read, dimension, guard)
 
 
+def stays_inside(read: Read) -> bool:
+    """Whether intervals show that a read is of its tensor for all values of the loops."""
+    return all(_inside(index, extent) for index, extent in zip(read.indices, read.tensor.shape, strict=True))
+
+
 def _inside(index: Expr, extent: Extent) -> bool:
     """Whether intervals show that ``0 <= index < extent``."""
     if isinstance(index, Axis) and index.extent == extent:

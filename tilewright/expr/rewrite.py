@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tilewright.expr.affine import simplify
@@ -42,3 +42,12 @@ def inline(consumer: Compute, producer: Compute) -> Compute:
         return None
 
     return replace(consumer, body=simplify(transform(consumer.body, rule)))
+
+
+def unique(hint: str, taken: Collection[str]) -> str:
+    """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
+    name, count = hint, 0
+    while name in taken:
+        count += 1
+        name = f"{hint}.{count}"
+    return name

@@ -40,6 +40,4 @@ def count(x: Matrix, z: Matrix, *, partial: bool = False, mask: bool = False) ->
     test = masked if mask else literal
     rows, columns = z.shape[1], x.shape[1]
     choices = np.vstack([np.eye(rows, dtype=np.bool_), np.zeros((int(partial), rows), np.bool_)])
-    return sum(
-        test(x, choices[list(assignment)].T, z) for assignment in product(range(len(choices)), repeat=columns)
-    )
+    return sum(test(x, choices[list(assignment)].T, z) for assignment in product(range(len(choices)), repeat=columns))

@@ -26,7 +26,7 @@ from tilewright.expr.affine import Affine, affine, simplify
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.infer import check
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import transform, unique
 
 
 @dataclass(frozen=True)
@@ -194,15 +194,6 @@ def widened(canonical: Canonical, dtype: DType) -> Canonical:
     product = fold(lambda left, right: left * right, [factor.cast(dtype) for factor in _factors(core.body)])
     rounded = Compute(core.output, core.axes, wide[core.axes].cast(core.output.dtype), source=core.source)
     return replace(canonical, core=replace(core, output=wide, body=product), after=(rounded, *canonical.after))
-
-
-def unique(hint: str, taken: Collection[str]) -> str:
-    """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
-    name, count = hint, 0
-    while name in taken:
-        count += 1
-        name = f"{hint}.{count}"
-    return name
 
 
 # Hoisting

@@ -84,9 +84,7 @@ def reference(compute: Compute, tensors: Mapping[str, Array]) -> Array:
     return evaluate_compute(compute, tensors)
 
 
-def small_values(
-    dtype: dtypes.DType, shape: tuple[int, ...], generator: np.random.Generator, bound: int = 4
-) -> Array:
+def small_values(dtype: dtypes.DType, shape: tuple[int, ...], generator: np.random.Generator, bound: int = 4) -> Array:
     """Random integers of at most `bound` in size: sums of few products of them are exact in any type."""
     low, high = (0, bound) if dtypes.is_unsigned(dtype) else (-bound, bound)
     if dtype == "bool":

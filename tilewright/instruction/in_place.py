@@ -83,7 +83,6 @@ class InPlace:
         """Rows and vectors of the kernels' accumulators."""
         return tuple(kernel.grid[:2] for kernel in self.kernels)
 
-
     def variants(self) -> Iterator[InPlace]:
         """The fixed mappings among which the rows of the schedule choose: one or two loops of i1; for an instruction
         on groups, one loop of r1, or all where that one leaves groups partly filled.
@@ -180,43 +179,48 @@ def find_product(
     registry: Registry,
     machine: Cpu,
     constants: Collection[str],
+    packable: Callable[[InPlace], bool],
     choose: ChooseMapping | None = None,
 ) -> tuple[InPlace | None, Decision | None]:
     """The mapping with which a compute runs as a product, and the decision: what came second, what was refused.
 
-    Records that the machine lacks the features for are refused, and tried in the registry's order otherwise: the first
-    instruction with a mapping that runs in place is taken. `choose` is asked before the predicted times are.
+    Records that the machine lacks the features for are refused. Of the others' mappings that run in place the one with
+    the least predicted time is taken, in the registry's order where times are equal. `packable` says whether the vector
+    operand of a mapping can be packed. `choose` is asked first, for a mapping onto the instruction of the best.
     """
     factors = product_factors(compute)
     if factors is None or any(axis.extent == 0 for axis in compute.loops):
         return None, None
     refused: list[Refusal] = []
+    subject = f"instruction of {compute.name}"
+    found: list[InPlace] = []  # in the registry's order, and for an instruction by preference
     for kernels in _instructions(registry, machine, factors, compute.output.dtype, refused):
-        candidates = sorted(_in_place(compute, kernels, refused), key=lambda each: _order(each, machine, constants))
-        asked = choose(compute, [each for one in candidates for each in one.variants()]) if choose else None
+        found += sorted(_in_place(compute, kernels, refused), key=lambda each: _preference(each, constants))
+    found.sort(key=lambda each: sum(_seconds(each, machine, constants)))
+    ranked = [each for each in found if packable(each)]
+    refused += [Refusal(str(each), f"{each.b.tensor.name} can be packed") for each in found if not packable(each)]
+    if choose is not None and found:
+        best = (ranked or found)[0]
+        same = [variant for each in found if each.kernels is best.kernels for variant in each.variants()]
+        asked = choose(compute, [variant for variant in same if packable(variant)])
         if asked is not None:
-            why = _reason(candidates[0], machine, constants)
-            return asked, Decision(_subject(compute), str(asked), "it was asked for", str(candidates[0]), why)
-        for number, chosen in enumerate(candidates):
-            verdict = judge(chosen.mapping, "signature", differential=True)
-            if verdict.refusal is not None:
-                refused.append(Refusal(str(chosen), verdict.refusal.check, verdict.refusal.message))
-                continue
-            second = candidates[number + 1] if number + 1 < len(candidates) else None
-            return chosen, Decision(
-                _subject(compute),
-                str(chosen),
-                _reason(chosen, machine, constants),
-                "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
-                "" if second is None else _reason(second, machine, constants),
-                tuple(refused),
-            )
-    reason = "no record has a mapping that runs in place"
-    return None, Decision(_subject(compute), "none", reason, refused=tuple(refused))
-
-
-def _subject(compute: Compute) -> str:
-    return f"instruction of {compute.name}"
+            why = _reason(best, machine, constants)
+            return asked, Decision(subject, str(asked), "it was asked for", str(best), why)
+    for number, chosen in enumerate(ranked):
+        verdict = judge(chosen.mapping, "signature", differential=True)
+        if verdict.refusal is not None:
+            refused.append(Refusal(str(chosen), verdict.refusal.check, verdict.refusal.message))
+            continue
+        second = ranked[number + 1] if number + 1 < len(ranked) else None
+        return chosen, Decision(
+            subject,
+            str(chosen),
+            _reason(chosen, machine, constants),
+            "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
+            "" if second is None else _reason(second, machine, constants),
+            tuple(refused),
+        )
+    return None, Decision(subject, "none", "no record has a mapping that runs in place", refused=tuple(refused))
 
 
 def _is_affine(index: Expr) -> bool:
@@ -268,6 +272,9 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
         k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
         if any(axis not in loops_of(a) and axis not in loops_of(b) for axis in k_loops):
             refused.append(Refusal(f"b = {b.tensor.name}", "every reduction loop indexes an operand"))
+            continue
+        if not k_loops:
+            refused.append(Refusal(record.name, "there is something to sum"))
             continue
         wide = [axis for axis in vectors if axis in live]
         if not wide:
@@ -334,10 +341,9 @@ def walked_dimension(read: Read, loop: Axis) -> int | None:
 # Order ----------------------------------------------------------------------------------------------------------------
 
 
-def _order(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[float, bool, int]:
-    """Predicted seconds, then a packed constant, then the longer vector."""
-    seconds = sum(_seconds(product, machine, constants))
-    return seconds, product.b.tensor.name not in constants, -_extent(product.n_loop)
+def _preference(product: InPlace, constants: Collection[str]) -> tuple[bool, int]:
+    """Among equal times: a packed constant, then the longer vector."""
+    return product.b.tensor.name not in constants, -_extent(product.n_loop)
 
 
 def _is_last(product: InPlace) -> bool:

@@ -69,9 +69,7 @@ class Match:
     @cached_property
     def access(self) -> Matrix:
         """X: one row per source in the record's order, then the output; one column per software loop."""
-        rows = [
-            [any(form.coefficient(axis) for form in forms) for axis in self.loops] for forms in self.forms
-        ]
+        rows = [[any(form.coefficient(axis) for form in forms) for axis in self.loops] for forms in self.forms]
         spatial = set(self.compute.axes)
         return np.array([*rows, [axis in spatial for axis in self.loops]], np.bool_).reshape(-1, len(self.loops))
 

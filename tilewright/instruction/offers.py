@@ -40,7 +40,11 @@ class Offer:
 
 
 def offers(
-    mappings: Iterable[Mapping], machine: Machine | None = None, mode: Mode = "points", *, differential: bool = False,
+    mappings: Iterable[Mapping],
+    machine: Machine | None = None,
+    mode: Mode = "points",
+    *,
+    differential: bool = False,
     exact: bool = False,
 ) -> list[Offer]:
     """The mappings, best first, refused ones last; `differential` runs V9 on each, `exact` is that of `judge`."""

@@ -22,8 +22,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX, DType
+from tilewright.expr.rewrite import unique
 from tilewright.expr.text import parse_compute, print_expr
-from tilewright.instruction.canonical import unique
 from tilewright.instruction.elements import bits
 from tilewright.instruction.formula import formula
 from tilewright.instruction.intrinsic import Intrinsic, Loop, Movement, Operand
@@ -99,9 +99,7 @@ class Placement:
         """Elements between neighbouring tiles along each of the operand's loops."""
         if self.storage == "packed":
             return tuple(prod(self.tiles[number + 1 :]) * self.tile_elements for number in range(len(self.tiles)))
-        return tuple(
-            loop.extent * stride for loop, stride in zip(self.loops, self.strides.values(), strict=True)
-        )
+        return tuple(loop.extent * stride for loop, stride in zip(self.loops, self.strides.values(), strict=True))
 
     @cached_property
     def strides(self) -> Names[str, int]:
@@ -448,4 +446,3 @@ def _digit(term: Expr, stride: int, extents: Names[str, int]) -> tuple[Digit, in
     have = extents[value.name]
     count = -(-have // divisor)
     return Digit(value.name, divisor, min(limit, count) if limit else count), stride
-

@@ -24,10 +24,9 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import inline, transform
+from tilewright.expr.rewrite import inline, transform, unique
 from tilewright.expr.serialize import compute_digest
 from tilewright.expr.text import print_statement
-from tilewright.instruction.canonical import unique
 from tilewright.instruction.physical import Digit, PhysicalMapping, Placement
 
 PREFIX = "relayout."
@@ -55,9 +54,7 @@ def call(physical: PhysicalMapping) -> Compute:
     assert len(spatial) == len(placement.outer), "the destination has one outer dimension per outer loop"
     packed = {
         operand.role: node.output[_indices(place, outer, index)]
-        for operand, node, place in zip(
-            physical.record.sources, relayouts(physical), physical.placements, strict=False
-        )
+        for operand, node, place in zip(physical.record.sources, relayouts(physical), physical.placements, strict=False)
     }
     body = _with_operands(physical.record.body.value, packed, output.dtype)
     accum = physical.match.compute.accum
@@ -390,9 +387,9 @@ def _reading(node: Compute, same: Mapping[str, Tensor]) -> Compute:
         node,
         body=transform(
             node.body,
-            lambda each: same[each.tensor.name][each.indices]
-            if isinstance(each, Read) and each.tensor.name in same
-            else None,
+            lambda each: (
+                same[each.tensor.name][each.indices] if isinstance(each, Read) and each.tensor.name in same else None
+            ),
         ),
     )
 

@@ -199,7 +199,6 @@ class _Search:
         run.measured[point] = seconds
         self.trials.append(Trial(choice, run.prediction(point), seconds))
 
-
     def confirm(self) -> None:
         """Measure the best points again: the least of many measurements was lucky as well as good."""
         for trial in sorted(self.trials, key=lambda trial: trial.seconds)[:FINALISTS]:
@@ -234,9 +233,7 @@ def _shares(runs: Sequence[_Run], old: Mapping[int, float], alive: set[int]) -> 
     weights = {index: exp(least / runs[index].best if runs[index].best < inf else 0.0) for index in alive}
     total = sum(weights.values())
     kept = sum(old[index] for index in alive)
-    return {
-        index: MOMENTUM * old[index] / kept + (1 - MOMENTUM) * weights[index] / total for index in sorted(alive)
-    }
+    return {index: MOMENTUM * old[index] / kept + (1 - MOMENTUM) * weights[index] / total for index in sorted(alive)}
 
 
 def _decision(subject: str, runs: Sequence[_Run], trials: Sequence[Trial], alive: set[int]) -> Decision:

@@ -270,9 +270,7 @@ def _extremes(operand: Operand) -> tuple[int, int]:
 def _separability(mapping: Mapping) -> MappingRefused | None:
     match = mapping.match
     inside = [
-        point
-        for point in match.points
-        if all(axis in axes for axis, axes in zip(point, mapping.sets, strict=True))
+        point for point in match.points if all(axis in axes for axis, axes in zip(point, mapping.sets, strict=True))
     ]
     for number, (loop, axes) in enumerate(zip(mapping.record.loops, mapping.sets, strict=True)):
         for axis in axes:

@@ -120,8 +120,11 @@ class _Blocked:
         counts[-1] = max(1, counts[-1] // self.schedule.k_unroll)
         return tuple(counts)
 
-    def _hints(self, low: SSAValue) -> Hints:
-        """What the tiles of the block from step `low` on ask for ahead of time."""
+    def _hints(self, low: SSAValue) -> Hints | None:
+        """What the tiles of the block from step `low` on ask for ahead of time, if the schedule says so."""
+        line_bytes = self.schedule.prefetch_line_bytes
+        if not line_bytes:
+            return None
         work, builder, memory = self.work, self.builder, self.memory
         steps = StepsOfBlock(low, self._steps())
         a, b = memory[work.a.tensor.name], memory[work.b.tensor.name]
@@ -141,7 +144,7 @@ class _Blocked:
             start = builder.affine(outside, at.point.counters)
             start = builder.add(start, builder.mul(low, builder.index(own[ks[0]])))
             elements = steps.counts[0] * own[ks[0]]
-            prefetch_block(builder, b, work.b, (start, elements), steps, [counters[k] for k in ks], number)
+            prefetch_block(builder, b, work.b, (start, elements), steps, [counters[k] for k in ks], number, line_bytes)
 
         return ask
 

@@ -23,7 +23,6 @@ from tilewright.lower.loops import Point
 from tilewright.operator.contraction import Operand
 from tilewright.operator.tiling import SpatialLoop
 
-LINE_BYTES = 64
 MOST_LINES = 4  # of b that one step asks for; more would hold up the products
 
 
@@ -66,6 +65,7 @@ def prefetch_block(
     steps: StepsOfBlock,
     counters: Sequence[SSAValue],
     tile_of_block: tuple[SSAValue, int],
+    line_bytes: int,
 ) -> None:
     """Ask for this step's share of the block of b that follows the one at hand in memory.
 
@@ -74,7 +74,7 @@ def prefetch_block(
     start, elements = block
     number, tiles = tile_of_block
     size = dtypes.size_bytes(operand.tensor.dtype)
-    lines = -(-elements * size // LINE_BYTES)
+    lines = -(-elements * size // line_bytes)
     share = -(-lines // tiles)
     at_once = -(-share // prod(steps.counts))
     if at_once > MOST_LINES:
@@ -82,8 +82,8 @@ def prefetch_block(
     last = builder.index(-(-share // at_once) - 1)
     turn = builder.insert(arith.MinSIOp(steps.number(builder, counters), last))
     line = builder.add(builder.mul(number, builder.index(share)), builder.mul(turn, builder.index(at_once)))
-    ahead = builder.add(builder.mul(line, builder.index(LINE_BYTES // size)), builder.index(elements))
-    builder.insert(tile.PrefetchOp(view, builder.add(start, ahead), at_once * LINE_BYTES))
+    ahead = builder.add(builder.mul(line, builder.index(line_bytes // size)), builder.index(elements))
+    builder.insert(tile.PrefetchOp(view, builder.add(start, ahead), at_once * line_bytes))
 
 
 def tile_number(

@@ -78,7 +78,8 @@ class ContractionSchedule:
 
     `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose slowest axis is the first
     of `grid_order`. `k_unroll` is how many steps of the last k loop one product takes. `k_block` > 0 cuts the first k
-    loop into blocks of so many points that run outside the m loops.
+    loop into blocks of so many points that run outside the m loops; with `prefetch_line_bytes`, the cache line, a block
+    asks for what comes next while it is computed.
     """
 
     tile: Mapping[str, int]
@@ -88,6 +89,7 @@ class ContractionSchedule:
     k_unroll: int
     lanes: int
     k_block: int = 0
+    prefetch_line_bytes: int = 0
 
 
 def merge_product_loops(work: Contraction, rows: Collection[Axis] | None = None) -> Contraction:

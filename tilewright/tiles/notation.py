@@ -94,9 +94,7 @@ def _name(name: str) -> str:
 # Parsing
 
 
-def parse_tree(
-    text: str, kernels: Mapping[str, MicroKernelRef] | None = None, *, where: str = "<text>"
-) -> TileTree:
+def parse_tree(text: str, kernels: Mapping[str, MicroKernelRef] | None = None, *, where: str = "<text>") -> TileTree:
     """The tree that a text describes; `kernels` are the micro-kernels it names (`tree.kernels` collects them).
 
     Raises InvalidTree with line, column and what is legal there.

@@ -52,6 +52,11 @@ def test_node_tests_through_generated_code() -> None:
     assert executor.fallbacks == 0
 
 
+def test_a_group_that_renames_loops_of_extent_1_keeps_its_products() -> None:
+    summary = run(Compiled(), contains="simple_rnn_reverse")
+    assert summary.count("passed") == len(summary.results) >= 1, summary.table()
+
+
 def _table(machine: str) -> str:
     executor = Compiled(machine)
     summary: Summary = run(executor)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, unique
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,3 @@ def _boundaries(body: Expr, axis: Axis) -> set[int]:
         if value == axis:
             found.add(c)
     return {c for c in found if c != 1 and c != axis.extent}
-
-
-def unique(hint: str, taken: Collection[str]) -> str:
-    """A name that is not taken."""
-    name, count = hint, 0
-    while name in taken:
-        count += 1
-        name = f"{hint}.{count}"
-    return name

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import bounds
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.infer import stays_inside
 from tilewright.graph.passes.rewritten import Rewritten
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
@@ -69,18 +69,10 @@ def _is_widening(expr: Expr) -> bool:
 def _may_fold(expr: Expr, constants: Constants) -> bool:
     """Whether `expr` computes few values, from constants alone, in range for all values of its loops."""
     reads = [node for node in walk(expr) if isinstance(node, Read)]
-    if not reads or not all(read.tensor.name in constants and _in_range(read) for read in reads):
+    if not reads or not all(read.tensor.name in constants and stays_inside(read) for read in reads):
         return False
     largest = max(constants[read.tensor.name].size for read in reads)
     return prod(static_shape(tuple(axis.extent for axis in _axes(expr)))) <= largest
-
-
-def _in_range(read: Read) -> bool:
-    for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
-        low, high = bounds(index)
-        if low < 0 or high >= extent:
-            return False
-    return True
 
 
 def _axes(expr: Expr) -> tuple[Axis, ...]:

@@ -17,11 +17,12 @@ import numpy as np
 
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine, bounds
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
 from tilewright.expr.dtypes import DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
+from tilewright.expr.infer import stays_inside
 from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.remove_dead import remove_dead
@@ -228,7 +229,7 @@ class _Rewriting:
         condition, *values = expr.args
         found = [self.byte_of(value) for value in values]
         known = next((each for each in found if each is not None), None)
-        if known is None or not all(_in_range(read) for read in _reads(known[1])):  # no condition guards the offset
+        if known is None or not all(stays_inside(read) for read in _reads(known[1])):  # no condition guards the offset
             return None
         bytes_: list[Expr] = []
         for value, each in zip(values, found, strict=True):
@@ -368,7 +369,7 @@ class _Rewriting:
     def folded(self, expr: Expr) -> Expr:
         """What an expression takes from constants alone, ahead of time."""
         reads = _reads(expr)
-        if not all(read.tensor.name in self.constants and _in_range(read) for read in reads):
+        if not all(read.tensor.name in self.constants and stays_inside(read) for read in reads):
             return expr
         axes = tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Axis)))
         output = Tensor("folded", tuple(axis.extent for axis in axes), expr.dtype)
@@ -479,14 +480,6 @@ def _is_movement(body: Expr) -> bool:
 
 def _is_affine(read: Read) -> bool:
     return all(affine(index) is not None for index in read.indices)
-
-
-def _in_range(read: Read) -> bool:
-    for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
-        low, high = bounds(index)
-        if low < 0 or high >= extent:
-            return False
-    return True
 
 
 def _reads(expr: Expr) -> list[Read]:

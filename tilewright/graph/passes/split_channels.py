@@ -11,8 +11,8 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Extent, Read, Tensor, static_shape
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import transform
-from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split, unique
+from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.rewritten import Rewritten
 

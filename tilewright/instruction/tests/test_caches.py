@@ -78,9 +78,7 @@ def test_sums_that_are_read_back_move_again_and_are_held_once() -> None:
     written = Strided(({"j": 1, "i": 64},), 4, output=True)
     again = Strided(({"j": 1, "i": 64},), 4, again=True)
     nest = (Step("i", "S", 32), Step("k", "R", 16))
-    once, twice = (
-        levels_in_caches(nest, UNITS, each, machine(4096, inf)) for each in ((written,), (written, again))
-    )
+    once, twice = (levels_in_caches(nest, UNITS, each, machine(4096, inf)) for each in ((written,), (written, again)))
     assert [level.held_bytes for level in once] == [level.held_bytes for level in twice]
     assert once[1].bytes_in == 0 < twice[1].bytes_in == twice[1].bytes_out
 

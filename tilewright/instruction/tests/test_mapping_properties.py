@@ -115,9 +115,7 @@ def test_unpacking_a_packed_operand_gives_what_was_read(node: Compute, storage: 
             packed = evaluate_compute(into, tensors)
             back = Compute(Tensor("back", shape, "f32"), each.match.loops, stored_read(whole, number, into.output))
             read = Compute(Tensor("read", shape, "f32"), each.match.loops, each.match.reads[number])
-            np.testing.assert_array_equal(
-                evaluate_compute(back, {into.name: packed}), evaluate_compute(read, tensors)
-            )
+            np.testing.assert_array_equal(evaluate_compute(back, {into.name: packed}), evaluate_compute(read, tensors))
 
 
 def test_a_space_of_millions_is_walked_lazily() -> None:

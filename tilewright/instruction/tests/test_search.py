@@ -27,9 +27,7 @@ def seconds(choice: Choice) -> float:
     return (1 + abs(int(name[1:]) - 3)) * (1 + abs(point.rows[0] - 6) + abs(point.vectors - 4)) * 1e-3
 
 
-def candidates(
-    count: int, predict: Callable[[Choice], float] = seconds
-) -> list[Candidate]:
+def candidates(count: int, predict: Callable[[Choice], float] = seconds) -> list[Candidate]:
     return [
         Candidate(each, POINTS, lambda point, each=each: predict(Choice(each, point)))  # type: ignore[misc]
         for each in (key(f"p{number}") for number in range(count))

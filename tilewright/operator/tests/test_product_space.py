@@ -63,6 +63,4 @@ def test_the_same_seed_draws_the_same_points() -> None:
     space = ProductSpace(image_product())
     assert space.sample(20, seed=3) == space.sample(20, seed=3) != space.sample(20, seed=4)
     assert len(set(space.sample(20))) == 20
-    assert len(ProductSpace(image_product(1, 1, 16, 2)).sample(10_000)) == len(
-        ProductSpace(image_product(1, 1, 16, 2))
-    )
+    assert len(ProductSpace(image_product(1, 1, 16, 2)).sample(10_000)) == len(ProductSpace(image_product(1, 1, 16, 2)))

@@ -218,8 +218,7 @@ def test_the_tree_of_every_kernel_is_legal_and_is_the_program(name: str, machine
         for program, counted in done:
             where = dict(zip(grid, program, strict=False))
             expected = {
-                leaf.op: runs(tree, path, extents_of(problem.compute(leaf.op)), where)
-                for path, leaf in leaves(tree)
+                leaf.op: runs(tree, path, extents_of(problem.compute(leaf.op)), where) for path, leaf in leaves(tree)
             }
             if isinstance(kernel.work, Contraction):
                 assert counted.dots == expected[computes[0].name]

@@ -302,9 +302,7 @@ class _Bench:
         whole = physical(mapping_of(found, [[batch, *pixels], [filters], [axis.name for axis in node.reduce]]))
         mapped = fold_constants(apply_mappings(graph, {RESULT: whole}))
         packed = call(whole).name
-        return self._searched(
-            MATRIX, mapped, image, packed, keep=lambda each: _constant(mapped, each), mapping=MATRIX
-        )
+        return self._searched(MATRIX, mapped, image, packed, keep=lambda each: _constant(mapped, each), mapping=MATRIX)
 
     def _plain(self, graph: Graph, image: np.ndarray[Any, Any]) -> _Entry:
         """Without the records of products: vector code, by the rules."""

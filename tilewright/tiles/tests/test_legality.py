@@ -81,9 +81,7 @@ def test_j2_recomputes_both_producers() -> None:
     check(worked_example(j2=2), attention(), recompute=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "held", "units"), [("shar", 70, 2), ("seq", 38, 2), ("pipe", 70, 3), ("para", 70, 3)]
-)
+@pytest.mark.parametrize(("kind", "held", "units"), [("shar", 70, 2), ("seq", 38, 2), ("pipe", 70, 3), ("para", 70, 3)])
 def test_spec1_g27_scopes_combine(kind: str, held: int, units: int) -> None:
     """Sections 5.4 and 5.7: M=8, L=6, K=4, N=5 with tiles of 4 and 2."""
     subject = chain(8, 6, 4, 5)
