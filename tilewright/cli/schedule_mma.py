@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,14 @@ example: tilewright schedule-mma --m 128 --n 256 --k 512 --a f16 --b f16 --c f32
 exit status: 0 scheduled (a fall-back too), 2 bad usage or input
 """
 
+
+class TableName(StrEnum):
+    """Which instructions the fixed tiles are for."""
+
+    AUTO = "auto"
+    WMMA = "wmma"
+
+
 M = Annotated[str, typer.Option("--m", metavar="N[,N…]", help="sizes of the rows, outermost first; ? if not known")]
 N = Annotated[str, typer.Option("--n", metavar="N[,N…]", help="sizes of the columns")]
 K = Annotated[str, typer.Option("--k", metavar="N[,N…]", help="sizes that are summed over")]
@@ -34,13 +43,24 @@ PolicyName = Annotated[
 LhsTransposed = Annotated[bool, typer.Option("--lhs-transposed", help="the left operand is stored [k, m]")]
 RhsTransposed = Annotated[bool, typer.Option("--rhs-transposed", help="the right operand is stored [n, k]")]
 Warpgroup = Annotated[bool, typer.Option("--warpgroup", help="try instructions of four warps first, where there are")]
+Table = Annotated[
+    TableName | None,
+    typer.Option("--tensor-core-table", help="try fixed tiles first: by mma.sync where there is, or by WMMA only",
+                 show_default=False),
+]  # fmt: skip
+Forbid = Annotated[
+    list[str] | None,
+    typer.Option("--forbid", metavar="NAME", help="a path or an intrinsic not to use; may be repeated",
+                 show_default=False),
+]  # fmt: skip
 Explain = Annotated[bool, typer.Option("--explain", help="print the whole trace of the deduction")]
 
 
 def schedule_mma(
     m: M, n: N, k: K, machine: Gpu, a: A = "f16", b: B = "", c: C = "f32", batch: Batch = "",
     policy: PolicyName = "tilewright", lhs_transposed: LhsTransposed = False, rhs_transposed: RhsTransposed = False,
-    warpgroup: Warpgroup = False, explain: Explain = False, as_json: AsJson = False,
+    warpgroup: Warpgroup = False, tensor_core_table: Table = None, forbid: Forbid = None, explain: Explain = False,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule the product C[m, n] += A[m, k] * B[k, n] on a GPU, or name the fall-back and why.
 
@@ -55,7 +75,11 @@ def schedule_mma(
         lhs_transposed, rhs_transposed,
     )  # fmt: skip
     target = mma_target(resolve(machine))
-    deduction = deduce_mma(problem, target, policy=policy, options=Options(warpgroup=warpgroup))
+    options = Options(
+        warpgroup=warpgroup, forbid=frozenset(forbid or ()),
+        tensor_core_table=None if tensor_core_table is None else tensor_core_table.value,
+    )  # fmt: skip
+    deduction = deduce_mma(problem, target, policy=policy, options=options)
     if as_json:
         value = as_value(deduction)
         show_json({**value, "trace": [str(event) for event in deduction.events]} if explain else value)
@@ -67,7 +91,10 @@ def schedule_mma(
 
 
 def as_value(deduction: Deduction) -> dict[str, Any]:
-    """The answer as JSON values; a fall-back has null for what belongs to an intrinsic, and `fallback` and `why`."""
+    """The answer as JSON values; a fall-back has null for what belongs to an intrinsic, and `fallback` and `why`.
+
+    `stages` is there where shared memory has several buffers.
+    """
     config, schedule = deduction.config, deduction.schedule
     counts = dict.fromkeys(("m_subgroups", "n_subgroups", "m_tiles", "n_tiles", "k_tiles"))
     value: dict[str, Any] = {
@@ -80,6 +107,8 @@ def as_value(deduction: Deduction) -> dict[str, Any]:
         "workgroup_size": list(config.workgroup_size),
         "shared_bytes": deduction.shared_bytes,
     }
+    if config.stages != 1:
+        value["stages"] = config.stages
     if schedule is None:
         value["fallback"] = deduction.path
         value["why"] = [{"tried": tried, "reason": str(reason)} for tried, reason in deduction.refusals]
@@ -92,7 +121,7 @@ def _per_loop(deduction: Deduction, name: str) -> list[int]:
     sizes = getattr(deduction.problem, name[0])
     assert deduction.scheduled is not None
     outside = len(sizes) - len(getattr(deduction.scheduled, name[0]))
-    if deduction.config.pipeline == "vector-distribute":
+    if deduction.path in ("VD", "VD+upcast", "TC"):
         return [1] * outside + list(counts)
     return [1 if size is None else next(counts) for size in sizes]
 
@@ -109,7 +138,8 @@ def _lines(deduction: Deduction) -> list[str]:
             f"  subgroups  m {_per_loop(deduction, 'm_subgroups')}  n {_per_loop(deduction, 'n_subgroups')}",
             f"  tiles      m {_per_loop(deduction, 'm_tiles')}  n {_per_loop(deduction, 'n_tiles')}  "
             f"k {_per_loop(deduction, 'k_tiles')}",
-            f"  shared     {deduction.shared_bytes} bytes",
+            f"  shared     {deduction.shared_bytes} bytes"
+            + (f" in {config.stages} stages" if config.stages != 1 else ""),
         ]
     return [
         *lines,

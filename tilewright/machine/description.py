@@ -161,12 +161,14 @@ class MatrixSchedules(_Facts):
     """What the deduction of matrix schedules (`instruction.mma`) does differently on one architecture.
 
     `vector_distribution`: tiles are distributed to lanes by layout before packing is tried. `reduction_rows`: a block
-    that reduces one row of a matrix-vector product may take several. `size_class_seeds` replaces the built-in seeds
-    of the size classes: by operation and class (subgroups, tiles along M and N, tiles along K, bits along K).
+    that reduces one row of a matrix-vector product may take several. `tensor_core_table`: there are fixed tiles for its
+    matrix units. `size_class_seeds` replaces the built-in seeds of the size classes: by operation and class
+    (subgroups, tiles along M and N, tiles along K, bits along K).
     """
 
     vector_distribution: Flag = False
     reduction_rows: Flag = False
+    tensor_core_table: Flag = False
     size_class_seeds: dict[
         Literal["matmul", "convolution"],
         dict[Literal["small", "medium", "large"], tuple[Count, Count, Count, Count]],

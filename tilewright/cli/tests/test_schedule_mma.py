@@ -66,6 +66,24 @@ def test_a_fallback_says_why() -> None:
     assert "SIMT: skinny" in text
 
 
+def test_fixed_tiles_and_what_is_forbidden() -> None:
+    sizes = ("--m", "4096", "--n", "4096", "--k", "4096", "--machine", "sm_80")
+    found = scheduled(*sizes, "--tensor-core-table", "auto")
+    assert list(found) == [*KEYS, "stages"]
+    assert (found["pipeline"], found["stages"], found["shared_bytes"]) == ("tensor-core-mma-sync", 3, 73728)
+    assert (found["workgroup_tile"], found["reduction_tile"]) == ([128, 256, 0], [0, 0, 32])
+    assert (found["m_subgroups"], found["n_subgroups"], found["m_tiles"], found["n_tiles"]) == ([2], [4], [4], [8])
+    wmma = run("schedule-mma", *sizes, "--tensor-core-table", "wmma", "--forbid", "NV_WMMA_F16_16x16x16_F16")
+    assert "NV_WMMA_F32_16x16x16_F16, path TC, pipeline tensor-core" in wmma
+    assert "81408 bytes in 3 stages" in wmma
+    rest = scheduled(*sizes, "--tensor-core-table", "auto", "--forbid", "TC", "--forbid", "TF", "--forbid", "TF+pad")
+    assert (rest["fallback"], rest["why"][0]) == ("SIMT", {"tried": "TC", "reason": "strategy-disabled"})
+    outer = scheduled("--m", "3,64", "--n", "64", "--k", "64", "--machine", "sm_80", "--tensor-core-table", "auto")
+    assert (outer["m_subgroups"], outer["m_tiles"]) == ([1, 2], [1, 1])
+    assert "is neither a path" in run("schedule-mma", *sizes, "--forbid", "FAST", status=2)
+    assert "tensor-core-table" in run("schedule-mma", *sizes, "--tensor-core-table", "old", status=2)
+
+
 def test_explain_prints_the_trace() -> None:
     sizes = ("--m", "128", "--n", "256", "--k", "512", "--machine", "gfx1201")
     assert run("schedule-mma", *sizes, "--explain").startswith("schedule.begin   op=matmul target=gfx1201")

@@ -12,7 +12,7 @@ from tilewright.instruction.mma.policy import Path
 from tilewright.instruction.mma.problem import MmaProblem, Sizes
 from tilewright.instruction.mma.schedule import MmaSchedule
 
-Pipeline = Literal["vector-distribute", "tile-and-fuse", "warp-reduction"]
+Pipeline = Literal["vector-distribute", "tile-and-fuse", "warp-reduction", "tensor-core", "tensor-core-mma-sync"]
 PerLoop = tuple[int, ...]  # in the order of `MmaProblem.loops`: batch, m, n, k; 0 means not tiled at this level
 
 
@@ -54,19 +54,21 @@ class KernelConfig:
         parts.append(f"subgroup-size={self.subgroup_size} workgroup-size={list(self.workgroup_size)}")
         if self.promote:
             parts.append(f"promote={list(self.promote)}")
+        if self.stages != 1 or self.producer_threads:
+            parts.append(f"stages={self.stages}")
         if self.producer_threads:
-            parts.append(f"stages={self.stages} producer-threads={self.producer_threads}")
+            parts.append(f"producer-threads={self.producer_threads}")
         return " ".join(parts)
 
 
 def kernel_config(problem: MmaProblem, schedule: MmaSchedule, path: Path, *, prefetch: bool = False) -> KernelConfig:
     """The configuration of a matrix schedule for the whole problem.
 
-    The schedule covers the innermost m, n and k on the paths "VD" and "VD+upcast", and all m, n and k of known size
-    on "TF" and "TF+pad"; other loops get a tile of 1. `prefetch` is the option of vector distribution.
+    The schedule covers the innermost m, n and k on the paths "VD", "VD+upcast" and "TC", and all m, n and k of known
+    size on "TF" and "TF+pad"; other loops get a tile of 1. `prefetch` is the option of vector distribution.
     """
     x = schedule.intrinsic
-    inner_only = path in ("VD", "VD+upcast")
+    inner_only = path in ("VD", "VD+upcast", "TC")
     m_sizes, n_sizes, k_sizes = ((None,) * (len(sizes) - 1) + (sizes[-1],) if inner_only else sizes
                                  for sizes in (problem.m, problem.n, problem.k))  # fmt: skip
     m = _spread(m_sizes, _workgroup_tile(schedule.m_tiles, schedule.m_subgroups, x.m), 1)

@@ -12,7 +12,7 @@ from typing import Final
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma import config as configs
 from tilewright.instruction.mma import policy as policies
-from tilewright.instruction.mma import size_classes
+from tilewright.instruction.mma import size_classes, tensor_core_table
 from tilewright.instruction.mma.config import KernelConfig, kernel_config
 from tilewright.instruction.mma.cost_check import cheapest
 from tilewright.instruction.mma.eligibility import eligible, sorted_order, target_order, usable
@@ -135,6 +135,7 @@ class _Deducing:
         add("schedule.dims", problem.m, problem.n, problem.k, problem.batch, problem.loops, problem.static)
         strategies: tuple[tuple[str, Callable[[], Deduction | Reason]], ...] = (
             *((("WG", self._warpgroups),) if self.options.warpgroup else ()),
+            *((("TC", self._tensor_core_table),) if self.options.tensor_core_table else ()),
             ("VD", self._vector_distribution),
             ("TF", self._tile_and_fuse),
         )
@@ -215,6 +216,20 @@ class _Deducing:
             self.trace.add("attempt.fail", "WG", found)
             return found
         return self._answer("TF", warpgroup_config(problem, found), found.schedule, scheduled, found.policy)
+
+    def _tensor_core_table(self) -> Deduction | Reason:
+        if "TC" in self.options.forbid:
+            return Reason.STRATEGY_DISABLED
+        table = self.options.tensor_core_table
+        assert table is not None
+        rows = tensor_core_table.ROWS if self.switches.own_rows else tensor_core_table.IREE_ROWS
+        allowed = frozenset(each.name for each in self.target.intrinsics if self._is_allowed(each))
+        found = tensor_core_table.schedule_by_table(
+            self.problem, self.target, policies.TABLES[table], rows, allowed, self.trace
+        )
+        if isinstance(found, Reason):
+            return found
+        return self._answer("TC", found.config, found.schedule, found.scheduled, found.policy, found.shared_bytes)
 
     def _first_success(
         self,
@@ -326,6 +341,7 @@ class _Deducing:
         schedule: MmaSchedule | None = None,
         scheduled: MmaProblem | None = None,
         policy: Policy | None = None,
+        shared_bytes: int | None = None,
     ) -> Deduction:
         add = self.trace.add
         factors = configs.grid(self.problem, config)
@@ -333,6 +349,7 @@ class _Deducing:
         add("config.grid", factors, configs.product_of(factors), configs.k_steps(self.problem, config),
             schedule and schedule.intrinsics_per_slice)  # fmt: skip
         add("schedule.end", path, config.intrinsic)
-        shared = None if schedule is None or policy is None else footprint(schedule, policy)
-        return Deduction(self.problem, self.target.name, path, config, schedule, scheduled, policy, shared,
+        if shared_bytes is None and schedule is not None and policy is not None:
+            shared_bytes = footprint(schedule, policy)
+        return Deduction(self.problem, self.target.name, path, config, schedule, scheduled, policy, shared_bytes,
                          tuple(self.trace))  # fmt: skip

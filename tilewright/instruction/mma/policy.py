@@ -32,7 +32,8 @@ class Switches:
     a schedule cannot be made to fit, the next eligible intrinsic is tried. `own_width` (D3): loads of the lhs are
     counted in its own type. `tf_upcast` (D4): tile-and-fuse may accumulate in a wider type. `pad_to_seed` (D5): an
     unaligned problem is padded to whole seeds where that costs at most an eighth. D6 is `Options.stages`, D7 is
-    `Options.cost`. `size_classes`: seeds and distribution by arithmetic intensity.
+    `Options.cost`. `own_rows`: the table of tensor-core tiles has rows beyond IREE's. `size_classes`: seeds and
+    distribution by arithmetic intensity.
     """
 
     name: str = "iree-3.6"
@@ -41,11 +42,14 @@ class Switches:
     own_width: bool = False
     tf_upcast: bool = False
     pad_to_seed: bool = False
+    own_rows: bool = False
     size_classes: bool = False
 
 
 POLICIES: Final[Mapping[str, Switches]] = {
-    "tilewright": Switches("tilewright", observed_transposes=True, next_intrinsic=True, own_width=True, tf_upcast=True),
+    "tilewright": Switches(
+        "tilewright", observed_transposes=True, next_intrinsic=True, own_width=True, tf_upcast=True, own_rows=True
+    ),
     "iree-3.6": Switches("iree-3.6"),
     "size-classes": Switches("size-classes", size_classes=True),
 }
@@ -96,8 +100,10 @@ class Policy:
     check_alignment: bool = True
 
 
-Path = Literal["VD", "VD+upcast", "TF", "TF+pad", "SIMT", "WR", "GTF"]
-PATHS: Final[tuple[Path, ...]] = ("VD", "VD+upcast", "TF", "TF+pad", "SIMT", "WR", "GTF")
+Path = Literal["VD", "VD+upcast", "TF", "TF+pad", "TC", "SIMT", "WR", "GTF"]
+PATHS: Final[tuple[Path, ...]] = ("VD", "VD+upcast", "TF", "TF+pad", "TC", "SIMT", "WR", "GTF")
+Route = Literal["mma.sync", "wmma"]  # two families of matrix instructions of one vendor
+TABLES: Final[Mapping[str, tuple[Route, ...]]] = {"auto": ("mma.sync", "wmma"), "wmma": ("wmma",)}
 
 
 @dataclass(frozen=True)
@@ -107,9 +113,10 @@ class Options:
     `c_threshold`: elements of C up to which a product is small. `shared_limit`: bytes, instead of the target's.
     `subgroup_size`: one of the target's choices. `stages`: buffers in shared memory (default 1; 4 for warpgroups).
     `force_intrinsic`: the only one tried. `forbid`: names of intrinsics or paths. `prefetch`: copies go through
-    registers one slice ahead, on the vector-distribution path. `cost`: compares the result with up to 8 neighbours.
-    `compute_units` and `cutoffs` are for the policy "size-classes": units of the machine, and the three intensities
-    between its classes.
+    registers one slice ahead, on the vector-distribution path. `tensor_core_table`: fixed tiles are tried before
+    anything is deduced, "auto" with mma.sync where the machine has it, "wmma" with WMMA only. `cost`: compares the
+    result with up to 8 neighbours. `compute_units` and `cutoffs` are for the policy "size-classes": units of the
+    machine, and the three intensities between its classes.
     """
 
     vector_distribution: bool = True
@@ -122,6 +129,7 @@ class Options:
     force_intrinsic: str | None = None
     forbid: frozenset[str] = frozenset()
     prefetch: bool = False
+    tensor_core_table: Literal["auto", "wmma"] | None = None
     cost: CostModel | None = None
     compute_units: int | None = None
     cutoffs: tuple[float, float, float] | None = None
@@ -131,6 +139,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ScheduleError(f"{value!r} is not a positive integer", where=f"options.{name}")
+        if self.tensor_core_table not in (None, *TABLES):
+            raise ScheduleError(f"there is no table {self.tensor_core_table!r}", where="options.tensor_core_table",
+                                help=f"one of {', '.join(TABLES)}")  # fmt: skip
         if self.cutoffs is not None and not (len(self.cutoffs) == 3 and tuple(sorted(self.cutoffs)) == self.cutoffs):
             raise ScheduleError(f"{self.cutoffs!r} are not three growing intensities", where="options.cutoffs")
         object.__setattr__(self, "forbid", frozenset(self.forbid))

@@ -27,6 +27,8 @@ _PIPELINES = {
     "vector-distribute": "LLVMGPUVectorDistribute",
     "tile-and-fuse": "LLVMGPUTileAndFuse",
     "warp-reduction": "LLVMGPUWarpReduction",
+    "tensor-core": "LLVMGPUMatmulTensorCore",
+    "tensor-core-mma-sync": "LLVMGPUMatmulTensorCoreMmaSync",
 }
 
 Answer = dict[str, Any]  # per column of `ANSWER`: a word, a number, a list of numbers, or None for an empty cell

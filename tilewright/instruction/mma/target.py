@@ -56,7 +56,8 @@ class MmaTarget:
     """Limits of one GPU and its intrinsics, in order, each followed by its virtual ones.
 
     `warpgroup_intrinsics` are those that four subgroups execute together. `size_class_seeds` replaces the built-in
-    seeds of the policy "size-classes".
+    seeds of the policy "size-classes". `tensor_core_table`: fixed tiles are known for its matrix units. `async_copies`:
+    copies to shared memory take no registers, so that several buffers may be in flight.
     """
 
     name: str
@@ -69,6 +70,8 @@ class MmaTarget:
     warpgroup_intrinsics: tuple[MmaIntrinsic, ...] = ()
     vector_distribution: bool = False
     reduction_rows: bool = False
+    tensor_core_table: bool = False
+    async_copies: bool = False
     size_class_seeds: Mapping[str, Mapping[str, Seeds]] = field(default_factory=dict, hash=False)
 
     @property
@@ -108,7 +111,7 @@ def mma_target(machine: Machine | str, registry: Registry | None = None) -> MmaT
         machine.shared_bytes_per_block, machine.load_bits,
         tuple(each for each in listed if each.subgroup in machine.warp_sizes),
         tuple(each for each in listed if each.subgroup not in machine.warp_sizes),
-        facts.vector_distribution, facts.reduction_rows,
+        facts.vector_distribution, facts.reduction_rows, facts.tensor_core_table, "cp_async" in machine.features,
         {str(operation): {str(found): seeds for found, seeds in table.items()}
          for operation, table in facts.size_class_seeds.items()},
     )  # fmt: skip

@@ -42,6 +42,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "fit.done": ("steps",),
     "fit.fail": ("steps",),
     "cost.compare": ("candidates", "chosen", "seconds", "heuristic_seconds"),
+    "table.row": ("block", "threads", "stages", "refused"),
     "fallback.rule": ("strategy", "rule"),
     "config": ("config",),
     "config.grid": ("factors", "workgroups", "k_steps", "intrinsics_per_step"),
@@ -237,6 +238,10 @@ _TEXT: Final[dict[str, Callable[..., str]]] = {
     "fit.fail": lambda steps: f"steps={steps}",
     "cost.compare": lambda candidates, chosen, seconds, heuristic: (
         f"{candidates} neighbours; {chosen} at {seconds:.3g} s, the heuristic's at {heuristic:.3g} s"
+    ),
+    "table.row": lambda block, threads, stages, refused: (
+        f"{'x'.join(map(str, block))} threads={'x'.join(map(str, threads))} stages={stages}  "
+        f"{'; '.join(refused) or 'take'}"
     ),
     "fallback.rule": lambda strategy, rule: f"{strategy} {rule}",
     "config": lambda config: str(config),
