@@ -42,6 +42,7 @@ GUESTS = {
     "pydantic": {"machine"},
     "rich": {"cli", "report", "reproduce"},
     "typer": {"cli"},
+    "matplotlib": {"report"},
     "scipy": {"graph", "operator", "instruction"},
 }
 
@@ -191,7 +192,7 @@ def _python(code: str) -> str:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    heavy = ("torch", "onnx", "xdsl", "pydantic", "llvmlite", "scipy", "rich", "typer")
+    heavy = ("torch", "onnx", "xdsl", "pydantic", "llvmlite", "scipy", "rich", "typer", "matplotlib")
     loaded = _python(f"import sys, tilewright; print(*[name for name in {heavy} if name in sys.modules])")
     assert loaded == ""
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tilewright.cli.arguments import AsJson
-from tilewright.cli.console import NEGATIVE, progress, show_json, table
+from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
+from tilewright.errors import CompileError, InvalidArgument
 
 EPILOG = """\
 \b
 example: tilewright reproduce
          tilewright reproduce amos-mappings
-         tilewright reproduce amos-cpu --layers C0,C6 --trials 96
-exit status: 0 every claim is met, 1 one is not, 2 no such experiment
+         tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
+         tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
+exit status: 0 every claim is met, 1 one is not, 2 bad usage or file, 3 no matplotlib for --plot
 """
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="the experiment to run", show_default=False)]
-
-
 Layers = Annotated[
     str | None, typer.Option("--layers", metavar="NAME,…", help="layers of ResNet-18, C0 to C11 (default: all)")
 ]
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules drawn per search")]
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
+Stored = Annotated[
+    Path | None, typer.Option("--from", metavar="FILE.json", help="show what --json printed, without running it again")
+]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="draw it too: a .svg, .png or .pdf")]
 
 
 def reproduce(
@@ -34,12 +39,26 @@ def reproduce(
     trials: Trials = None,
     points: Points = None,
     batch: Batch = None,
+    stored: Stored = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """List the experiments, or run one: its tables, and every reported result beside ours."""
+    from tilewright.report import plot as plots
     from tilewright.reproduce.experiment import EXPERIMENTS, find
 
+    given = {
+        option: value
+        for option, value in (
+            ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
+            ("batch", batch),
+        )
+        if value is not None
+    }  # fmt: skip
     if name is None:
+        if given or stored or plot:
+            raise InvalidArgument("options without the NAME of an experiment", where="reproduce",
+                                  help=f"one of {', '.join(each.name for each in EXPERIMENTS)}")  # fmt: skip
         if as_json:
             show_json([{"name": each.name, "title": each.title, "duration": each.duration} for each in EXPERIMENTS])
         else:
@@ -47,11 +66,16 @@ def reproduce(
             table({"name": "left", "takes": "right", "shows": "left"}, rows)
         return
     experiment = find(name)
-    options = {
-        "layers": None if layers is None else layers.split(","), "trials": trials, "points": points, "batch": batch,
-    }  # fmt: skip
-    with progress(experiment.title):
-        report = experiment.run(**{option: value for option, value in options.items() if value is not None})
+    if plot is not None:
+        experiment.require_measured("plot")
+        plots.check(plot)
+    if stored is not None:
+        if given:
+            raise InvalidArgument(f"--{next(iter(given))} is for a run, not for stored results", where="--from")
+        report = experiment.stored(stored)
+    else:
+        with progress(experiment.title):
+            report = experiment.run(**given)
     if as_json:
         show_json(report.to_json())
     else:
@@ -62,5 +86,10 @@ def reproduce(
         for claim in report.claims:
             print(f"{claim.name}: {claim.claim}: {'met' if claim.ok else 'NOT MET'}")
             print(f"  reported  {claim.reported}\n  found     {claim.found}")
+    if plot is not None:
+        try:
+            plots.draw(report.pictures, plot)
+        except CompileError as error:
+            fail(error)  # on standard error only: the results are printed already
     if not all(claim.ok for claim in report.claims):
         raise typer.Exit(NEGATIVE)

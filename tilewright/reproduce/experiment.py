@@ -1,15 +1,19 @@
-"""What an experiment hands to those who show it: tables of cells, and reported claims beside what was found."""
+"""What an experiment hands to those who show it: tables, pictures, and reported claims beside what was found."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from math import inf
+from pathlib import Path
 from typing import Any, Protocol
 
-from tilewright.errors import InvalidArgument
+from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.reproduce.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Report(Protocol):
     def tables(self) -> tuple[Table, ...]: ...
 
     @property
+    def pictures(self) -> tuple[Picture, ...]: ...
+
+    @property
     def claims(self) -> tuple[Claim, ...]: ...
 
     def to_json(self) -> dict[str, Any]: ...
@@ -49,7 +56,8 @@ class Report(Protocol):
 class Experiment:
     """An experiment by name: the module with its function `report`, what it shows, and how long it takes.
 
-    `options` are the arguments of `report` that a user may give.
+    `options` are the arguments of `report` that a user may give. What is `measured` has pictures, and its class
+    `Report` reads back, with `from_json`, what `to_json` gave.
     """
 
     name: str
@@ -57,6 +65,7 @@ class Experiment:
     title: str
     duration: str
     options: tuple[str, ...] = ()
+    measured: bool = False
 
     def run(self, **given: Any) -> Report:
         """Raises InvalidArgument for an option that the experiment does not have."""
@@ -67,6 +76,27 @@ class Experiment:
         function: Callable[..., Report] = import_module(self.module).report
         return function(**given)
 
+    def stored(self, path: Path) -> Report:
+        """The outcome that a file has as JSON. Raises InvalidFile if it has none that can be shown."""
+        self.require_measured("stored results to show")
+        try:
+            report: Report = import_module(self.module).Report.from_json(json.loads(path.read_bytes()))
+            _ = report.tables, report.claims, report.pictures  # what is missing shows here, not while it is printed
+        except OSError as error:
+            raise InvalidFile(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise InvalidFile(f"this is no result of {self.name}: {reason}", where=str(path),
+                              help=f"tilewright reproduce {self.name} --json > FILE") from error  # fmt: skip
+        return report
+
+    def require_measured(self, what: str) -> None:
+        """Raises InvalidArgument for an experiment that only counts; `what` it does not have."""
+        if not self.measured:
+            names = ", ".join(each.name for each in EXPERIMENTS if each.measured)
+            raise InvalidArgument(f"{self.name} has no {what}: it counts, and its tables say it all",
+                                  where="reproduce", help=f"those of {names} can be shown so")  # fmt: skip
+
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
@@ -76,12 +106,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "amos-model", "tilewright.reproduce.amos.ranking",
         "whether the model orders schedules of ResNet-18's layers as this CPU does: claims E5, E6", "5 min",
-        ("points", "layers"),
+        ("points", "layers"), measured=True,
     ),
     Experiment(
         "amos-cpu", "tilewright.reproduce.amos.cpu",
         "what the joint choice of mapping and tiling is worth on ResNet-18's layers: claims E9 to E13", "5 min",
-        ("layers", "trials", "batch"),
+        ("layers", "trials", "batch"), measured=True,
     ),
 )  # fmt: skip
 
@@ -107,3 +137,11 @@ def pinned() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def positive(value: Any) -> float:
+    """A stored number above 0, such as seconds; raises ValueError or TypeError for anything else."""
+    number = float(value)
+    if not 0 < number < inf:
+        raise ValueError(f"{value} where a positive number belongs")
+    return number

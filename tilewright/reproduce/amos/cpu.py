@@ -39,7 +39,8 @@ from tilewright.machine import Cpu, host
 from tilewright.options import Options
 from tilewright.reproduce.amos.layers import named_layers
 from tilewright.reproduce.amos.operators import CONFIGURATIONS, Configuration
-from tilewright.reproduce.experiment import Claim, Table, pinned
+from tilewright.reproduce.experiment import Claim, Table, pinned, positive
+from tilewright.reproduce.pictures import Bars, Picture
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
 
@@ -71,6 +72,11 @@ class Contender:
         search = None if self.found is None else self.found.to_json()
         return {"name": self.name, "seconds": self.seconds, "mapping": self.mapping, "search": search}
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Contender:
+        found = None if value["search"] is None else Found.from_json(value["search"])
+        return cls(str(value["name"]), positive(value["seconds"]), str(value["mapping"]), found)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -82,6 +88,14 @@ class Layer:
     def gain(self, one: str, other: str) -> float:
         """How many times faster the first is."""
         return self.contenders[other].seconds / self.contenders[one].seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "contenders": [each.to_json() for each in self.contenders.values()]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Layer:
+        contenders = map(Contender.from_json, value["contenders"])
+        return cls(str(value["name"]), {each.name: each for each in contenders})
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,14 @@ class Dot:
     right: int
     best: str
     ratio: float
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Dot:
+        ratio = inf if value["ratio"] is None else positive(value["ratio"])  # null: no mapping was right
+        return cls(
+            str(value["operator"]), str(value["layer"]), str(value["record"]), int(value["mappings"]),
+            int(value["right"]), str(value["best"]), ratio,
+        )  # fmt: skip
 
 
 JOINT, NHWC, UNIT, MATRIX, NONE = "joint", "NHWC", "(pq|k|c)", "(npq|k|crs)", "no intrinsic"
@@ -155,6 +177,21 @@ class Report:
         )  # fmt: skip
 
     @property
+    def pictures(self) -> tuple[Picture, ...]:
+        return tuple(
+            Bars(title, f"{y}, times", tuple(layer.name for layer in layers),
+                 {name: tuple(layer.gain(JOINT, name) for layer in layers) for name in names}, levels, ratios=True)
+            for title, y, layers, names, levels in (
+                (f"E9: fixed mappings over the joint choice on {self.machine}, one thread, batch {self.batch}",
+                 "longer than the joint choice", self.floats, (UNIT, MATRIX, NONE), {}),
+                ("E10: channels innermost over channels first", "longer than channels first", self.floats, (NHWC,),
+                 {f"≤ {ALIKE}": ALIKE}),
+                ("E12: the template over the joint choice, u8 x s8", "longer than the joint choice", self.integers,
+                 (TEMPLATE,), {}),
+            )
+        )  # fmt: skip
+
+    @property
     def claims(self) -> tuple[Claim, ...]:
         return (*self._float_claims(), *self._integer_claims(), *self._dot_claims())
 
@@ -197,16 +234,19 @@ class Report:
                     f"no device; {wrong} mappings wrong in emulation; model: {found} over scalar code",
                     not wrong)  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        def layers(found: Sequence[Layer]) -> list[dict[str, Any]]:
-            return [
-                {"name": layer.name, "contenders": [each.to_json() for each in layer.contenders.values()]}
-                for layer in found
-            ]
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Report:
+        floats, integers = (tuple(map(Layer.from_json, value[key])) for key in ("f32", "u8s8"))
+        if not floats or not integers:
+            raise ValueError("no layers")
+        found = tuple(map(Dot.from_json, value["dots"]))
+        return cls(str(value["machine"]), int(value["batch"]), floats, integers, found)
 
+    def to_json(self) -> dict[str, Any]:
         return {
             "machine": self.machine, "batch": self.batch, "threads": 1, "space": SPACE,
-            "f32": layers(self.floats), "u8s8": layers(self.integers), "dots": [asdict(each) for each in self.dots],
+            "f32": [layer.to_json() for layer in self.floats], "u8s8": [layer.to_json() for layer in self.integers],
+            "dots": [asdict(each) for each in self.dots],
             "claims": [asdict(claim) for claim in self.claims],
         }  # fmt: skip
 
@@ -406,4 +446,4 @@ def _dot(operator: str, name: str, configuration: Configuration, record_name: st
     cycles = {each: physical(each).calls * record.cost.issue_cycles for each in right}
     best = min(cycles, key=lambda each: cycles[each], default=None)
     ratio = macs / cycles[best] if best is not None else inf
-    return Dot(operator, name, record.name, len(offered), len(right), str(best), ratio)
+    return Dot(operator, name, record.name, len(offered), len(right), "" if best is None else str(best), ratio)

@@ -22,6 +22,7 @@ from tilewright.instruction.validation import judge
 from tilewright.reproduce.amos.layers import BATCH, CHOSEN, place
 from tilewright.reproduce.amos.networks import NETWORKS, STANDARD_MAPPED, operators
 from tilewright.reproduce.experiment import Claim, Table
+from tilewright.reproduce.pictures import Picture
 
 WMMA = "wmma_16x16x16_f16_f32"
 
@@ -121,6 +122,11 @@ class Report:
     @property
     def tables(self) -> tuple[Table, ...]:
         return tuple(_tables(self))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """None: what is counted is equal to what was published or not, which tables show better."""
+        return ()
 
     @property
     def kinds(self) -> int:
