@@ -20,7 +20,7 @@ from tilewright.instruction.mma.reasons import Reason
 from tilewright.instruction.mma.schedule import MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target
 from tilewright.instruction.mma.trace import Event, Trace, explain
-from tilewright.instruction.mma.validity import evaluate, footprint
+from tilewright.instruction.mma.validity import Verdicts, footprint
 from tilewright.machine import Machine
 
 SEEDS: Final = ScheduleSeeds(4, 4, 4)
@@ -163,11 +163,12 @@ def _attempt(
 
     def valid(schedule: MmaSchedule) -> bool:
         other = first_product(problem, schedule)
-        aligned_1, copied_1, bytes_1, _ = evaluate(first, other, first_flags, target, trace)
-        aligned_2, copied_2, bytes_2, _ = evaluate(second, schedule, second_flags, target, trace)
-        fits = bytes_1 + bytes_2 <= target.shared_limit
-        trace.add("valid.total", bytes_1, bytes_2, target.shared_limit, fits)
-        return aligned_1 and copied_1 and aligned_2 and copied_2 and fits
+        one = Verdicts(first, other.intrinsic, first_flags, target, trace)
+        two = Verdicts(second, schedule.intrinsic, second_flags, target, trace)
+        valid_1, valid_2 = one(other), two(schedule)
+        total = one.shared_bytes + two.shared_bytes
+        trace.add("valid.total", one.shared_bytes, two.shared_bytes, target.shared_limit, total <= target.shared_limit)
+        return valid_1 and valid_2 and total <= target.shared_limit
 
     result = Reason.NO_ELIGIBLE_INTRINSIC
     for index, x in enumerate(intrinsics, 1):

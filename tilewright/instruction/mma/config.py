@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -77,19 +77,16 @@ def kernel_config(problem: MmaProblem, schedule: MmaSchedule, path: Path, *, pre
     k_elements = (*k_steps[:-1], k_steps[-1] * x.k)
     batch, no_k = (1,) * len(problem.batch), (0,) * len(k_steps)
     no_output = (0,) * (len(batch) + len(m) + len(n))
-    common = KernelConfig(
-        "vector-distribute" if inner_only else "tile-and-fuse", x.name, x.subgroup, (schedule.threads, 1, 1),
-        workgroup=(*batch, *m, *n, *no_k), reduction=(*no_output, *k_elements),
-        reduction_elements=(*no_output, *k_elements), promote=(0, 1), bank_conflict_padding=True,
-    )  # fmt: skip
-    if inner_only:
-        counts = (prod(schedule.m_subgroups), prod(schedule.n_subgroups))
-        return replace(common, subgroup_counts=counts, prefetch=prefetch)
-    subgroup = (*_spread(m_sizes, schedule.m_tiles, 1), *_spread(n_sizes, schedule.n_tiles, 1))
     padded = path == "TF+pad"
-    return replace(
-        common, prefetch=True, reduction=(*no_output, *k_steps), subgroup=(*(0 for _ in batch), *subgroup, *no_k),
+    tiles = (*_spread(m_sizes, schedule.m_tiles, 1), *_spread(n_sizes, schedule.n_tiles, 1))
+    return KernelConfig(
+        "vector-distribute" if inner_only else "tile-and-fuse", x.name, x.subgroup, (schedule.threads, 1, 1),
+        workgroup=(*batch, *m, *n, *no_k), reduction=(*no_output, *(k_elements if inner_only else k_steps)),
+        reduction_elements=(*no_output, *k_elements),
+        subgroup_counts=(prod(schedule.m_subgroups), prod(schedule.n_subgroups)) if inner_only else None,
+        subgroup=None if inner_only else ((0,) * len(batch) + tiles + no_k),
         padding=(*batch, *m, *n, *k_elements) if padded else None, promote=(0, 1, 2) if padded else (0, 1),
+        prefetch=prefetch if inner_only else True, bank_conflict_padding=True,
     )  # fmt: skip
 
 

@@ -307,7 +307,7 @@ class _Deducing:
             listed = sorted_order(scheduled, self.target, very_large=found == "very-large")
         else:
             listed = order(self.target)
-        return [each for each in listed if self._is_allowed(each)]
+        return [each for each in listed if self._is_allowed(each)] if self.options.forbid else listed
 
     def _is_allowed(self, intrinsic: MmaIntrinsic) -> bool:
         forced = self.options.force_intrinsic

@@ -9,7 +9,7 @@ from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule, require_ranks
 from tilewright.instruction.mma.target import MmaTarget
 from tilewright.instruction.mma.trace import Trace
-from tilewright.instruction.mma.validity import evaluate
+from tilewright.instruction.mma.validity import Verdicts
 
 
 def fit(
@@ -22,12 +22,7 @@ def fit(
     """
     require_ranks(problem, schedule)
     kept = Trace() if trace is None else trace
-
-    def valid(candidate: MmaSchedule) -> bool:
-        aligned, distributable, _, fits = evaluate(problem, candidate, policy, target, kept)
-        return aligned and distributable and fits
-
-    return shrink(schedule, valid, kept)
+    return shrink(schedule, Verdicts(problem, schedule.intrinsic, policy, target, kept), kept)
 
 
 def shrink(schedule: MmaSchedule, valid: Callable[[MmaSchedule], bool], trace: Trace) -> MmaSchedule | None:

@@ -29,7 +29,7 @@ class MmaSchedule:
 
     def with_count(self, name: str, dim: int, count: int) -> MmaSchedule:
         """This schedule with another count at loop `dim` of the list `name`."""
-        lists = [getattr(self, each) for each in _LISTS]
+        lists = [self.m_subgroups, self.n_subgroups, self.m_tiles, self.n_tiles, self.k_tiles]
         place = _LISTS.index(name)
         counts = lists[place]
         lists[place] = (*counts[:dim], count, *counts[dim + 1 :])

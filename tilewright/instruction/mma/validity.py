@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from operator import mul
+from math import prod
+from operator import mod, mul
 
 from tilewright.instruction.mma.initial import tile_counts
 from tilewright.instruction.mma.policy import Policy
@@ -39,90 +39,119 @@ def check(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: Mm
     """The three verdicts on a schedule. Raises ScheduleError if its lists do not belong to the problem."""
     require_ranks(problem, schedule)
     trace = Trace()
-    aligned, distributable, shared_bytes, fits = evaluate(problem, schedule, policy, target, trace)
-    return Validity(aligned, distributable, fits, shared_bytes, tuple(trace))
-
-
-def evaluate(
-    problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace
-) -> tuple[bool, bool, int, bool]:
-    """Aligned, distributable, shared bytes, fits: always all of them, for the trace."""
-    tile = schedule.tile
-    aligned = _aligned(problem, schedule, policy, trace)
-    distributable = _distributable(schedule, tile, policy, target, trace)
-    shared_bytes = _shared_bytes(schedule.intrinsic, tile, policy, target.shared_limit, trace)
-    fits = shared_bytes <= target.shared_limit
-    trace.add("valid.result", aligned and distributable and fits)
-    return aligned, distributable, shared_bytes, fits
+    verdicts = Verdicts(problem, schedule.intrinsic, policy, target, trace)
+    verdicts(schedule)
+    return Validity(verdicts.aligned, verdicts.distributable, verdicts.fits, verdicts.shared_bytes, tuple(trace))
 
 
 def footprint(schedule: MmaSchedule, policy: Policy) -> int:
     """Bytes of shared memory: both operands in every stage, and the accumulators if they are staged."""
-    return _shared_bytes(schedule.intrinsic, schedule.tile, policy, 1, Trace())
-
-
-def _aligned(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, trace: Trace) -> bool:
+    m, n, k = schedule.tile
     x = schedule.intrinsic
-    if not policy.check_alignment:
-        trace.add("valid.align", (), (), (), (), (), None)
-        return True
-    sizes = (problem.m, problem.n, problem.k)
-    m_sizes, n_sizes, k_sizes = _covered(sizes, (x.m, x.n, x.k), not policy.aligned_only, policy.pad_to_seed)
-    m = _quotients(m_sizes, schedule.m_tiles, schedule.m_subgroups, x.m)
-    n = _quotients(n_sizes, schedule.n_tiles, schedule.n_subgroups, x.n)
-    k = _quotients(k_sizes, schedule.k_tiles, (1,) * len(k_sizes), x.k)
-    ok = not any(size % step for size, step in (*m, *n, *k))
-    m_factors = (x.m, schedule.m_tiles[-1], schedule.m_subgroups[-1])
-    trace.add("valid.align", m, n, k, m_factors, (x.k, schedule.k_tiles[-1]), ok)
-    return ok
+    lhs, rhs, result = m * k * bits(x.a) // 8, n * k * bits(x.b) // 8, m * n * bits(x.c) // 8
+    return _shared_bytes(lhs + rhs, result, policy)
 
 
-@functools.lru_cache(4096)  # a step of a fit changes one of m, n and k
-def _quotients(sizes: tuple[int, ...], tiles: Counts, subgroups: Counts, extent: int) -> tuple[tuple[int, int], ...]:
-    """Size and step of each loop in elements."""
-    *outer, inner = map(mul, tiles, subgroups)
-    return tuple(zip(sizes, (*outer, inner * extent), strict=True))
+class Verdicts:
+    """Whether schedules of one problem and one intrinsic are valid; always all three verdicts, for the trace.
+
+    What a step of a fit leaves unchanged is not computed again.
+    """
+
+    def __init__(self, problem: MmaProblem, x: MmaIntrinsic, policy: Policy, target: MmaTarget, trace: Trace) -> None:
+        self._x, self._policy, self._trace, self._limit = x, policy, trace, target.shared_limit
+        self._bits = bits(x.a), bits(x.b), bits(x.c)
+        self._rhs_load = target.load_bits // bits(x.b)
+        self._lhs_load = target.load_bits // bits(x.a) if policy.own_width else self._rhs_load
+        self._m, self._n, self._k = (
+            _Side(_covered(sizes, extent, policy), extent)
+            for sizes, extent in ((problem.m, x.m), (problem.n, x.n), (problem.k, x.k))
+        )
+        self._undivided_k = (1,) * len(problem.k)  # subgroups
+        self.aligned = self.distributable = self.fits = False
+        self.shared_bytes = 0
+
+    def __call__(self, schedule: MmaSchedule) -> bool:
+        """Whether `schedule` is valid; the verdicts and numbers on it are then the attributes."""
+        self._m.take(schedule.m_tiles, schedule.m_subgroups)
+        self._n.take(schedule.n_tiles, schedule.n_subgroups)
+        self._k.take(schedule.k_tiles, self._undivided_k)
+        self.aligned = self._aligned(schedule)
+        self.distributable = self._distributable()
+        self.fits = self._fits()
+        valid = self.aligned and self.distributable and self.fits
+        self._trace.add("valid.result", valid)
+        return valid
+
+    def _aligned(self, schedule: MmaSchedule) -> bool:
+        if not self._policy.check_alignment:
+            self._trace.add("valid.align", (), (), (), (), (), None)
+            return True
+        x, m, n, k = self._x, self._m, self._n, self._k
+        ok = m.divides and n.divides and k.divides
+        m_factors = (x.m, schedule.m_tiles[-1], schedule.m_subgroups[-1])
+        self._trace.add(
+            "valid.align", m.quotients, n.quotients, k.quotients, m_factors, (x.k, schedule.k_tiles[-1]), ok
+        )
+        return ok
+
+    def _distributable(self) -> bool:
+        """Whether the widest loads of a row of each operand's tile and the threads divide each other."""
+        m, n, k = self._m.elements, self._n.elements, self._k.elements
+        threads = self._m.subgroups * self._n.subgroups * self._x.subgroup
+        lhs_inner = m if self._policy.lhs_transposed else k
+        rhs_inner = k if self._policy.rhs_transposed else n
+        lhs_loads, rhs_loads = lhs_inner // self._lhs_load, rhs_inner // self._rhs_load
+        ok = _divide(lhs_loads, threads) and _divide(rhs_loads, threads)
+        self._trace.add("valid.copy", threads, self._lhs_load, self._rhs_load, (m, n, k), lhs_inner, lhs_loads,
+                        rhs_inner, rhs_loads, ok)  # fmt: skip
+        return ok
+
+    def _fits(self) -> bool:
+        m, n, k = self._m.elements, self._n.elements, self._k.elements
+        a, b, c_bits = self._bits
+        lhs, rhs, result = m * k * a // 8, n * k * b // 8, m * n * c_bits // 8
+        total = self.shared_bytes = _shared_bytes(lhs + rhs, result, self._policy)
+        ok = total <= self._limit
+        c = (m, n, c_bits, result) if self._policy.stage_c else None
+        self._trace.add("valid.shared", (m, k, a, lhs), (n, k, b, rhs), c, self._policy.stages, total, self._limit, ok)
+        return ok
 
 
-@functools.lru_cache(1024)  # the same at every step of a fit
-def _covered(
-    sizes: tuple[Sizes, Sizes, Sizes], shape: tuple[int, int, int], padded: bool, pad_to_seed: bool
-) -> list[tuple[int, ...]]:
-    """The sizes of m, n and k that tiles must divide: an unaligned innermost one is padded to whole intrinsics."""
-    if not padded:
-        return [tuple(size for size in each if size is not None) for each in sizes]
-    policy = Policy(aligned_only=False, pad_to_seed=pad_to_seed)
-    counts = [tile_counts(each, extent, policy) for each, extent in zip(sizes, shape, strict=True)]
-    return [(*outer, inner * extent) for (*outer, inner), extent in zip(counts, shape, strict=True)]
+class _Side:
+    """m, n or k: the sizes that tiles must divide, and what follows from the counts taken last."""
+
+    __slots__ = ("_counts", "_extent", "_sizes", "divides", "elements", "quotients", "subgroups")
+
+    def __init__(self, sizes: tuple[int, ...], extent: int) -> None:
+        self._sizes, self._extent = sizes, extent
+        self._counts: tuple[Counts, Counts] = ((), ())
+
+    def take(self, tiles: Counts, subgroups: Counts) -> None:
+        """Size and step in elements of each loop, whether all divide, and the product of the steps."""
+        if self._counts[0] is tiles and self._counts[1] is subgroups:
+            return
+        self._counts = tiles, subgroups
+        *outer, inner = map(mul, tiles, subgroups)
+        steps = (*outer, inner * self._extent)
+        self.quotients = tuple(zip(self._sizes, steps, strict=True))
+        self.divides = not any(map(mod, self._sizes, steps))
+        self.elements = prod(steps)
+        self.subgroups = prod(subgroups)
 
 
-def _distributable(
-    schedule: MmaSchedule, tile: tuple[int, int, int], policy: Policy, target: MmaTarget, trace: Trace
-) -> bool:
-    """Whether the widest loads of a row of each operand's tile and the threads divide each other."""
-    x, threads = schedule.intrinsic, schedule.threads
-    m, n, k = tile
-    rhs_load = target.load_bits // bits(x.b)
-    lhs_load = target.load_bits // bits(x.a) if policy.own_width else rhs_load
-    lhs_inner = m if policy.lhs_transposed else k
-    rhs_inner = k if policy.rhs_transposed else n
-    lhs_loads, rhs_loads = lhs_inner // lhs_load, rhs_inner // rhs_load
-    ok = _divide(lhs_loads, threads) and _divide(rhs_loads, threads)
-    trace.add("valid.copy", threads, lhs_load, rhs_load, tile, lhs_inner, lhs_loads, rhs_inner, rhs_loads, ok)
-    return ok
+def _covered(sizes: Sizes, extent: int, policy: Policy) -> tuple[int, ...]:
+    """The sizes that tiles must divide: an innermost one that need not be aligned is padded to whole intrinsics."""
+    if policy.aligned_only:
+        return tuple(size for size in sizes if size is not None)
+    *outer, inner = tile_counts(sizes, extent, policy)
+    return (*outer, inner * extent)
 
 
 def _divide(loads: int, threads: int) -> bool:
     return loads % threads == 0 or threads % loads == 0  # a row narrower than one load: 0 loads, which pass
 
 
-def _shared_bytes(x: MmaIntrinsic, tile: tuple[int, int, int], policy: Policy, limit: int, trace: Trace) -> int:
-    m, n, k = tile
-    lhs, rhs, result = m * k * bits(x.a) // 8, n * k * bits(x.b) // 8, m * n * bits(x.c) // 8
-    total = policy.stages * (lhs + rhs)
-    if policy.stage_c:
-        total += result * (policy.stages if policy.c_per_stage else 1)
-    c = (m, n, bits(x.c), result) if policy.stage_c else None
-    trace.add("valid.shared", (m, k, bits(x.a), lhs), (n, k, bits(x.b), rhs), c, policy.stages, total, limit,
-              total <= limit)  # fmt: skip
-    return total
+def _shared_bytes(operands: int, result: int, policy: Policy) -> int:
+    total = policy.stages * operands
+    return total + result * (policy.stages if policy.c_per_stage else 1) if policy.stage_c else total

@@ -14,7 +14,7 @@ from tilewright.instruction.mma.reasons import Reason
 from tilewright.instruction.mma.schedule import MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
 from tilewright.instruction.mma.trace import Trace
-from tilewright.instruction.mma.validity import evaluate
+from tilewright.instruction.mma.validity import Verdicts
 
 STAGES = 4  # buffers of the ring, unless the caller says otherwise
 FEWEST_STAGES = 2  # below which copies no longer overlap the products
@@ -54,7 +54,7 @@ def schedule_warpgroups(
     steps, stages = 0, policy.stages
     while True:
         schedule = initial_schedule(problem, x, seeds, policy, trace)
-        while not _valid(problem, schedule, replace(policy, stages=stages), target, trace):
+        while not Verdicts(problem, x, replace(policy, stages=stages), target, trace)(schedule):
             if stages <= FEWEST_STAGES:
                 break
             steps, stages = steps + 1, stages - 1
@@ -69,7 +69,7 @@ def schedule_warpgroups(
         trace.add("fit.step", steps, "n", 0, x.n, narrower.n)
         x = narrower
     policy = replace(policy, stages=stages)
-    fitted = shrink(schedule, lambda candidate: _valid(problem, candidate, policy, target, trace), trace)
+    fitted = shrink(schedule, Verdicts(problem, x, policy, target, trace), trace)
     return Reason.DOES_NOT_FIT if fitted is None else WarpgroupSchedule(fitted, policy)
 
 
@@ -79,8 +79,3 @@ def warpgroup_config(problem: MmaProblem, found: WarpgroupSchedule) -> KernelCon
     threads = found.schedule.threads + PRODUCER_THREADS
     return replace(config, workgroup_size=(threads, 1, 1), stages=found.policy.stages,
                    producer_threads=PRODUCER_THREADS)  # fmt: skip
-
-
-def _valid(problem: MmaProblem, schedule: MmaSchedule, policy: Policy, target: MmaTarget, trace: Trace) -> bool:
-    aligned, distributable, _, fits = evaluate(problem, schedule, policy, target, trace)
-    return aligned and distributable and fits
