@@ -13,7 +13,7 @@ def logarithmic(axis: Axis, low: float, high: float) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     if high / low < 4:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
     else:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))

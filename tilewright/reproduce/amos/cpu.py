@@ -179,15 +179,15 @@ class Report:
     @property
     def pictures(self) -> tuple[Picture, ...]:
         return tuple(
-            Bars(title, f"{y}, times", tuple(layer.name for layer in layers),
+            Bars(title, f"time over {y}", tuple(layer.name for layer in layers),
                  {name: tuple(layer.gain(JOINT, name) for layer in layers) for name in names}, levels, ratios=True)
             for title, y, layers, names, levels in (
-                (f"E9: fixed mappings over the joint choice on {self.machine}, one thread, batch {self.batch}",
-                 "longer than the joint choice", self.floats, (UNIT, MATRIX, NONE), {}),
-                ("E10: channels innermost over channels first", "longer than channels first", self.floats, (NHWC,),
+                (f"E9: fixed mappings against the joint choice on {self.machine}, one thread, batch {self.batch}",
+                 "that of the joint choice", self.floats, (UNIT, MATRIX, NONE), {}),
+                ("E10: channels innermost against channels first", "that of channels first", self.floats, (NHWC,),
                  {f"≤ {ALIKE}": ALIKE}),
-                ("E12: the template over the joint choice, u8 x s8", "longer than the joint choice", self.integers,
-                 (TEMPLATE,), {}),
+                ("E12: the template against the joint choice, u8 x s8", "that of the joint choice", self.integers,
+                 (TEMPLATE,), {f"≥ {1 - NOISE}": 1 - NOISE, f"C0 ≥ {GAIN}": GAIN}),
             )
         )  # fmt: skip
 

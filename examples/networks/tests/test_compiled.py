@@ -1,0 +1,25 @@
+"""The five networks of Table 5.1 compile, and compute what PyTorch computes in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from examples.networks import build  # noqa: E402
+from tilewright import Options, compile  # noqa: E402
+
+NAMES = ("shufflenet-v1", "resnet50", "mobilenet-v1", "mobilenet-v1-separable", "bert-layer", "mi-lstm-step")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_computes_what_pytorch_does(name: str) -> None:
+    module, inputs = build(name)
+    found = compile(module, tuple(inputs.values()), threads=1, options=Options(cache=False))(
+        *(value.numpy() for value in inputs.values())
+    )
+    with torch.no_grad():
+        expected = module.double()(*(value.double() for value in inputs.values())).numpy()
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
