@@ -61,7 +61,8 @@ def from_registers(fragment: Fragment, registers: Array, shape: tuple[int, ...])
     where: Any = (..., *places(fragment))
     box[where] = registers
     if fragment.replicated:
-        differs = to_registers(fragment, box).view(np.uint8) != np.ascontiguousarray(registers).view(np.uint8)
+        one, other = (np.ascontiguousarray(each).view(np.uint8) for each in (to_registers(fragment, box), registers))
+        differs = one != other
         if differs.any():
             *_, lane, byte = (int(number) for number in np.argwhere(differs)[0])
             element = byte // registers.dtype.itemsize

@@ -21,7 +21,7 @@ LIMIT = 49152
 
 def codes(config: MatmulConfig, shape: tuple[int | None, ...], dtype: str, **options: object) -> list[str]:
     c = "i32" if dtype == "i8" else "f32"
-    found = verify(config, shape, dtype, dtype, c, **{"shared_limit": LIMIT, **options})  # type: ignore[arg-type]
+    found = verify(config, shape, dtype, dtype, c, **{"shared_limit": LIMIT, **options})
     return [each.code for each in found]
 
 
@@ -92,7 +92,7 @@ def numbers(text: str, separator: str = ",") -> tuple[int, int, int]:
 @pytest.mark.parametrize("row", VERDICTS.strip().splitlines())
 def test_spec4_verdicts(row: str) -> None:
     threads, block, stages, shape, dtype, route, expected = (cell.strip() for cell in row.split("|"))
-    config = MatmulConfig(numbers(block), numbers(threads), int(stages), route=route)  # type: ignore[arg-type]
+    config = MatmulConfig(numbers(block), numbers(threads), int(stages), route=route)
     assert codes(config, numbers(shape, "x"), dtype) == expected.split()
 
 
@@ -143,11 +143,11 @@ def test_spec4_verdict_14_shared_memory() -> None:
 )  # fmt: skip
 def test_every_rule_is_refused_alone(changed: dict[str, object], options: dict[str, object], expected: str) -> None:
     given = {"shape": (512, 512, 128), "a": "f16", "b": "f16", "c": "f32", "shared_limit": LIMIT, **options}
-    config = replace(W, **changed)  # type: ignore[arg-type]
-    found = [str(each) for each in verify(config, **given)]  # type: ignore[arg-type]
+    config = replace(W, **changed)
+    found = [str(each) for each in verify(config, **given)]
     assert any(text.startswith(expected) for text in found), found
     assert {text[:4] for text in found} <= {expected[:4], "TC12"}
-    assert all(each.help for each in verify(config, **given))  # type: ignore[arg-type]
+    assert all(each.help for each in verify(config, **given))
 
 
 def test_a_divisor_stands_for_a_size() -> None:
@@ -200,7 +200,7 @@ def test_spec4_every_row_is_taken(line: str, route: str) -> None:
     dtype, large, block, threads, stages = (cell.strip() for cell in line.split("|"))
     (m, n, k), (x, y, _) = numbers(block), numbers(threads)
     shape = (2048, 2048, 3 * k) if large else (3 * m, 3 * n, 3 * k)
-    options = Options(tensor_core_table=route)  # type: ignore[arg-type]
+    options = Options(tensor_core_table=route)
     found = deduce_mma(table(*shape, dtype), "sm_80", policy="iree-3.6", options=options)
     if route == "wmma" and dtype != "f16":  # the machine lists WMMA for f16 only
         assert found.refusals[0] == ("TC", Reason.NO_ELIGIBLE_INTRINSIC)
@@ -296,6 +296,6 @@ def test_the_table_can_be_forbidden_and_is_off_by_default() -> None:
     assert deduce_mma(table(64, 64, 64), "sm_80", options=on).refusals[0] == ("TC", Reason.STRATEGY_DISABLED)
     assert deduce_mma(table(64, 64, 64), "sm_80").path == "TF"
     with pytest.raises(ScheduleError, match="there is no table 'new'"):
-        Options(tensor_core_table="new")  # type: ignore[arg-type]
+        Options(tensor_core_table="new")
     forced = Options(tensor_core_table="auto", force_intrinsic="NV_WMMA_F32_16x16x16_F16")
     assert deduce_mma(table(64, 64, 64), "sm_80", options=forced).config.intrinsic == "NV_WMMA_F32_16x16x16_F16"
