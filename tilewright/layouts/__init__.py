@@ -1,5 +1,92 @@
-"""Layouts: where the element of a logical index lives."""
+"""Layouts: where the element of a logical index lives.
 
+`Packed` describes storage of any extents (CPU, relayouts). On GPUs a layout is a linear map over bits: `LinearLayout`,
+with named forms (`Blocked`, `Mma`, `Shared`, …) that become one for a tile of a given shape.
+"""
+
+from tilewright.layouts.access import (
+    GlobalAccess,
+    MatrixLoad,
+    SharedAccess,
+    contiguity,
+    elements_per_thread,
+    global_access,
+    matrix_load,
+    replication,
+    row_major_memory,
+    shared_access,
+    vector_width,
+    wavefronts,
+)
+from tilewright.layouts.blocked import (
+    Blocked,
+    Slice,
+    coalesced_blocked,
+    default_blocked,
+    initial_blocked,
+    widest_access,
+)
+from tilewright.layouts.convert import Conversion, PaddedScratch, arrows, convert, padded_scratch
+from tilewright.layouts.form import Distributed, InShared
+from tilewright.layouts.linear import LinearLayout, along, linear, named, product, repeated
+from tilewright.layouts.mma import AmdWmma, DotOperand, Matrix, Mfma, Mma, Wmma, mma_warps, warpgroup_n
 from tilewright.layouts.packed import Packed, packed, permuted, row_major
+from tilewright.layouts.shared import NvmmaShared, Padded, Shared, nvmma_for, padding_for, row_degree, swizzle_for_dot
+from tilewright.layouts.swizzle import shared_for_pair
+from tilewright.layouts.text import Layout, parse
 
-__all__ = ["Packed", "packed", "permuted", "row_major"]
+__all__ = [
+    "AmdWmma",
+    "Blocked",
+    "Conversion",
+    "Distributed",
+    "DotOperand",
+    "GlobalAccess",
+    "InShared",
+    "Layout",
+    "LinearLayout",
+    "Matrix",
+    "MatrixLoad",
+    "Mfma",
+    "Mma",
+    "NvmmaShared",
+    "Packed",
+    "Padded",
+    "PaddedScratch",
+    "Shared",
+    "SharedAccess",
+    "Slice",
+    "Wmma",
+    "along",
+    "arrows",
+    "coalesced_blocked",
+    "contiguity",
+    "convert",
+    "default_blocked",
+    "elements_per_thread",
+    "global_access",
+    "initial_blocked",
+    "linear",
+    "matrix_load",
+    "mma_warps",
+    "named",
+    "nvmma_for",
+    "packed",
+    "padded_scratch",
+    "padding_for",
+    "parse",
+    "permuted",
+    "product",
+    "repeated",
+    "replication",
+    "row_degree",
+    "row_major",
+    "row_major_memory",
+    "shared_access",
+    "shared_for_pair",
+    "swizzle_for_dot",
+    "vector_width",
+    "warpgroup_n",
+    "wavefronts",
+    "widest_access",
+]

@@ -1,0 +1,65 @@
+"""The shared layout for a pair: a tile that is written in one layout and read in another, without bank conflicts.
+
+A linear map from offsets to elements has three parts: low bits that both sides hold in consecutive registers (a vector
+access), bits within a line of all banks, and the rest. An access is free of conflicts if no two lanes of a group differ
+by a sum of the rest. So the rest spans a complement of what the lanes hold: of two spaces of equal size there is always
+a common one, whose basis pairs what only the one has with what only the other has.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from tilewright.errors import InvalidArgument
+from tilewright.layouts.access import LINE_BYTES, WIDEST_BITS
+from tilewright.layouts.bits import Span, independent, intersection, log2
+from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.shared import checked_bits
+
+
+def shared_for_pair(write: LinearLayout, read: LinearLayout, bits: int) -> LinearLayout:
+    """Offset to index, such that both sides are free of bank conflicts with the widest vectors that both have.
+
+    Raises InvalidArgument for layouts of different tiles, or that do not hold all of it.
+    """
+    checked_bits(bits)
+    if write.shape != read.shape or not write.is_surjective or not read.is_surjective:
+        raise InvalidArgument(f"no shared layout between {write} and {read}", help="layouts that hold one whole tile")
+    units = [1 << bit for bit in range(write.out_bits)]
+    vector = _common_vector(write, read, log2(WIDEST_BITS // bits))
+    line = min(log2(LINE_BYTES * 8 // bits), len(units)) - len(vector)  # bits of a line beyond a vector
+    first, second = (_lanes(side, vector, line, units) for side in (write, read))
+    shared = independent(intersection([*vector, *first], [*vector, *second]), vector)
+    only_first = independent(first, [*vector, *shared])
+    only_second = independent(second, [*vector, *shared])
+    rest = [a ^ b for a, b in zip(only_first, only_second, strict=True)]
+    rest += independent(units, [*vector, *first, *only_second])
+    return LinearLayout((("offset", tuple(write.index(column) for column in (*vector, *first, *rest))),), write.outs)
+
+
+def _common_vector(write: LinearLayout, read: LinearLayout, limit: int) -> list[int]:
+    """The low register bits that both sides have, in order, at most `limit`."""
+    found: list[int] = []
+    for a, b in zip(write.columns_of("register"), read.columns_of("register"), strict=False):
+        if a != b or len(found) == limit or a in Span(found):
+            break
+        found.append(a)
+    others = [Span(c for n in side.in_names if n != "register" for c in side.columns_of(n)) for side in (write, read)]
+    while found and any(left in span for span in others for left in _sums(found)):
+        found.pop()  # lanes hold parts of the vector again: no common vector as wide
+    return found
+
+
+def _sums(vectors: list[int]) -> list[int]:
+    """All sums of some of the vectors, but the empty one."""
+    sums = [0]
+    for vector in vectors:
+        sums += [total ^ vector for total in sums]
+    return sums[1:]
+
+
+def _lanes(side: LinearLayout, vector: list[int], line: int, units: list[int]) -> list[int]:
+    """What the lanes of a group hold, beyond a vector; filled up to a line with other elements."""
+    lanes = side.columns_of("lane")[:line]
+    registers = side.columns_of("register")
+    return independent(chain(lanes, registers, units), vector)[:line]
