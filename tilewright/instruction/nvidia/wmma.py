@@ -63,10 +63,13 @@ INTRINSICS = (
     *(wmma(shape, ("f16", "f16", c), "sm_70", 32.0, 16 + (8 if c == "f32" else 4), f"row.col.{c}.{c}",
            aliases=(f"NV_WMMA_{c.upper()}_16x16x16_F16",) if shape == _SHAPES[0] else ())
       for shape in _SHAPES for c in ("f32", "f16")),
-    *(wmma(shape, ("bf16", "bf16", "f32"), "sm_80", 16.0, 16, "row.col.bf16") for shape in _SHAPES),
+    *(wmma(shape, ("bf16", "bf16", "f32"), "sm_80", 16.0, 16, "row.col.bf16",
+           aliases=("NV_WMMA_F32_16x16x16_BF16",) if shape == _SHAPES[0] else ())
+      for shape in _SHAPES),
     *(wmma(shape, (t, t, "i32"), "sm_72", 16.0, 12, f"row.col.{'s8' if t == 'i8' else t}")
       for shape in _SHAPES for t in ("i8", "u8")),
-    wmma((16, 16, 8), ("tf32", "tf32", "f32"), "sm_80", 16.0, 16, "row.col.tf32"),
+    wmma((16, 16, 8), ("tf32", "tf32", "f32"), "sm_80", 16.0, 16, "row.col.tf32",
+         aliases=("NV_WMMA_F32_16x16x8_TF32",)),
     wmma((8, 8, 4), ("f64", "f64", "f64"), "sm_80", 16.0, 8, "row.col.f64"),
     *(wmma((8, 8, 32), (t, t, "i32"), "sm_75", 4.0, 4, f"row.col.{'s4' if t == 'i4' else t}") for t in ("i4", "u4")),
     wmma((8, 8, 128), ("b1", "b1", "i32"), "sm_75", 4.0, 4, "xor.popc.row.col.b1", compute=_XOR),
