@@ -58,9 +58,12 @@ def read_recorded(path: Path) -> list[Recorded]:
         if missing:
             raise InvalidFile(f"has no column {', '.join(missing)}", where=f"{path}:1",
                               help=f"the columns are {', '.join((*PROBLEM, *ANSWER))}")  # fmt: skip
-        return [_recorded(row, f"{path}:{reader.line_num}", reader.line_num) for row in reader]
+        rows = [_recorded(row, f"{path}:{reader.line_num}", reader.line_num) for row in reader]
     except csv.Error as error:
         raise InvalidFile(f"is not a table: {error}", where=f"{path}:{reader.line_num}") from error
+    if not rows:
+        raise InvalidFile("has no row below the headings", where=str(path))
+    return rows
 
 
 def mismatches(rows: list[Recorded], policy: str | Switches = "iree-3.6") -> Iterator[dict[str, Any]]:

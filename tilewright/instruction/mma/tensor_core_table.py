@@ -95,7 +95,7 @@ def schedule_by_table(
     for route in routes:
         listed = [x for x in target.intrinsics if x.name.startswith(ROUTES[route]) and x.name in allowed]
         for x in usable(scheduled, listed, flags, trace):
-            for row in rows.get(problem.a, ()):
+            for row in rows.get(_read_as(problem.a), ()):
                 found = _take(problem, scheduled, x, route, row, target, flags, trace)
                 if found is not None:
                     return found
@@ -121,7 +121,7 @@ def _take(
     broken = [
         each for each in verify(
             config, (m, n, k), *types, shared_limit=target.shared_limit,
-            instructions={(route, scheduled.a): ((x.m, x.n, x.k), 0)},
+            instructions={(route, _read_as(scheduled.a)): ((x.m, x.n, x.k), 0)},
         ) if not each.warning
     ]  # fmt: skip
     trace.add("table.row", row.block, row.threads, stages, tuple(str(each) for each in broken))
@@ -135,3 +135,8 @@ def _take(
     )  # fmt: skip
     return TableSchedule(schedule, scheduled, replace(flags, stages=stages), kernel,
                          shared_bytes(config, scheduled.a, scheduled.c))  # fmt: skip
+
+
+def _read_as(element: ElementType) -> ElementType:
+    """The type under which tables list an operand."""
+    return "f32" if element == "tf32" else element

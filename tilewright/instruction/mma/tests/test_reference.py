@@ -70,5 +70,8 @@ def test_no_file_and_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(InvalidFile, match="has no column target"):
         read_recorded(tmp_path / "empty.csv")
+    (tmp_path / "headings.csv").write_text(DATA.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InvalidFile, match="has no row"):
+        read_recorded(tmp_path / "headings.csv")
     with pytest.raises(InvalidFile, match="cannot be read"):
         read_recorded(tmp_path)

@@ -230,6 +230,11 @@ def test_spec4_our_rows_go_on() -> None:
     assert ROWS["f16"][: len(IREE_ROWS["f16"])] == IREE_ROWS["f16"]
 
 
+def test_operands_that_are_tf32_already() -> None:
+    found = deduce_mma(table(64, 64, 64, "tf32"), "sm_80", options=Options(tensor_core_table="auto"))
+    assert (found.path, found.config.reduction, found.shared_bytes) == ("TC", (0, 0, 16), 4 * 2 * 32 * 16 * 4)
+
+
 def test_spec4_one_slice_needs_one_stage() -> None:
     found = deduce_mma(table(64, 64, 32), "sm_80", options=Options(tensor_core_table="auto"))
     assert (found.config.stages, found.shared_bytes) == (1, 2 * 32 * 32 * 2)
