@@ -135,8 +135,11 @@ CONVERSIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "destination", "shape", "bits", "kind", "bit_map"), [row[1:] for row in CONVERSIONS],
-                         ids=[row[0] for row in CONVERSIONS])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "destination", "shape", "bits", "kind", "bit_map"),
+    [row[1:] for row in CONVERSIONS],
+    ids=[row[0] for row in CONVERSIONS],
+)
 def test_spec6_g33_g34_conversions(
     source: Mma, destination: Blocked, shape: tuple[int, ...], bits: int, kind: str, bit_map: str | None
 ) -> None:

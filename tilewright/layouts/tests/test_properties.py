@@ -1,0 +1,375 @@
+"""Properties of layouts on random instances: algebra, coverage, conversions on arrays, conflicts counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.layouts import (
+    AmdWmma,
+    Blocked,
+    Distributed,
+    DotOperand,
+    LinearLayout,
+    Mfma,
+    Mma,
+    NvmmaShared,
+    Padded,
+    Shared,
+    Slice,
+    Wmma,
+    contiguity,
+    convert,
+    elements_per_thread,
+    global_access,
+    named,
+    parse,
+    replication,
+    row_major_memory,
+    shared_access,
+    shared_for_pair,
+    vector_width,
+    wavefronts,
+)
+from tilewright.layouts.bits import Span, independent, intersection
+
+few = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def maps(draw: Any, ins: tuple[str, ...], outs: tuple[tuple[str, int], ...]) -> LinearLayout:
+    """Any linear map from `ins`, of up to 3 bits each, to `outs`."""
+    base = st.tuples(*(st.integers(0, extent - 1) for _, extent in outs))
+    return named({name: draw(st.lists(base, max_size=3)) for name in ins}, dict(outs))
+
+
+def powers(most: int, least: int = 0) -> st.SearchStrategy[int]:
+    return st.integers(least, most).map(lambda bit: 1 << bit)
+
+
+@st.composite
+def blocked(draw: Any, lanes: int = 32, warps: int = 4, rank: int = 2) -> Blocked:
+    """A blocked layout with that many lanes and warps."""
+
+    def dealt(total: int) -> tuple[int, ...]:
+        found, left = [], total.bit_length() - 1
+        for _ in range(rank - 1):
+            bits = draw(st.integers(0, left))
+            found.append(1 << bits)
+            left -= bits
+        return (*found, 1 << left)
+
+    size = tuple(draw(powers(2)) for _ in range(rank))
+    return Blocked(size, dealt(lanes), dealt(warps), tuple(draw(st.permutations(range(rank)))))
+
+
+def distributed(warps: int = 4) -> st.SearchStrategy[Distributed]:
+    """A layout of rank 2 over 32 lanes and `warps` warps."""
+    dealt = st.sampled_from([(1 << bit, warps >> bit) for bit in range(warps.bit_length())])
+    mma = dealt.map(lambda w: Mma(2, w))
+    return st.one_of(
+        blocked(warps=warps),
+        mma,
+        st.builds(DotOperand, st.integers(0, 1), mma, st.sampled_from([1, 2, 4])),
+        st.builds(DotOperand, st.integers(0, 1), blocked(warps=warps)),
+        st.builds(AmdWmma, st.sampled_from([3, 4]), dealt, st.booleans()),
+        st.builds(DotOperand, st.integers(0, 1), dealt.map(lambda w: AmdWmma(4, w)), st.sampled_from([4, 8])),
+        st.builds(DotOperand, st.integers(0, 1), dealt.map(lambda w: AmdWmma(3, w)), st.just(16)),
+        st.builds(Slice, st.integers(0, 2), blocked(warps=warps, rank=3)),
+    )
+
+
+shapes = st.tuples(powers(7), powers(7))
+
+
+# Bits
+
+
+@given(st.lists(st.integers(0, 63), max_size=8), st.integers(0, 63))
+def test_spans_say_which_vectors_sum_to_another(vectors: list[int], target: int) -> None:
+    sums = {0}
+    for vector in vectors:
+        sums |= {total ^ vector for total in sums}
+    span = Span(vectors)
+    assert (target in span) == (target in sums)
+    assert 1 << span.rank == len(sums)
+    left, numbers = span.express(target)
+    total = left
+    for place, vector in enumerate(vectors):
+        if numbers >> place & 1:
+            total ^= vector
+    assert total == target
+
+
+@given(st.lists(st.integers(0, 31), max_size=5), st.lists(st.integers(0, 31), max_size=5))
+def test_intersections_of_spans(first: list[int], second: list[int]) -> None:
+    both = {value for value in range(32) if value in Span(first) and value in Span(second)}
+    basis = intersection(first, second)
+    assert {value for value in range(32) if value in Span(basis)} == both
+    assert len(independent(basis)) == len(basis)
+
+
+# Algebra
+
+
+@few
+@given(st.data())
+def test_composition_is_associative_and_applies_in_turn(data: st.DataObject) -> None:
+    a = data.draw(maps(("register", "lane"), (("p", 4), ("q", 2))))
+    middle = st.tuples(st.integers(0, 7), st.integers(0, 1))
+    b = named({"q": [data.draw(middle)], "p": [data.draw(middle), data.draw(middle)]}, {"x": 8, "y": 2})
+    last = st.tuples(st.integers(0, 15))
+    c = named({"x": [data.draw(last) for _ in range(3)], "y": [data.draw(last)]}, {"z": 16})
+    assert a.then(b).then(c) == a.then(b.then(c))
+    for lane in range(a.in_size("lane")):
+        for register in range(a.in_size("register")):
+            p, q = a.apply(lane=lane, register=register)
+            assert a.then(b).apply(lane=lane, register=register) == b.apply(p=p, q=q)
+
+
+@few
+@given(st.data())
+def test_products_are_associative_and_divide(data: st.DataObject) -> None:
+    outs = (("dim0", 2), ("dim1", 4))
+    a, b, c = (data.draw(maps(("register", "lane"), outs)) for _ in range(3))
+    assert (a * b) * c == a * (b * c)
+    assert (a * b).divide_left(a) == b
+    register, lane = (st.integers(0, b.in_size(name) - 1) for name in ("register", "lane"))
+    r, ln = data.draw(register), data.draw(lane)
+    whole = (a * b).apply(register=r << len(a.of("register")), lane=ln << len(a.of("lane")))
+    assert whole == tuple(size * i for (_, size), i in zip(outs, b.apply(register=r, lane=ln), strict=True))
+
+
+def test_division_by_what_is_no_factor() -> None:
+    rows = parse("#mma<v=2, W=[1,1]>").to_linear((16, 8))
+    assert rows.divide_left(parse("#linear<r=[(0,1)], l=[(0,2),(0,4)]>")) is not None  # type: ignore[arg-type]
+    assert rows.divide_left(parse("#linear<r=[(1,0)], l=[]>")) is None  # type: ignore[arg-type]
+    assert rows.divide_left(parse("#linear<r=[], l=[(0,2)], shape=[1,4]>")) is None  # type: ignore[arg-type]
+
+
+@few
+@given(distributed(), shapes)
+def test_inverse_after_layout_is_identity(layout: Distributed, shape: tuple[int, int]) -> None:
+    linear = layout.to_linear(shape)
+    inverse = linear.inverse()
+    assert linear.is_surjective
+    assert (inverse.then(linear).table().reshape(-1) == _transposed_numbers(inverse)).all()
+    places = linear.table().reshape(-1)
+    number = inverse.sublayout(list(reversed(linear.out_names)), inverse.out_names).table().reshape(-1)
+    smallest = np.array([np.flatnonzero(places == element)[0] for element in range(linear.table().max() + 1)])
+    assert (number == smallest).all()
+
+
+def _transposed_numbers(inverse: LinearLayout) -> np.ndarray:
+    """Row-major numbers of elements, in the order in which a table of `inverse` walks them."""
+    extents = [inverse.in_size(name) for name in reversed(inverse.in_names)]
+    return np.arange(int(np.prod(extents)))
+
+
+@few
+@given(distributed(), shapes)
+def test_every_element_is_held_equally_often(layout: Distributed, shape: tuple[int, int]) -> None:
+    linear = layout.to_linear(shape)
+    assert linear.shape == shape
+    assert (linear.in_size("lane"), linear.in_size("warp")) == (32, 4)
+    counts = np.bincount(linear.table().reshape(-1), minlength=shape[0] * shape[1])
+    assert (counts == replication(linear)).all()
+    free = sum(mask.bit_count() for mask in linear.free_bits().values())
+    assert replication(linear) == 1 << free
+    assert elements_per_thread(linear) == linear.table().shape[-1]
+
+
+@few
+@given(distributed(), shapes)
+def test_tables_are_the_maps_place_by_place(layout: Distributed, shape: tuple[int, int]) -> None:
+    linear = layout.to_linear(shape)
+    rng = np.random.default_rng(0)
+    rows, columns = linear.coordinates()
+    for _ in range(5):
+        w, ln, r = (int(rng.integers(extent)) for extent in linear.table().shape)
+        assert linear.apply(warp=w, lane=ln, register=r) == (rows[w, ln, r], columns[w, ln, r])
+        assert (w, ln, r) in linear.holders(int(rows[w, ln, r]), int(columns[w, ln, r]))
+
+
+@few
+@given(blocked(), shapes)
+def test_reshape_and_transpose_keep_places(layout: Blocked, shape: tuple[int, int]) -> None:
+    linear = layout.to_linear(shape)
+    numbers = np.arange(shape[0] * shape[1]).reshape(shape)
+    assert (linear.reshape((shape[0] * shape[1],)).table() == linear.table()).all()
+    assert (numbers.T.reshape(-1)[linear.transpose((1, 0)).table()] == linear.table()).all()
+    assert linear.transpose((1, 0)).transpose((1, 0)) == linear
+
+
+def test_quotient_leaves_what_passes_through() -> None:
+    both = parse("#linear<l=[(1,0),(2,0)], r=[(0,2),(0,1)], out=[l:4,r:4]>")
+    assert isinstance(both, LinearLayout)
+    assert str(both.quotient("lane")) == "#linear<r=[(2),(1)], out=[r:4]>"
+    assert both.quotient("register") is None
+    mixed = parse("#linear<l=[(1,1),(2,0)], r=[(0,2),(0,1)], out=[l:4,r:4]>")
+    assert isinstance(mixed, LinearLayout)
+    assert mixed.quotient("lane") is None
+
+
+# Text
+
+
+@few
+@given(distributed(), shapes)
+def test_text_reads_back(layout: Distributed, shape: tuple[int, int]) -> None:
+    assert parse(str(layout)) == layout
+    linear = layout.to_linear(shape)
+    assert parse(str(linear)) == linear
+    inverse = linear.inverse()
+    assert parse(str(inverse)) == inverse
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Shared(8, 2, 4, (1, 0)), Padded(8, (1, 0)), NvmmaShared(64, 16, True), Wmma((2, 2)), Mfma((1, 4), (16, 16), 64)],
+    ids=str,
+)
+def test_text_of_other_forms_reads_back(layout: Shared) -> None:
+    assert parse(str(layout)) == layout
+    assert parse(str(layout).removeprefix("#")) == layout
+
+
+# Conversions
+
+
+@few
+@given(distributed(), distributed(), shapes, st.sampled_from([8, 16, 32, 64]))
+def test_conversions_on_arrays(a: Distributed, b: Distributed, shape: tuple[int, int], bits: int) -> None:
+    source, destination = a.to_linear(shape), b.to_linear(shape)
+    tile = np.random.default_rng(0).integers(0, 1 << 30, shape).reshape(-1)
+    found = convert(a, b, shape, bits)
+    assert (found.run(tile[source.table()]) == tile[destination.table()]).all()
+    assert found.gather is not None
+    for number, name in enumerate(("warp", "lane")):  # nothing moves further than the class says
+        own = np.arange(found.gather.table().shape[number]).reshape((-1, 1, 1) if name == "warp" else (-1, 1))
+        places = np.unravel_index(found.gather.table(), source.table().shape)[number]
+        if {"warp": ("none", "register", "shuffle"), "lane": ("none", "register")}[name].__contains__(found.kind):
+            assert (places == own).all()
+
+
+@few
+@given(distributed(), distributed(), shapes)
+def test_no_smaller_class_would_do(a: Distributed, b: Distributed, shape: tuple[int, int]) -> None:
+    kind = convert(a, b, shape, 32).kind
+    source, destination = a.to_linear(shape).table(), b.to_linear(shape).table()
+    lane = all(set(destination[w, x]) <= set(source[w, x]) for w in range(4) for x in range(32))
+    warp = all(set(destination[w].flat) <= set(source[w].flat) for w in range(4))
+    assert kind in (("none", "register") if lane else ("shuffle",) if warp else ("shared",))
+    if kind == "none":
+        assert (destination == source[..., : destination.shape[2]]).all()
+
+
+@few
+@given(distributed(), shapes)
+def test_a_layout_converts_to_itself_for_nothing(layout: Distributed, shape: tuple[int, int]) -> None:
+    found = convert(layout, layout.to_linear(shape), shape, 16)
+    assert (found.kind, found.cost) == ("none", 0)
+
+
+# Accesses
+
+
+def brute_wavefronts(addresses: np.ndarray, size: int) -> int:
+    """Wavefronts counted lane by lane: words of each bank in each group of lanes."""
+    total = 0
+    for access in addresses:
+        group = 128 // max(4, size)
+        for start in range(0, len(access), group):
+            banks: dict[int, set[int]] = {}
+            for address in access[start : start + group]:
+                for byte in range(address, address + size):
+                    banks.setdefault(byte // 4 % 32, set()).add(byte // 4)
+            total += max(len(words) for words in banks.values())
+    return total
+
+
+@few
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.data())
+def test_wavefronts_by_hand(size: int, data: st.DataObject) -> None:
+    lane = st.lists(st.integers(0, 255).map(lambda unit: unit * size), min_size=32, max_size=32)
+    addresses = np.array([data.draw(lane) for _ in range(2)])
+    assert wavefronts(addresses, size).wavefronts == brute_wavefronts(addresses, size)
+
+
+@st.composite
+def in_shared(draw: Any) -> Shared | Padded:
+    order = tuple(draw(st.permutations(range(2))))
+    if draw(st.booleans()):
+        return Padded(draw(st.sampled_from([0, 1, 4, 8])), order)
+    return Shared(draw(powers(4)), draw(powers(3)), draw(powers(3)), order)
+
+
+@few
+@given(distributed(), shapes, in_shared(), st.sampled_from([8, 16, 32, 64]))
+def test_bank_conflicts_by_hand(layout: Distributed, shape: tuple[int, int], memory: Shared, bits: int) -> None:
+    linear = layout.to_linear(shape)
+    found = shared_access(linear, memory, bits)
+    vector = vector_width(linear, memory.to_linear(shape) if isinstance(memory, Shared) else memory, bits)
+    offsets = memory.offsets(shape).reshape(-1)
+    table = linear.table()
+    size = vector * bits // 8
+    accesses = []
+    for warp in range(table.shape[0]):
+        for register in range(0, table.shape[2], vector):
+            runs = offsets[table[warp, :, register : register + vector]]
+            assert (runs == runs[:, :1] + np.arange(vector)).all()
+            assert (runs[:, 0] * bits // 8 % size == 0).all()
+            accesses.append(runs[:, 0] * bits // 8)
+    assert found.accesses == len(accesses)
+    assert found.wavefronts == brute_wavefronts(np.array(accesses), size)
+    assert found.conflicts >= 0
+
+
+@few
+@given(distributed(), distributed(), shapes, st.sampled_from([8, 16, 32, 64]))
+def test_shared_for_pair_is_free_of_conflicts(
+    a: Distributed, b: Distributed, shape: tuple[int, int], bits: int
+) -> None:
+    write, read = a.to_linear(shape), b.to_linear(shape)
+    memory = shared_for_pair(write, read, bits)
+    assert memory.is_surjective
+    assert memory.is_injective
+    for side in (write, read):
+        assert shared_access(side, memory, bits).conflicts == 0
+
+
+@few
+@given(distributed(), shapes, st.sampled_from([8, 16, 32]), st.integers(0, 64), st.integers(0, 12))
+def test_sectors_by_hand(layout: Distributed, shape: tuple[int, int], bits: int, gap: int, base: int) -> None:
+    linear = layout.to_linear(shape)
+    strides = (shape[1] + gap, 1)
+    base *= bits // 8
+    found = global_access(linear, bits, strides, base_bytes=base)
+    rows, columns = linear.coordinates()
+    offsets = rows * strides[0] + columns
+    requests = found.requests // linear.in_size("warp")
+    vector = linear.in_size("register") // requests
+    sectors = 0
+    for warp in range(linear.in_size("warp")):
+        for register in range(0, linear.in_size("register"), vector):
+            runs = offsets[warp, :, register : register + vector]
+            assert (runs == runs[:, :1] + np.arange(vector)).all()
+            start = base + runs * bits // 8
+            assert (start[:, 0] % (vector * bits // 8) == 0).all()
+            sectors += len({int(byte) // 32 for byte in start.flat})
+    assert found.sectors == sectors
+    assert found.fewest <= found.sectors
+
+
+@few
+@given(blocked(), shapes)
+def test_contiguity_is_what_registers_show(layout: Blocked, shape: tuple[int, int]) -> None:
+    linear = layout.to_linear(shape)
+    width = contiguity(linear, row_major_memory(shape))
+    runs = linear.table().reshape(*linear.table().shape[:2], -1, width)
+    assert (runs == runs[..., :1] + np.arange(width)).all()
+    assert (runs[..., 0] % width == 0).all()
