@@ -162,7 +162,8 @@ class Options:
             _check_seeds(self.seeds, target)
         if self.force_intrinsic is not None:
             target.intrinsic(self.force_intrinsic)
-        self._check_forbidden(target)
+        if self.forbid:
+            self._check_forbidden(target)
         return target
 
     def _check_forbidden(self, target: MmaTarget) -> None:

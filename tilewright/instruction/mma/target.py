@@ -16,7 +16,7 @@ from tilewright.machine import Gpu, Machine, resolve
 _LANES: Final = {"warp32": 32, "wave32": 32, "wave64": 64, "warpgroup128": 128}  # by the group of a record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MmaIntrinsic:
     """The view of a matrix record that a schedule needs: shape, types, and the lanes that execute it together.
 
@@ -39,11 +39,11 @@ class MmaIntrinsic:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    @property
+    @functools.cached_property
     def shape(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
-    @property
+    @functools.cached_property
     def types(self) -> str:
         return f"{self.a},{self.b}->{self.c}"
 

@@ -212,3 +212,12 @@ def test_spec5_same_answer_in_any_order_and_process() -> None:
         for seed, backward in (("1", ""), ("2", "backward"))
     }  # fmt: skip
     assert len(digests) == 1
+
+
+def test_spec5_work_is_bounded_by_the_counts_not_by_the_sizes() -> None:
+    """A deduction takes as many events for sizes of 2**40 as for sizes of 2**12: no step or list grows with them."""
+    for name in TARGETS:
+        small, large = (
+            deduce_mma(MmaProblem((16 * size,), (16 * size,), (16 * size,)), name).events for size in (1 << 8, 1 << 36)
+        )
+        assert [event.kind for event in small] == [event.kind for event in large]
