@@ -41,10 +41,14 @@ exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a mis
 
 
 class Form(StrEnum):
-    """The forms that a model takes on its way down, and `plan`, the decisions on that way."""
+    """The forms that a model takes on its way down, and `plan`, the decisions on that way.
+
+    `mapped` is the graph that kernels compute: simplified, borders and relayouts of operands as nodes.
+    """
 
     EXPR = "expr"
     PLAN = "plan"
+    MAPPED = "mapped"
     TILE = "tile"
     LLVM = "llvm"
     ASM = "asm"
@@ -123,6 +127,8 @@ def _model_form(
     plan, target = plan_model(model, shapes, machine, threads, options)
     if emit is Form.PLAN:
         return _plan_text([decision.to_json() for decision in plan.decisions])
+    if emit is Form.MAPPED:
+        return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
         return _program_form(print_module(tile_program(plan, target, options)), emit, str(model))
 
@@ -137,6 +143,8 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
         return print_graph(stored_graph(artifact))
     if emit is Form.PLAN:
         return _plan_text(json.loads(artifact.plan).get("decisions", ()))
+    if emit is Form.MAPPED:
+        return str(json.loads(artifact.plan).get("mapped", ""))
     return artifact.code if emit is Form.OBJECT else _program_form(artifact.program, emit, f"{path}: program.tile")
 
 
@@ -158,7 +166,7 @@ def _program_form(text: str, emit: Form, name: str) -> str | bytes:
     from tilewright.codegen.cpu.target import target_of
     from tilewright.kernel.text import parse_module, print_module
 
-    if emit is Form.EXPR or emit is Form.PLAN:
+    if emit in (Form.EXPR, Form.PLAN, Form.MAPPED):
         raise InvalidArgument(f"a tile program has no {emit}", where=name, help="tile, llvm, asm or object")
     program = parse_module(text, name)
     if emit is Form.TILE:

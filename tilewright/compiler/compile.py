@@ -247,6 +247,7 @@ def _generate(
     plan: Plan, placement: Placement, machine: Cpu, options: Options, names_of_outputs: Sequence[str]
 ) -> Artifact:
     from tilewright.codegen.cpu.pipeline import generate
+    from tilewright.expr.text import print_graph
     from tilewright.kernel.text import print_module
 
     program = tile_program(plan, machine, options)
@@ -277,7 +278,11 @@ def _generate(
             if plan.sources.get(name, name) in plan.graph.constants  # not what was computed from them for this machine
         },
     }
-    decisions = {"decisions": [decision.to_json() for decision in plan.decisions], "products": plan.products}
+    decisions = {
+        "decisions": [decision.to_json() for decision in plan.decisions],
+        "products": plan.products,
+        "mapped": print_graph(plan.mapped_graph()),
+    }
     return Artifact(
         manifest=manifest,
         code=made.code,

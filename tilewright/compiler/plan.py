@@ -55,6 +55,8 @@ def make_plan(
             planning.plan.decisions.append(group.decision)
         if group.kind == "product":
             plan_product(planning, group)
+        elif planning.only_packed(group):
+            planning.fused[group.name] = group
         else:
             plan_rows(planning, group)
     for tensor in planning.graph.outputs:

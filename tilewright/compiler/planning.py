@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
+from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
@@ -90,15 +91,32 @@ class ChooseProduct:
 
 @dataclass
 class Plan:
-    """All decisions about one graph for one machine; `products` has mapping and schedule of each product as data."""
+    """All decisions about one graph for one machine; `products` has mapping and schedule of each product as data.
+
+    `graph` is what is stored with the module, `computed` what the passes for this machine made of it, and `mapped` says
+    which nodes there run as several: relayouts of operands, the node that reads them, the relayout of its result.
+    """
 
     graph: Graph
+    computed: Rewritten
+    mapped: dict[str, tuple[Compute, ...]] = field(default_factory=dict)
     stored: dict[str, Stored] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
+
+    def mapped_graph(self) -> Graph:
+        """The graph that kernels compute, relayouts as nodes, those of constants (folded when compiled) too.
+
+        Borders, which are written where a tensor is stored, are nodes as well.
+        """
+        computed = self.computed.graph
+        nodes = [each for node in computed.nodes for each in self.mapped.get(node.name, (node,))]
+        distinct = tuple({node.name: node for node in nodes}.values())
+        mapped = replace(self.computed, graph=replace(computed, nodes=distinct))
+        return remove_dead(mapped.explicit())
 
 
 class Planning:
@@ -125,7 +143,8 @@ class Planning:
         self.outputs = {tensor.name for tensor in self.graph.outputs}
         self.users = self.graph.consumers()
         self.views: dict[str, View] = {}  # by their sources
-        self.plan = Plan(graph, decisions=list(rewritten.decisions))
+        self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
+        self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
 
     # Storage --------------------------------------------------------------------------------------------------
 
@@ -226,6 +245,17 @@ class Planning:
                 node, self.intrinsics, self.machine, self.constants, self._can_be_panels, self.choose.mapping
             )
         return self._products[node]
+
+    def only_packed(self, group: Group) -> bool:
+        """Whether a group is one map that a product alone reads, as its vector operand: packing may compute it."""
+        result, users = group.main.output, self.users.get(group.name, [])
+        if len(group.nodes) != 1 or group.main.accum is not None or group.name in self.outputs or len(users) != 1:
+            return False
+        if any(group.name in (name, view.result.name) for name, view in self.views.items()):
+            return False
+        mapping = self.mapping_of(users[0])
+        reads = [read for read in users[0].reads() if read.tensor == result]
+        return mapping is not None and reads == [mapping.b] and group.name not in self.borders
 
     def _can_be_panels(self, mapping: InPlace) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.

@@ -15,14 +15,15 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.evaluate import evaluate_compute
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
+from tilewright.instruction.relayout import named_by_content
 from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, packed, permuted, row_major
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
-from tilewright.operator.flatten import address
+from tilewright.operator.flatten import address, stored_form, stored_indices
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction
 
@@ -39,7 +40,8 @@ class _Product:
     """One product on its way to a contraction.
 
     `gather` computes the vector operand where it exists only as the panels that it is packed into. `walked` says by
-    which fused loop addresses of the broadcast operand walk loops that were fused.
+    which fused loop addresses of the broadcast operand walk loops that were fused, `unfused` what that loop stands for.
+    `relayouts` are the nodes that pack operands, `packed` what the node reads instead of its operands.
     """
 
     def __init__(self, planning: Planning, group: Group) -> None:
@@ -48,7 +50,10 @@ class _Product:
         self.node, self.result = group.main, group.nodes[-1]
         self.gather: Compute | None = None
         self.walked: dict[Axis, Expr] = {}
+        self.unfused: dict[Axis, Expr] = {}
         self.whole_groups = False
+        self.relayouts: list[Compute] = []
+        self.packed: dict[Read, Expr] = {}
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
@@ -71,9 +76,12 @@ class _Product:
         running = self._proven(work, schedule)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if panels:
+            logical = tuple(substitute(index, self.unfused) for index in mapping.b.indices)
             if point is None:
                 mapping = self._split_depth(mapping, work, schedule)
-            work = self._contraction(mapping, self._packed_operand(mapping, schedule), panels)
+            b = self._packed_operand(mapping, schedule)
+            self.packed[self.offered.b] = _from_storage(b, logical)
+            work = self._contraction(mapping, b, panels)
         schedule = replace(schedule, k_unroll=k_unroll(work))
         block = point.k_block(work, schedule) if point else k_block(work, schedule, planning.machine)
         line_bytes = planning.machine.caches[0].line_bytes if block else 0
@@ -82,9 +90,7 @@ class _Product:
         flops = 2 * points(self.node)
         planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)
         plan.products[self.node.name] = {"kernel": self.group.name, **running.to_json(), "schedule": _as_json(schedule)}
-        if self.target != self.result.output:
-            copy = copy_of(self.target, self.result.output)
-            plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+        self._bring_back()
 
     def _map(self) -> InPlace:
         """The mapping, with b indexed by single loops: where it is not, b is the tensor that packing it gathers."""
@@ -93,6 +99,11 @@ class _Product:
         assert mapping is not None
         assert decision is not None
         self.offered, self.decision = mapping, decision
+        producer = planning.fused.pop(mapping.b.tensor.name, None)
+        if producer is not None and not self._always_packs():
+            plan_rows(planning, producer)
+            producer = None
+        self.producer = None if producer is None else producer.main
         if not is_plain(mapping.b):
             loops = vector_loops(mapping)
             extents = tuple(axis.extent for axis in loops)
@@ -121,9 +132,26 @@ class _Product:
         if output.name not in planning.outputs or _keeps_order(order, output):
             planning.place_result(output, order)
             return output
-        target = Tensor(f"{output.name}.channels-last", output.shape, output.dtype)
+        target = Tensor(f"{output.name}.packed", output.shape, output.dtype)
         planning.place(target, permuted(static_shape(target.shape), order), "arena")
         return target
+
+    def _bring_back(self) -> None:
+        """Copy a result that is stored otherwise to the output, and note which nodes this one runs as."""
+        planning, node, result = self.planning, self.node, self.result
+        mapped = planning.plan.mapped
+        mapped[result.name] = (result,)  # in a group its dimensions of extent 1 may be others than in the graph
+        body = transform(node.body, lambda each: self.packed.get(each) if isinstance(each, Read) else None)
+        mapped[node.name] = (*self.relayouts, replace(node, body=body))
+        if self.target == result.output:
+            return
+        copy = copy_of(self.target, result.output)
+        plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+        stored = planning.stored(self.target)
+        *before, last = mapped[result.name]
+        packed = stored_form(replace(last, output=self.target), stored.layout)
+        inverse = replace(copy, body=_from_storage(stored, copy.axes))
+        mapped[result.name] = (*before, packed, inverse)
 
     def _ordered_k_loops(self, mapping: InPlace) -> tuple[Axis, ...]:
         """Reduction loops with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
@@ -148,12 +176,11 @@ class _Product:
         if not dims or any(front or back for front, back in layout.halo) or source.name in planning.constants:
             return mapping
         order = [dim for dim in range(source.rank) if dim != dims[-1]] + [dims[-1]]
-        near = Tensor(f"{source.name}.for.{self.node.name}", source.shape, source.dtype)
-        planning.place(near, permuted(static_shape(source.shape), order), "arena")
-        copy = copy_of(source, near)
-        write_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+        layout = permuted(static_shape(source.shape), order)
         reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dims[-1]} at once"
-        planning.plan.decisions.append(Decision(f"layout of {near.name}", str(planning.layout(near)), reason))
+        stored = self._relaid(copy_of(source, source), layout, reason)
+        near = stored.tensor
+        self.packed[self.offered.a] = _from_storage(stored, mapping.a.indices)
         return replace(mapping, a=near[mapping.a.indices])
 
     def _fused(self, mapping: InPlace) -> InPlace:
@@ -182,14 +209,10 @@ class _Product:
         body = substitute(mapping.b if self.gather is None else self.gather.body, decoded)
         outside = [axis for axis in (*mapping.outer, *others) if axis in loops_of(mapping.b)]
         loops = (*outside, fused, mapping.n_loop)
-        name = f"{mapping.b.tensor.name}.for.{self.node.name}"
-        gathered = Tensor(name, tuple(axis.extent for axis in loops), mapping.b.dtype)
-        gather = Compute(gathered, loops, body)
-        source = mapping.b.tensor.name
-        if source in planning.constants:
-            planning.constants[name] = evaluate_compute(gather, {source: planning.constants[source]})
-        else:
-            self.gather = gather
+        extents = tuple(axis.extent for axis in loops)
+        gathered = Tensor(f"{mapping.b.tensor.name}.for.{self.node.name}", extents, mapping.b.dtype)
+        self.gather = Compute(gathered, loops, body)
+        self.unfused = {fused: first * n + second}
         planning.plan.decisions.append(
             Decision(
                 f"reductions of {self.node.name}",
@@ -248,11 +271,16 @@ class _Product:
 
     def _wants_panels(self, mapping: InPlace) -> bool:
         """Whether b is packed into panels: not where it is contiguous along n and too few rows read it."""
-        if mapping.b.tensor.name in self.planning.constants or self.gather is not None or mapping.group > 1:
+        if self._always_packs():
             return True
         form = affine(address(self.planning.layout(mapping.b.tensor), mapping.b.indices))
-        rows = prod(static_shape(tuple(axis.extent for axis in mapping.m_loops)))
-        return form is None or form.coefficient(mapping.n_loop) != 1 or rows > ROWS_WORTH_PACKING
+        return form is None or form.coefficient(mapping.n_loop) != 1
+
+    def _always_packs(self) -> bool:
+        """Whether b is packed however it is stored."""
+        b, rows = self.offered.b, prod(static_shape(tuple(axis.extent for axis in self.offered.m_loops)))
+        constant = b.tensor.name in self.planning.constants
+        return constant or not is_plain(b) or self.offered.group > 1 or rows > ROWS_WORTH_PACKING
 
     def _plain_operand(self, mapping: InPlace) -> Stored:
         """b as it is before it is packed; what no kernel reads like this is not stored like this."""
@@ -283,26 +311,46 @@ class _Product:
         return replace(mapping, a=a, b=b, k_loops=(outside, *mapping.k_loops[:-1], inside))
 
     def _packed_operand(self, mapping: InPlace, schedule: ContractionSchedule) -> Stored:
-        """b in panels as wide as the register tile: a constant when it is packed, else by a kernel of its own."""
-        planning, plan, source = self.planning, self.planning.plan, mapping.b.tensor
+        """b in panels as wide as the register tile."""
+        source = mapping.b.tensor
         layout = _panels(mapping, max(schedule.tile[mapping.n_loop.name], 1))
-        tensor = Tensor(f"{source.name}.panels{_tag(layout)}", source.shape, source.dtype)
+        copy = copy_of(source, source) if self.gather is None else self.gather
+        if self.producer is not None:
+            merged = inline(copy, self.producer)
+            assert merged is not None, "a map can be computed where it is read"
+            copy = merged
+        return self._relaid(copy, layout, "panels of the register tile")
+
+    def _relaid(self, copy: Compute, layout: Packed, reason: str) -> Stored:
+        """What `copy` computes, stored as `layout`: constants when they are packed, others by a kernel of its own."""
+        planning, plan = self.planning, self.planning.plan
+        relayout = named_by_content(stored_form(copy, layout))
+        self.relayouts.append(relayout)
+        tensor = replace(copy.output, name=relayout.name)
         if tensor.name in plan.stored:
             return plan.stored[tensor.name]
-        if source.name in planning.constants:
-            planning.constants[tensor.name] = planning.constants[source.name]
-            plan.sources[tensor.name] = source.name
+        sources = {source.name: source for source in copy.inputs()}
+        if all(name in planning.constants for name in sources):
+            if copy.output.name in sources:
+                (plan.sources[tensor.name],) = sources
+                planning.constants[tensor.name] = planning.constants[copy.output.name]
+            else:
+                planning.constants[tensor.name] = evaluate_compute(copy, planning.constants)
             planning.place(tensor, layout, "constant")
-            reason = "folded into the constant"
+            how = "folded into the constant"
         else:
             planning.place(tensor, layout, "arena")
-            copy = copy_of(source, tensor) if self.gather is None else replace(self.gather, output=tensor)
-            write_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
-            reason = "one copy, read many times"
-        plan.decisions.append(
-            Decision(f"layout of {source.name}", str(layout), f"panels of the register tile; {reason}")
-        )
+            write_rows(planning, Group("rows", (replace(copy, output=tensor),), copy.axes, (), (tensor.name,)))
+            how = "one copy, read many times" if self.producer is None else f"computed with {self.producer.name}"
+        stored_as = f"{layout} as {tensor.name}"
+        plan.decisions.append(Decision(f"layout of {copy.output.name}", stored_as, f"{reason}; {how}"))
         return plan.stored[tensor.name]
+
+
+def _from_storage(stored: Stored, indices: tuple[Expr, ...]) -> Read:
+    """A read of a tensor from its storage, seen with one dimension per digit."""
+    extents = tuple(extent for _, extent in stored.layout.digits)
+    return replace(stored.tensor, shape=extents)[stored_indices(stored.layout, indices)]
 
 
 def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:
@@ -331,10 +379,6 @@ def _panels(mapping: InPlace, width: int) -> Packed:
     if group > 1:
         digits.append((dims[mapping.k_loops[-1]], group))
     return packed(shape, digits)
-
-
-def _tag(layout: Packed) -> str:
-    return "-".join(f"{dim}.{extent}" for dim, extent in layout.digits)
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

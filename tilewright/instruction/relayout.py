@@ -203,6 +203,15 @@ def fuse_producers(graph: Graph) -> Graph:
     return graph
 
 
+def named_by_content(relayout: Compute) -> Compute:
+    """A relayout under a name that equal relayouts of the same tensors share, and no others."""
+    draft = replace(relayout, output=replace(relayout.output, name="_"))
+    sources = " ".join(dict.fromkeys(tensor.name for tensor in draft.inputs()))
+    content = f"{compute_digest(draft)} {sources} {print_statement(draft)}"
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return replace(draft, output=replace(draft.output, name=f"{PREFIX}{digest}"))
+
+
 # Building
 
 
@@ -233,10 +242,7 @@ def _into(physical: PhysicalMapping, number: int) -> Compute:
         pad = Const(physical.record.pad_identity, body.dtype)
         body = select(fold(lambda left, right: left & right, inside), body, pad)
     tensor = Tensor("_", placement.shape, body.dtype)
-    draft = Compute(tensor, axes, simplify(body), source=read.tensor.name)
-    content = f"{compute_digest(draft)} {read.tensor.name} {print_statement(draft)}"
-    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return replace(draft, output=replace(tensor, name=f"{PREFIX}{digest}"))
+    return named_by_content(Compute(tensor, axes, simplify(body), source=read.tensor.name))
 
 
 def _with_operands(value: Expr, operands: Mapping[str, Expr], dtype: DType) -> Expr:
@@ -412,6 +418,6 @@ def _used_constants(graph: Graph) -> Graph:
 
 
 __all__ = [
-    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "nodes", "relayouts", "stored_read",
-    "undoes", "unpacked",
+    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "named_by_content", "nodes", "relayouts",
+    "stored_read", "undoes", "unpacked",
 ]  # fmt: skip

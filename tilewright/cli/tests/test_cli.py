@@ -131,7 +131,7 @@ def test_explain_of_both_kinds_of_file_agrees(invoke: Invoke, model: str) -> Non
 
 
 def test_every_form_can_be_emitted(invoke: Invoke, model: str) -> None:
-    marks = {"expr": "+=", "plan": "decisions", "tile": "tile.func", "llvm": "define", "asm": "tw_main"}
+    marks = {"expr": "+=", "plan": "decisions", "mapped": "+=", "tile": "tile.func", "llvm": "define", "asm": "tw_main"}
     for form, mark in marks.items():
         of_model = invoke("compile", model, "--shape", "x=4,6", "--emit", form).stdout
         assert mark in of_model, form

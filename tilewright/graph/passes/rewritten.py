@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Protocol
 
 from tilewright.decision import Decision
-from tilewright.expr.core import Const
+from tilewright.expr.affine import simplify
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape
 from tilewright.expr.graph import Graph
+from tilewright.expr.infer import stays_inside
+from tilewright.expr.rewrite import transform, unique
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,25 @@ class Rewritten:
     borders: Mapping[str, Border] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
+    def explicit(self) -> Graph:
+        """The graph with every border as a node, ``X.bordered``, for those reads that may reach into it."""
+        taken = set(self.graph.tensors())
+        wide = {name: unique(f"{name}.bordered", taken) for name in self.borders}
+
+        def moved(expr: Expr) -> Expr | None:
+            if not isinstance(expr, Read) or expr.tensor.name not in wide or stays_inside(expr):
+                return None
+            widths = self.borders[expr.tensor.name].widths
+            indices = [index + before for index, (before, _) in zip(expr.indices, widths, strict=True)]
+            return _wider(expr.tensor, wide[expr.tensor.name], widths)[tuple(indices)]
+
+        nodes: list[Compute] = []
+        for node in self.graph.nodes:
+            nodes.append(replace(node, body=transform(node.body, moved)))
+            if node.name in self.borders:
+                nodes.append(_bordered(node.output, wide[node.name], self.borders[node.name]))
+        return replace(self.graph, nodes=tuple(nodes))
+
 
 class GraphPass(Protocol):
     """A rewrite that keeps what every output holds. Each is a frozen dataclass with its options and runs alone."""
@@ -35,3 +58,20 @@ class GraphPass(Protocol):
     def name(self) -> str: ...
 
     def apply(self, state: Rewritten) -> Rewritten: ...
+
+
+def _bordered(tensor: Tensor, name: str, border: Border) -> Compute:
+    output = _wider(tensor, name, border.widths)
+    axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(static_shape(output.shape)))
+    own = [axis - before if before else axis for axis, (before, _) in zip(axes, border.widths, strict=True)]
+    inside: list[Expr] = []
+    for axis, extent, (before, after) in zip(axes, static_shape(tensor.shape), border.widths, strict=True):
+        inside += [axis >= before] if before else []
+        inside += [axis < before + extent] if after else []
+    body = select(reduce(lambda left, right: left & right, inside), tensor[tuple(own)], border.value)
+    return Compute(output, axes, simplify(body))
+
+
+def _wider(tensor: Tensor, name: str, widths: tuple[tuple[int, int], ...]) -> Tensor:
+    shape = zip(static_shape(tensor.shape), widths, strict=True)
+    return Tensor(name, tuple(extent + before + after for extent, (before, after) in shape), tensor.dtype)
