@@ -124,7 +124,7 @@ def _conversion(
         "kind": conversion.kind,
         "cost": conversion.cost,
         "bytes_per_thread": conversion.bytes_per_thread,
-        "shuffles": conversion.shuffles,
+        "shuffles": conversion.rounds,
         "scratch_bytes": conversion.scratch_bytes,
         "map": arrows(conversion.bit_map) if conversion.bit_map is not None else None,
     }

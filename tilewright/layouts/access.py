@@ -77,13 +77,13 @@ def contiguity(layout: LinearLayout, memory: LinearLayout) -> int:
 def vector_width(layout: LinearLayout, memory: LinearLayout | Padded, bits: int, alignment: int = 1 << 20) -> int:
     """Elements of `bits` that one access of a lane moves: contiguity, alignment (in elements) and 128 bits allow.
 
-    Of padded rows, the stride of a row limits it too.
+    Of padded rows, the length of a row and its padding limit it too.
     """
     checked_bits(bits)
     if isinstance(memory, Padded):
         found = contiguity(layout, row_major_memory(layout.shape, memory.order))
-        stride = layout.shape[memory.order[0]] + memory.pad
-        limit = stride & -stride if len(memory.order) > 1 else found
+        row = layout.shape[memory.order[0]]
+        limit = min(row, memory.pad & -memory.pad) if memory.pad else found
     else:
         found, limit = contiguity(layout, memory), WIDEST_BITS
     return min(found, limit, max(1, alignment), max(1, WIDEST_BITS // bits))

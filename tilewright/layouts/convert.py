@@ -7,7 +7,7 @@ Classes, the first that applies: ``none``, ``register`` (within a thread), ``shu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -19,6 +19,7 @@ from tilewright.layouts.bits import Span, log2
 from tilewright.layouts.form import Distributed, InShared
 from tilewright.layouts.linear import PLACE, SHORT, Array, Base, LinearLayout
 from tilewright.layouts.shared import Padded, checked_bits
+from tilewright.layouts.shuffle import Shuffles, shuffles_of
 from tilewright.layouts.swizzle import shared_for_pair
 
 Place = LinearLayout | Distributed | InShared
@@ -43,24 +44,33 @@ class Conversion:
     bit_map: LinearLayout | None  # place in the source -> place in the destination; None beside shared memory
     gather: LinearLayout | None  # place in the destination -> place in the source that it reads
     bytes_per_thread: int
-    shuffles: int  # rounds, per thread
-    scratch: LinearLayout | None  # offset -> index of the tile in shared memory
     cost: float
+    shuffles: Shuffles | None = None  # the rounds, of class shuffle
+    rounds: int = 0  # shuffles of 32 bits, per thread: neighbouring registers may travel together
+    scratch: LinearLayout | None = None  # offset -> index of the tile in shared memory, of class shared
+    sides: tuple[LinearLayout, LinearLayout] | None = None  # source and destination
 
     @property
     def scratch_bytes(self) -> int:
         return 0 if self.scratch is None else (1 << self.scratch.in_bits) * self.bits // 8
 
     def run(self, registers: Array) -> Array:
-        """Convert values: arrays (warps, lanes, registers) as `LinearLayout.table` has them."""
-        if self.gather is None:
+        """Convert values, step by step as hardware would: arrays (warps, lanes, registers) as `LinearLayout.table`."""
+        if self.gather is None or self.sides is None:
             raise InvalidArgument(f"a conversion of class {self.kind} has no plan between registers")
+        if self.shuffles is not None:
+            return self.shuffles.run(registers)
+        if self.scratch is not None:
+            memory = np.zeros(1 << self.scratch.in_bits, registers.dtype)
+            written, read = (side.invert_and_compose(self.scratch).table() for side in self.sides)
+            memory[written] = registers
+            return np.asarray(memory[read])
         return np.asarray(registers.reshape(-1)[self.gather.table()])
 
     def __str__(self) -> str:
         facts = [f"{self.bytes_per_thread} bytes per thread", f"cost {self.cost:g}"]
-        if self.shuffles:
-            facts.append(f"{self.shuffles} shuffles")
+        if self.rounds:
+            facts.append(f"{self.rounds} shuffles")
         if self.scratch is not None:
             facts.append(f"{self.scratch_bytes} bytes of shared memory")
         return f"{self.kind}: {', '.join(facts)}"
@@ -96,17 +106,15 @@ def _convert(source: Place, destination: Place, shape: tuple[int, ...], bits: in
         (kind, plan) for kind in kinds if (plan := gather_plan(first, second, _MOVES[kind], kind == "none")) is not None
     )
     size = _thread_bytes(second, bits)
-    shuffles, scratch, cost = 0, None, 0.0
+    words = max(1.0, size / 4)
+    found = Conversion(kind, bits, first.invert_and_compose(second), gather, size, 0.0, sides=(first, second))
     if kind == "shuffle":
-        shuffles = _rounds(gather, bits)
-        cost = 2.0 * shuffles
-    elif kind == "shared":
-        scratch = shared_for_pair(first, second, bits)
-        conflicts = sum(shared_access(side, scratch, bits).conflicts for side in (first, second))
-        cost = 4.0 * max(1, size / 4) * (2 if conflicts else 1) + _BARRIER
-    elif kind == "cluster":
-        cost = 8.0 * max(1, size / 4)
-    return Conversion(kind, bits, first.invert_and_compose(second), gather, size, shuffles, scratch, cost)
+        shuffles = shuffles_of(gather)
+        rounds = _words(gather, bits) * len(shuffles.variants)
+        return replace(found, cost=2.0 * rounds, shuffles=shuffles, rounds=rounds)
+    if kind == "shared":
+        return replace(found, cost=4.0 * words + _BARRIER, scratch=shared_for_pair(first, second, bits))
+    return replace(found, cost=8.0 * words) if kind == "cluster" else found
 
 
 def gather_plan(
@@ -202,7 +210,7 @@ def _with_shared(kind: str, side: Place, memory: InShared, shape: tuple[int, ...
         matrices = matrix_load(registers, memory.to_linear(shape), bits)
         smooth = matrices is not None and matrices.access.conflicts == 0
     cost = max(1, size / 4) * (1.0 if smooth else 2.0)
-    return Conversion(kind, bits, None, None, size, 0, None, cost)
+    return Conversion(kind, bits, None, None, size, cost)
 
 
 def _comparable(first: LinearLayout, second: LinearLayout) -> None:
@@ -222,13 +230,10 @@ def _thread_bytes(layout: LinearLayout, bits: int) -> int:
     return max(1, layout.in_size("register") * bits // 8)
 
 
-def _rounds(gather: LinearLayout | None, bits: int) -> int:
-    """Shuffles of 32 bits per thread: neighbouring registers travel together where they stay neighbours."""
-    assert gather is not None
-    registers = _paired(gather)
-    together = min(registers, max(0, log2(32 // bits)) if bits <= 32 else 0)
-    words = max(1, bits // 32)
-    return (gather.in_size("register") >> together) * words
+def _words(gather: LinearLayout, bits: int) -> int:
+    """Registers of 32 bits to shuffle: neighbouring elements travel together where they stay neighbours."""
+    together = min(_paired(gather), log2(32 // bits)) if bits <= 32 else 0
+    return (gather.in_size("register") >> together) * max(1, bits // 32)
 
 
 def _paired(gather: LinearLayout) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 
 from tilewright.errors import InvalidArgument
-from tilewright.layouts.access import LINE_BYTES, WIDEST_BITS
+from tilewright.layouts.access import LINE_BYTES, WIDEST_BITS, WORD_BYTES
 from tilewright.layouts.bits import Span, independent, intersection, log2
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import checked_bits
@@ -26,15 +26,17 @@ def shared_for_pair(write: LinearLayout, read: LinearLayout, bits: int) -> Linea
     if write.shape != read.shape or not write.is_surjective or not read.is_surjective:
         raise InvalidArgument(f"no shared layout between {write} and {read}", help="layouts that hold one whole tile")
     units = [1 << bit for bit in range(write.out_bits)]
-    vector = _common_vector(write, read, log2(WIDEST_BITS // bits))
-    line = min(log2(LINE_BYTES * 8 // bits), len(units)) - len(vector)  # bits of a line beyond a vector
-    first, second = (_lanes(side, vector, line, units) for side in (write, read))
-    shared = independent(intersection([*vector, *first], [*vector, *second]), vector)
-    only_first = independent(first, [*vector, *shared])
-    only_second = independent(second, [*vector, *shared])
+    low = _common_vector(write, read, log2(WIDEST_BITS // bits))
+    filled = log2(max(1, WORD_BYTES * 8 // bits)) - len(low)
+    low += independent(chain(write.columns_of("lane"), units), low)[: max(0, filled)]  # lanes may share a word
+    line = min(log2(LINE_BYTES * 8 // bits), len(units)) - len(low)  # bits of a line beyond those
+    first, second = (_lanes(side, low, line, units) for side in (write, read))
+    shared = independent(intersection([*low, *first], [*low, *second]), low)
+    only_first = independent(first, [*low, *shared])
+    only_second = independent(second, [*low, *shared])
     rest = [a ^ b for a, b in zip(only_first, only_second, strict=True)]
-    rest += independent(units, [*vector, *first, *only_second])
-    return LinearLayout((("offset", tuple(write.index(column) for column in (*vector, *first, *rest))),), write.outs)
+    rest += independent(units, [*low, *first, *only_second])
+    return LinearLayout((("offset", tuple(write.index(column) for column in (*low, *first, *rest))),), write.outs)
 
 
 def _common_vector(write: LinearLayout, read: LinearLayout, limit: int) -> list[int]:
@@ -58,8 +60,8 @@ def _sums(vectors: list[int]) -> list[int]:
     return sums[1:]
 
 
-def _lanes(side: LinearLayout, vector: list[int], line: int, units: list[int]) -> list[int]:
-    """What the lanes of a group hold, beyond a vector; filled up to a line with other elements."""
+def _lanes(side: LinearLayout, low: list[int], line: int, units: list[int]) -> list[int]:
+    """What the lanes of a group hold, beyond the low bits; filled up to a line with other elements."""
     lanes = side.columns_of("lane")[:line]
     registers = side.columns_of("register")
-    return independent(chain(lanes, registers, units), vector)[:line]
+    return independent(chain(lanes, registers, units), low)[:line]

@@ -26,6 +26,7 @@ from tilewright.layouts import (
     convert,
     elements_per_thread,
     global_access,
+    linear,
     named,
     parse,
     replication,
@@ -373,3 +374,73 @@ def test_contiguity_is_what_registers_show(layout: Blocked, shape: tuple[int, in
     runs = linear.table().reshape(*linear.table().shape[:2], -1, width)
     assert (runs == runs[..., :1] + np.arange(width)).all()
     assert (runs[..., 0] % width == 0).all()
+
+
+# Rounds of shuffles, blocks
+
+
+@st.composite
+def within_a_warp(draw: Any) -> tuple[LinearLayout, LinearLayout]:
+    """Two layouts of 64 elements over 8 lanes, 4 blocks and some registers, with the same elements in every block."""
+    units = draw(st.permutations([1, 2, 4, 8, 16]))
+    sides = []
+    for _ in range(2):
+        bits = draw(st.permutations(units))
+        extra = [draw(st.sampled_from([0, *units])) for _ in range(draw(st.integers(0, 2)))]
+        lane, register = bits[:3], [*bits[3:], *extra]
+        if draw(st.booleans()):  # a lane bit replicates, its elements are in registers
+            lane, register = [*lane[:2], 0], [*register, lane[2]]
+        own = [[draw(st.sampled_from([0, *units])) ^ outer] for outer in (32, 64)]
+        sides.append(
+            linear((128,), register=[(r,) for r in register], lane=[(x,) for x in lane], warp=own[:1], block=own[1:])
+        )
+    return sides[0], sides[1]
+
+
+@few
+@given(within_a_warp())
+def test_rounds_of_shuffles_on_arrays(sides: tuple[LinearLayout, LinearLayout]) -> None:
+    source, destination = sides
+    found = convert(source, destination, (128,), 32)
+    assert found.kind in ("none", "register", "shuffle")
+    assert (found.run(source.table()) == destination.table()).all()
+    if found.shuffles is not None:
+        assert found.rounds == found.shuffles.rounds
+        assert found.cost == 2 * found.rounds
+
+
+def test_one_to_one_conversions_send_every_register_once() -> None:
+    for a, b, shape in (
+        (Mma(2, (1, 1)), Blocked((1, 1), (4, 8), (1, 1), (1, 0)), (16, 8)),
+        (Blocked((4,), (32,), (1,), (0,)), Blocked((1,), (32,), (1,), (0,)), (128,)),
+        (Blocked((1, 8), (16, 2), (1, 1), (1, 0)), DotOperand(0, Mma(2, (1, 1)), 2), (16, 16)),
+    ):
+        found = convert(a, b, shape, 32)
+        assert found.shuffles is not None
+        assert found.shuffles.variants == (0,)
+        assert found.rounds == elements_per_thread(a.to_linear(shape))
+
+
+def test_lanes_that_want_different_registers_of_one_lane_take_more_rounds() -> None:
+    source = linear((4,), register=[(1,), (2,)], lane=[(0,), (0,)], warp=[])
+    destination = linear((4,), register=[], lane=[(1,), (2,)], warp=[])
+    assert convert(source, destination, (4,), 32).kind == "register"  # every lane has all of it
+    source = linear((8,), register=[(1,), (2,)], lane=[(4,), (0,)], warp=[])
+    destination = linear((8,), register=[(4,)], lane=[(1,), (2,)], warp=[])
+    found = convert(source, destination, (8,), 32)
+    assert found.kind == "shuffle"
+    assert (found.run(source.table()) == destination.table()).all()
+
+
+@few
+@given(st.permutations([1, 2, 4, 8, 16, 32]), st.permutations([1, 2, 4, 8, 16, 32]))
+def test_classes_of_blocks(first: list[int], second: list[int]) -> None:
+    sides = [
+        linear((64,), register=[(a,)], lane=[(b,), (c,)], warp=[(d,)], block=[(e,), (f,)])
+        for a, b, c, d, e, f in (first, second)
+    ]
+    found = convert(sides[0], sides[1], (64,), 32)
+    assert (found.run(sides[0].table()) == sides[1].table()).all()
+    leaves = [sides[0].table()[b].tolist() for b in range(4)]
+    same = all(sorted(np.ravel(own)) == sorted(sides[1].table()[b].flat) for b, own in enumerate(leaves))
+    assert (found.kind == "cluster") == (not same)
