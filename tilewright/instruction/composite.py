@@ -55,7 +55,7 @@ def optimum(registers: int, ki: float = inf) -> MicroKernel:
     return max(fitting, key=lambda kernel: (kernel.intensity(ki), -kernel.registers, kernel.mi))
 
 
-def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str, ...] = ()) -> Intrinsic:
+def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
     """``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]`` of `mi` rows and `ni` registers, realised by `base`.
 
     `base` is a record with one spatial loop, its vector, which only one of its two sources has: a multiply-add with a
@@ -94,7 +94,6 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str,
         ),
         limits=Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers),
         numerics=replace(base.numerics, group=base.numerics.group or (group if base.numerics.rule == "exact" else 0)),
-        aliases=aliases,
         emitter=base.emitter,
         realised_by=base.name,
         grid=(mi, ni, ki),
@@ -104,13 +103,12 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, aliases: tuple[str,
 WIDEST = 8  # registers in a row of accumulators: a panel of Src2 twice as wide as what L1 likes gains nothing
 
 
-def family(base: Intrinsic, registers: int, aliases: tuple[str, ...] = ()) -> tuple[Intrinsic, ...]:
-    """The outer products of `base` that no other one contains, the optimum first; `aliases` are its.
+def family(base: Intrinsic, registers: int) -> tuple[Intrinsic, ...]:
+    """The outer products of `base` that no other one contains, the optimum first.
 
     A kernel may use fewer rows and registers than its record has, so these cover all that fit `registers`.
     """
-    shapes = _largest(registers)
-    return tuple(outer(base, *shape, aliases=aliases if shape == shapes[0] else ()) for shape in shapes)
+    return tuple(outer(base, *shape) for shape in _largest(registers))
 
 
 @cache

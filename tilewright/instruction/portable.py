@@ -76,8 +76,8 @@ FMA_F64 = multiply_add(2, "f64", "f64", "f64")
 _WIDENED = tuple(multiply_add(2 if c == "i64" else 4, a, b, c) for a, b, c in WIDENED)
 _REGISTERS = 16  # vector registers of the smallest CPUs; others have more
 INTRINSICS = (
-    *family(FMA_F32, _REGISTERS, ("outer_f32",)),
-    *family(FMA_F64, _REGISTERS, ("outer_f64",)),
+    *family(FMA_F32, _REGISTERS),
+    *family(FMA_F64, _REGISTERS),
     *(kernel for record in _WIDENED for kernel in family(record, _REGISTERS)),
     FMA_F32,
     FMA_F64,

@@ -65,8 +65,12 @@ NEEDS: Final = {  # Intel SDM volume 1 chapters 14 and 15; Arm ARM, chapter A2
 }
 
 INTRINSICS: Final = {  # CPU intrinsics and the features without which a machine cannot list them
-    "outer_f32": frozenset[str](),
-    "outer_f64": frozenset[str](),
+    "fma_4_f32_f32": frozenset[str](),
+    "fma_2_f64_f64": frozenset[str](),
+    "fma_8_f32_f32": frozenset({"avx2", "fma"}),
+    "fma_4_f64_f64": frozenset({"avx2", "fma"}),
+    "fma_16_f32_f32": frozenset({"avx512f"}),
+    "fma_8_f64_f64": frozenset({"avx512f"}),
     "vpdpbusd_16x4_u8s8_s32": frozenset({"avx512vnni"}),
     "vpdpbusd_8x4_u8s8_s32": frozenset({"avxvnni"}),
     "vdpbf16ps_16x2_bf16_f32": frozenset({"avx512bf16"}),
