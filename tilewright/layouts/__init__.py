@@ -26,12 +26,14 @@ from tilewright.layouts.blocked import (
     initial_blocked,
     widest_access,
 )
-from tilewright.layouts.convert import Conversion, PaddedScratch, arrows, convert, padded_scratch
+from tilewright.layouts.conversion import Conversion, PaddedScratch, arrows, convert, padded_scratch
 from tilewright.layouts.form import Distributed, InShared
 from tilewright.layouts.linear import LinearLayout, along, linear, named, product, repeated
 from tilewright.layouts.mma import AmdWmma, DotOperand, Matrix, Mfma, Mma, Wmma, mma_warps, warpgroup_n
 from tilewright.layouts.packed import Packed, packed, permuted, row_major
+from tilewright.layouts.reduction import Reduction, reduction
 from tilewright.layouts.shared import NvmmaShared, Padded, Shared, nvmma_for, padding_for, row_degree, swizzle_for_dot
+from tilewright.layouts.shuffle import Shuffles
 from tilewright.layouts.swizzle import shared_for_pair
 from tilewright.layouts.text import Layout, parse
 
@@ -53,8 +55,10 @@ __all__ = [
     "Packed",
     "Padded",
     "PaddedScratch",
+    "Reduction",
     "Shared",
     "SharedAccess",
+    "Shuffles",
     "Slice",
     "Wmma",
     "along",
@@ -77,6 +81,7 @@ __all__ = [
     "parse",
     "permuted",
     "product",
+    "reduction",
     "repeated",
     "replication",
     "row_degree",

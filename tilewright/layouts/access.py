@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from tilewright.errors import InvalidArgument
-from tilewright.layouts.bits import log2
+from tilewright.layouts.bits import is_power_of_two, log2
 from tilewright.layouts.form import InShared
 from tilewright.layouts.linear import PLACE, Array, LinearLayout
 from tilewright.layouts.shared import Padded, Shared, checked_bits
@@ -90,7 +90,7 @@ def vector_width(layout: LinearLayout, memory: LinearLayout | Padded, bits: int,
 
 
 def shared_access(
-    layout: LinearLayout, memory: InShared | LinearLayout, bits: int, vector: int | None = None
+    layout: LinearLayout, memory: InShared | LinearLayout, bits: int, vector: int | None = None, banks: int = BANKS
 ) -> SharedAccess:
     """All accesses with which the warps of a block read or write a tile in shared memory.
 
@@ -104,31 +104,31 @@ def shared_access(
         raise InvalidArgument(f"accesses of {vector} elements, where {widest} are consecutive", help=f"1 to {widest}")
     size = _bytes(vector, bits)
     if isinstance(memory, Padded):
-        return wavefronts(_addresses(layout, memory.offsets(layout.shape), bits, vector), size)
+        return wavefronts(_addresses(layout, memory.offsets(layout.shape), bits, vector), size, banks)
     # Linear: every access is the first one with all addresses XORed by one number, so banks change places and no more.
     offsets = layout.invert_and_compose(memory)
-    first = wavefronts((offsets.sublayout(["lane"], offsets.out_names).table() * bits // 8)[None], size)
+    first = wavefronts((offsets.sublayout(["lane"], offsets.out_names).table() * bits // 8)[None], size, banks)
     count = 1 << (layout.in_bits - len(layout.of("lane")) - log2(vector))
     return SharedAccess(count, count * first.wavefronts, count * first.fewest, first.degree)
 
 
-def wavefronts(addresses: Array, size: int) -> SharedAccess:
+def wavefronts(addresses: Array, size: int, banks: int = BANKS) -> SharedAccess:
     """Accesses of shared memory: byte addresses (accesses, lanes), `size` bytes each, multiples of their size.
 
-    Lanes are served in groups: all 32 up to 4 bytes, 16 of 8 bytes, 8 of 16 bytes. A group takes as many wavefronts as
-    there are different words in the worst bank; lanes that want the same word share it.
+    Neighbouring lanes are served in groups: of 32 banks, 32 lanes up to 4 bytes, 16 of 8 bytes, 8 of 16 bytes. A group
+    takes as many wavefronts as there are different words in the worst bank; lanes that want the same word share it.
     """
-    if size not in (1, 2, 4, 8, 16):
-        raise InvalidArgument(f"accesses of {size} bytes", help="1, 2, 4, 8 or 16")
+    if size not in (1, 2, 4, 8, 16) or not is_power_of_two(banks):
+        raise InvalidArgument(f"accesses of {size} bytes to {banks} banks", help="1, 2, 4, 8 or 16 bytes; 32 banks")
     count, lanes = addresses.shape
-    group = min(lanes, LINE_BYTES // max(WORD_BYTES, size))
+    group = min(lanes, banks * WORD_BYTES // max(WORD_BYTES, size))
     words = addresses.reshape(-1, group) // WORD_BYTES
     words = (words[:, :, None] + np.arange(max(1, size // WORD_BYTES))).reshape(len(words), -1)
     words.sort(axis=1)
     new = np.ones(words.shape, bool)
     new[:, 1:] = words[:, 1:] != words[:, :-1]
-    cell = np.arange(len(words))[:, None] * BANKS + words % BANKS
-    per_bank = np.bincount(cell[new], minlength=len(words) * BANKS).reshape(-1, BANKS)
+    cell = np.arange(len(words))[:, None] * banks + words % banks
+    per_bank = np.bincount(cell[new], minlength=len(words) * banks).reshape(-1, banks)
     worst = per_bank.max(axis=1)
     return SharedAccess(count, int(worst.sum()), len(words), int(worst.max(initial=0)))
 

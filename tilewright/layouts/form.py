@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from tilewright.errors import InvalidArgument
@@ -77,7 +77,7 @@ class Distributed(Form):
         return _fitted(self, self.shaped(shape, self.rank))
 
 
-@cache
+@lru_cache(4096)
 def _fitted(form: Distributed, shape: tuple[int, ...]) -> LinearLayout:
     return form.repetition(shape).fit(shape, form.rest_order(len(shape)))
 

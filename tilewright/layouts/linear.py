@@ -319,7 +319,25 @@ class LinearLayout:
         outs = tuple((name, extent) for name, extent in zip(self.out_names, shape, strict=True))
         return LinearLayout(tuple((name, tuple(v)) for name, v in vectors.items()), outs)
 
-    # The tile seen in another shape
+    # Either side seen in another shape
+
+    def regroup(self, sizes: Mapping[str, int]) -> LinearLayout:
+        """The same map from other inputs: the input bits, lowest first, dealt to inputs of these sizes.
+
+        >>> str(linear((8,), register=[(1,)], lane=[(2,), (4,)]).regroup({"offset": 8}))
+        '#linear<o=[(1),(2),(4)]>'
+        """
+        if not all(map(is_power_of_two, sizes.values())) or prod(sizes.values()) != 1 << self.in_bits:
+            raise InvalidArgument(
+                f"{1 << self.in_bits} places as {dict(sizes)}", help="powers of two whose product is that"
+            )
+        left = [base for _, vectors in self.bases for base in vectors]
+        found = []
+        for name, size in sizes.items():
+            count = log2(size)
+            found.append((name, tuple(left[:count])))
+            left = left[count:]
+        return LinearLayout(tuple(found), self.outs)
 
     def reshape(self, shape: Sequence[int]) -> LinearLayout:
         """The same places for a tile of another shape with as many elements, in row-major order."""

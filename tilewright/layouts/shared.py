@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
@@ -20,16 +21,7 @@ class _Swizzled(InShared):
 
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """The index of the element at every offset."""
-        self.shaped(shape, self.rank)
-        places = self.offsets(shape)
-        units = np.eye(len(shape), dtype=np.int64)
-        bases = {
-            name: [(int(places[tuple(units[d] << bit)]),) for bit in range(log2(shape[d]))]
-            for d, name in reversed(
-                list(enumerate(dims(len(shape))))
-            )  # the inverse lists them from the last to the first
-        }
-        return named(bases, {"offset": prod(shape)}).inverse()
+        return _indices(self, self.shaped(shape, self.rank))
 
     def elements(self, shape: Sequence[int]) -> int:
         return prod(shape)
@@ -37,6 +29,16 @@ class _Swizzled(InShared):
     @property
     def rank(self) -> int:
         raise NotImplementedError
+
+
+@lru_cache(4096)
+def _indices(form: InShared, shape: tuple[int, ...]) -> LinearLayout:
+    places, units = form.offsets(shape), np.eye(len(shape), dtype=np.int64)
+    bases = {
+        name: [(int(places[tuple(units[d] << bit)]),) for bit in range(log2(shape[d]))]
+        for d, name in reversed(list(enumerate(dims(len(shape)))))  # the inverse lists them from the last to the first
+    }
+    return named(bases, {"offset": prod(shape)}).inverse()
 
 
 @dataclass(frozen=True)

@@ -201,3 +201,22 @@ def test_linear_form_of_shared_layouts_is_their_formula(layout: _Swizzled) -> No
 
 def test_no_swizzle_where_rows_are_no_longer_than_a_group() -> None:
     assert (Shared(8, 1, 8, (1, 0)).offsets((16, 8)).reshape(-1) == np.arange(128)).all()
+
+
+def test_batches_are_dealt_to_warps_and_registers() -> None:
+    layout = Mma(2, (4, 1, 1))
+    linear = layout.to_linear((8, 16, 8))
+    assert str(linear) == (
+        "#linear<r=[(0,0,1),(0,8,0),(4,0,0)], l=[(0,0,2),(0,0,4),(0,1,0),(0,2,0),(0,4,0)], w=[(1,0,0),(2,0,0)]>"
+    )
+    a = DotOperand(0, layout, 2).to_linear((8, 16, 16))
+    b = DotOperand(1, layout, 2).to_linear((8, 16, 8))
+    flat = Mma(2, (1, 1))
+    pairs = ((a, DotOperand(0, flat, 2).to_linear((16, 16))), (b, DotOperand(1, flat, 2).to_linear((16, 8))))
+    for batched, plain in pairs:
+        size = plain.shape[0] * plain.shape[1]
+        table = batched.table()
+        for warp in range(4):
+            for half in (0, 1):
+                registers = table[warp, :, half * table.shape[2] // 2 : (half + 1) * table.shape[2] // 2]
+                assert (registers == plain.table()[0] + size * (warp + 4 * half)).all()

@@ -444,3 +444,20 @@ def test_classes_of_blocks(first: list[int], second: list[int]) -> None:
     leaves = [sides[0].table()[b].tolist() for b in range(4)]
     same = all(sorted(np.ravel(own)) == sorted(sides[1].table()[b].flat) for b, own in enumerate(leaves))
     assert (found.kind == "cluster") == (not same)
+
+
+@few
+@given(distributed(), shapes)
+def test_regrouped_bits_are_the_same_places(layout: Distributed, shape: tuple[int, int]) -> None:
+    linear_form = layout.to_linear(shape)
+    places = 1 << linear_form.in_bits
+    assert (linear_form.regroup({"place": places}).table() == linear_form.table().reshape(-1)).all()
+    assert linear_form.regroup({name: linear_form.in_size(name) for name in linear_form.in_names}) == linear_form
+
+
+def test_wider_rows_of_banks_serve_more_lanes_at_once() -> None:
+    addresses = np.arange(64)[None] * 8
+    assert wavefronts(addresses, 8, banks=32).wavefronts == 4
+    assert wavefronts(addresses, 8, banks=64).wavefronts == 2
+    assert wavefronts(addresses[:, ::16] * 2, 4, banks=32).degree == 4
+    assert wavefronts(addresses[:, ::16], 4, banks=64).degree == 2

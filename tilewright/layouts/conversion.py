@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -89,7 +89,7 @@ def convert(source: Place, destination: Place, shape: Sequence[int], bits: int) 
     return _convert(source, destination, tuple(shape), bits)
 
 
-@cache
+@lru_cache(4096)
 def _convert(source: Place, destination: Place, shape: tuple[int, ...], bits: int) -> Conversion:
     checked_bits(bits)
     if isinstance(source, InShared) and isinstance(destination, InShared):
