@@ -173,11 +173,18 @@ def replication(layout: LinearLayout) -> int:
 
 @dataclass(frozen=True)
 class MatrixLoad:
-    """How ``ldmatrix`` fills a layout from shared memory: matrices per instruction, instructions of a warp."""
+    """How ``ldmatrix`` fills a layout from shared memory.
 
-    count: int
+    Lane l gives the address of a row: the XOR of `lane_offsets` over the bits of l, in elements; `instruction_offsets`
+    over the bits of the number of the instruction, and `warp_offsets` over those of the warp, go on top.
+    """
+
+    count: int  # matrices per instruction
     transposed: bool
-    instructions: int
+    instructions: int  # of a warp
+    lane_offsets: tuple[int, ...]
+    instruction_offsets: tuple[int, ...]
+    warp_offsets: tuple[int, ...]
     access: SharedAccess  # of one matrix: eight rows of 16 bytes
 
     def __str__(self) -> str:
@@ -208,7 +215,10 @@ def matrix_load(layout: LinearLayout, memory: LinearLayout, bits: int) -> Matrix
                 addresses = np.concatenate([addresses, addresses ^ column])
             matrices = 1 << (len(registers) - packed)
             count = min(4, matrices)
-            return MatrixLoad(count, transposed, matrices // count, wavefronts(addresses[None] * bits // 8, 16))
+            access = wavefronts(addresses[None] * bits // 8, 16)
+            further = registers[packed:]  # by which matrices differ: those of one instruction, then instructions
+            own = (*rows, *further[: log2(count)])
+            return MatrixLoad(count, transposed, matrices // count, own, further[log2(count) :], warps, access)
     return None
 
 

@@ -130,7 +130,8 @@ class Wmma(Matrix):
 
     Hardware decides which lane holds what, and it differs between generations. The linear form is *one* assignment with
     the documented number of elements per lane, replication included, so that tiles can be sized, dealt to warps and
-    treated element-wise; values enter and leave it through memory only (`convert` sees to that).
+    treated element-wise; values enter and leave it through memory only (`convert` sees to that). An operand of w=2 is
+    f16, which is replicated up to 16 elements per lane; bf16, the other 16-bit type, is not.
     """
 
     FORM: ClassVar[str] = "wmma"
@@ -159,17 +160,16 @@ class Wmma(Matrix):
 
     def operand(self, index: int, width: int, along_outer: str, along_k: str) -> list[LinearLayout]:
         outer, k = self.instr[index], self.instr[2]
-        held = max(1, outer * k // 32)
+        copies = max(1, 16 // (outer * k // 32)) if width == 2 and k == 16 else 1
         pair = min(width, k // 4)
         return [
             along("register", pair, along_k), along("lane", 4, along_k), along("lane", 8, along_outer),
             along("register", outer // 8, along_outer), along("register", k // (4 * pair), along_k),
-            repeated("register", max(1, _WMMA[self.instr] // held)),
+            repeated("register", copies),
         ]  # fmt: skip
 
 
-# (M, N, K) -> elements of A and of B that a lane holds; 16-bit types for K = 16, 32-bit for 8, 64-bit for 4.
-_WMMA: dict[tuple[int, ...], int] = {(16, 16, 16): 16, (32, 8, 16): 16, (8, 32, 16): 16, (16, 16, 8): 4, (8, 8, 4): 1}
+_WMMA = ((16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8), (8, 8, 4))  # M, N, K: 8 and 16 bits, tf32, f64
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,10 @@ class Shared(_Swizzled):
 
     def offsets(self, shape: Sequence[int]) -> Array:
         self.shaped(shape, self.rank)
-        plain, row = _row_major(shape, self.order)
+        plain, _ = _row_major(shape, self.order)
         if self.rank < 2:
             return plain
+        row = np.indices(tuple(shape))[self.order[1]]
         groups = max(1, shape[self.order[0]] // self.vec)
         phase = (row // self.per_phase) % self.max_phase % groups
         return np.asarray(plain ^ (phase * self.vec))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.layouts import (
     Blocked,
     DotOperand,
+    MatrixLoad,
     Mma,
     NvmmaShared,
     Padded,
@@ -246,3 +249,60 @@ def test_hardware_swizzle_is_read_and_written_without_conflicts() -> None:
     write = default_blocked(shape, (1, 8), (1, 0), warps=4).to_linear(shape)
     assert contiguity(write, memory.to_linear(shape)) == 8
     assert shared_access(write, memory, 16).conflicts == 0
+
+
+def row_offsets(load: MatrixLoad | None, instruction: int = 0) -> list[int]:
+    """Offsets that the lanes give, from the bits of their numbers."""
+    assert load is not None
+    found = []
+    for lane in range(8 * load.count):
+        offset = 0
+        for value, columns in ((lane, load.lane_offsets), (instruction, load.instruction_offsets)):
+            for bit, column in enumerate(columns):
+                offset ^= column if value >> bit & 1 else 0
+        found.append(offset)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("index", "width", "shape", "order", "bits", "form", "address"),
+    [
+        (0, 2, (16, 16), (1, 0), 16, "ldmatrix.x4", lambda x, ld: x % 16 * ld + 8 * (x // 16)),
+        (1, 2, (16, 8), (0, 1), 16, "ldmatrix.x2", lambda x, ld: x % 8 * ld + 8 * (x // 8 % 2)),
+        (1, 2, (16, 8), (1, 0), 16, "ldmatrix.x2.trans", lambda x, ld: x % 16 * ld),
+        (0, 1, (16, 8), (1, 0), 32, "ldmatrix.x4", lambda x, ld: x % 16 * ld + 4 * (x // 16)),
+        (1, 1, (8, 8), (0, 1), 32, "ldmatrix.x2", lambda x, ld: x % 8 * ld + 4 * (x // 8 % 2)),
+        (0, 4, (16, 32), (1, 0), 8, "ldmatrix.x4", lambda x, ld: x % 16 * ld + 16 * (x // 16)),
+        (1, 4, (32, 8), (0, 1), 8, "ldmatrix.x2", lambda x, ld: x % 8 * ld + 16 * (x // 8 % 2)),
+    ],
+)
+def test_spec3_1_7_3_ldmatrix(
+    index: int,
+    width: int,
+    shape: tuple[int, int],
+    order: tuple[int, int],
+    bits: int,
+    form: str,
+    address: Callable[[int, int], int],
+) -> None:
+    operand = DotOperand(index, Mma(2, (1, 1)), width)
+    found = matrix_load(operand.to_linear(shape), row_major_memory(shape, order), bits)
+    assert str(found) == form
+    ld = shape[order[0]]
+    assert row_offsets(found) == [address(lane, ld) for lane in range(len(row_offsets(found)))]
+
+
+def test_ldmatrix_fills_the_layout_through_a_swizzle() -> None:
+    shape = (32, 64)
+    operand = DotOperand(0, Mma(2, (1, 1)), 2).to_linear(shape)
+    memory = swizzle_for_dot(0, shape, (1, 0), 16)
+    found = matrix_load(operand, memory.to_linear(shape), 16)
+    assert found is not None
+    held = memory.to_linear(shape).table()  # element at every offset
+    lanes = np.arange(32)
+    for instruction in range(found.instructions):
+        rows = np.array(row_offsets(found, instruction)).reshape(4, 8)
+        for matrix in range(4):
+            for half in (0, 1):
+                got = held[rows[matrix, lanes // 4] + 2 * (lanes % 4) + half]
+                assert (got == operand.table()[0, :, instruction * 8 + matrix * 2 + half]).all()

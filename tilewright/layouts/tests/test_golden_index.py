@@ -220,3 +220,16 @@ def test_batches_are_dealt_to_warps_and_registers() -> None:
             for half in (0, 1):
                 registers = table[warp, :, half * table.shape[2] // 2 : (half + 1) * table.shape[2] // 2]
                 assert (registers == plain.table()[0] + size * (warp + 4 * half)).all()
+
+
+def test_phases_start_anew_in_every_matrix_of_a_batch() -> None:
+    one = Shared(2, 1, 4, (2, 1, 0)).offsets((1, 2, 8))
+    both = Shared(2, 1, 4, (2, 1, 0)).offsets((2, 2, 8))
+    assert (both[0] == one[0]).all()
+    assert (both[1] == one[0] + 16).all()
+
+
+def test_a_scalar_is_held_by_every_thread() -> None:
+    linear = parse("#slice<dim=0, parent=#blocked<S=[1], T=[32], W=[4], O=[0]>>").to_linear(())
+    assert linear.holders() == [(warp, lane, 0) for warp in range(4) for lane in range(32)]
+    assert parse(str(linear)) == linear

@@ -116,3 +116,11 @@ def test_spec3_g35_copies_of_rdna3_operands() -> None:
         linear = DotOperand(index, layout, 16).to_linear((16, 16))
         assert {len(linear.holders(i, j)) for i in range(16) for j in range(16)} == {2}
     assert layout.to_linear((16, 16)).is_injective
+
+
+@pytest.mark.parametrize(("instr", "width", "held"), [((16, 16, 16), 4, 8), ((16, 16, 8), 1, 4), ((8, 8, 4), 1, 1)])
+def test_other_types_of_wmma_are_not_replicated(instr: tuple[int, int, int], width: int, held: int) -> None:
+    m, _, k = instr
+    a = DotOperand(0, Wmma((1, 1), instr), width).to_linear((m, k))
+    assert elements_per_thread(a) == held
+    assert a.is_injective
