@@ -1,0 +1,131 @@
+"""`tilewright emulate`: run a PTX kernel without a GPU, and report what it does wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile
+
+import typer
+
+from tilewright.cli.arguments import AsJson
+from tilewright.cli.console import NEGATIVE, progress, show_json
+from tilewright.errors import InvalidArgument, InvalidFile
+
+if TYPE_CHECKING:
+    from tilewright.emulator import Result
+
+EPILOG = """\
+\b
+example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 --args in.npz -o out.npz
+The arguments are p0, p1, … in the order of the parameters: arrays become buffers of the device, 0-d arrays
+scalars; missing trailing ones are null. The output holds the buffers afterwards, under the same names.
+exit status: 0 ran clean, 1 something was found, 2 bad usage, PTX that does not parse, arguments that do not fit
+"""
+
+Kernel = Annotated[Path, typer.Argument(metavar="KERNEL.ptx", help="PTX text", show_default=False)]
+Entry = Annotated[str, typer.Option("--entry", metavar="NAME", help="kernel to run (default: the only one)")]
+Extents = Annotated[str, typer.Option(metavar="X,Y,Z", help="extents; missing ones are 1")]
+Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="dynamic shared memory of a block")]
+Args = Annotated[Path | None, typer.Option("--args", metavar="IN.npz", help="arguments p0, p1, …")]
+Output = Annotated[Path | None, typer.Option("-o", metavar="OUT.npz", help="where the buffers go afterwards")]
+Fresh = Annotated[
+    str, typer.Option("--uninitialised", metavar="p2,…", help="buffers whose contents count as never written")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="instructions that blocks may execute")]
+
+
+def emulate(
+    kernel: Kernel,
+    entry: Entry = "",
+    grid: Extents = "1,1,1",
+    block: Extents = "1,1,1",
+    cluster: Extents = "",
+    shared: Shared = 0,
+    args: Args = None,
+    output: Output = None,
+    uninitialised: Fresh = "",
+    limit: Limit = 20_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Run a PTX kernel on the CPU; report races, bad accesses and waits that come too early, and count what it does."""
+    from tilewright.emulator import parse, run
+
+    try:
+        text = kernel.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(kernel)) from error
+    module = parse(text)
+    if not entry:
+        if len(module.entries) != 1:
+            raise InvalidArgument(f"{len(module.entries)} kernels", where="--entry",
+                                  help=f"name one of {', '.join(module.entries) or 'none'}")  # fmt: skip
+        entry = module.entries[0]
+    arguments = _arguments(args, uninitialised)
+    with progress(f"emulating {entry}"):
+        result = run(
+            module, entry, _extents(grid, "--grid"), _extents(block, "--block"), arguments, shared,
+            cluster=_extents(cluster, "--cluster") if cluster else None, limit=limit,
+        )  # fmt: skip
+    if output is not None:
+        import numpy as np
+
+        buffers: dict[str, Any] = {f"p{number}": array for number, array in result.buffers.items()}
+        try:
+            with output.open("wb") as file:
+                np.savez(file, **buffers)
+        except OSError as error:
+            raise InvalidFile(f"cannot be written: {error.strerror}", where=str(output)) from error
+    if as_json:
+        show_json(result.to_json())
+    else:
+        _print(result)
+    if result.findings:
+        raise typer.Exit(NEGATIVE)
+
+
+def _extents(text: str, where: str) -> tuple[int, int, int]:
+    """Read extents.
+
+    >>> _extents("4,2", "--grid")
+    (4, 2, 1)
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not 1 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) < 11 for part in parts):
+        raise InvalidArgument(f"{text!r} is not a list of extents", where=where, help="write 4,2,1")
+    x, y, z = (*map(int, parts), 1, 1)[:3]
+    return x, y, z
+
+
+def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
+    """Arguments of a file in order; what is missing between them is null."""
+    import numpy as np
+
+    from tilewright.emulator import Uninitialised
+
+    if path is None:
+        return []
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files if name[:1] == "p" and name[1:].isdigit()}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise InvalidFile(f"is no file of arrays: {error}", where=str(path)) from error
+    fresh = {name.strip() for name in uninitialised.split(",") if name.strip()}
+    if unknown := fresh - set(arrays):
+        raise InvalidArgument(f"{sorted(unknown)[0]!r} is not in {path}", where="--uninitialised")
+    count = max((int(name[1:]) + 1 for name in arrays), default=0)
+    if count > 4096:
+        raise InvalidArgument(f"{count} parameters", where=str(path))
+    found = [arrays.get(f"p{number}") for number in range(count)]
+    return [Uninitialised(value) if f"p{number}" in fresh else value for number, value in enumerate(found)]
+
+
+def _print(result: Result) -> None:
+    for finding in result.findings:
+        print(finding)
+    counts = result.counts.to_json()
+    for group in ("warp_instructions", "bytes"):
+        print(f"{group.replace('_', ' ')}: " + ", ".join(f"{name} {count}" for name, count in counts[group].items()))
+    for name in ("global_requests", "global_transactions", "shared_requests", "shared_wavefronts", "bank_conflicts"):
+        print(f"{name.replace('_', ' ')}: {counts[name]}")
+    print(f"{len(result.findings)} findings")

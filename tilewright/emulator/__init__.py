@@ -1,0 +1,16 @@
+"""A GPU that runs on the CPU: PTX text in, results and findings out.
+
+`parse` reads a module, `run` executes one of its entries on NumPy arrays. What the kernel does wrong (races, accesses out
+of bounds, missing barriers, waits that come too late) is in `Result.findings`, what it does is in `Result.counts`.
+"""
+
+from __future__ import annotations
+
+from tilewright.emulator.arguments import Uninitialised
+from tilewright.emulator.findings import Finding
+from tilewright.emulator.parser import parse
+from tilewright.emulator.problems import InvalidPtx
+from tilewright.emulator.run import Result, run
+from tilewright.emulator.syntax import Module
+
+__all__ = ["Finding", "InvalidPtx", "Module", "Result", "Uninitialised", "parse", "run"]

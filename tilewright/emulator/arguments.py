@@ -1,0 +1,99 @@
+"""Arguments of a launch: buffers get addresses, scalars become the bytes of their parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.emulator.link import Linked, Storage
+from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.scalars import WIDTHS, Array
+from tilewright.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Uninitialised:
+    """A buffer whose contents nothing has written yet: reading it before a store is a finding."""
+
+    array: Array
+
+
+Argument = Any  # an array, a scalar, an Uninitialised, or None for a null pointer
+
+
+@dataclass
+class Placed:
+    """Where the parameters are, and which buffers belong to which arguments."""
+
+    address: int
+    buffers: dict[int, tuple[int, Array]] = field(default_factory=dict)
+
+    def write_back(self, memory: GlobalMemory) -> dict[int, Array]:
+        """Copy the buffers back into the arrays; returns them by the number of the argument."""
+        found = {}
+        for argument, (number, array) in self.buffers.items():
+            contents = memory.contents(number).view(array.dtype).reshape(array.shape)
+            if array.flags.writeable:
+                array[...] = contents
+                found[argument] = array
+            else:
+                found[argument] = contents.copy()
+        return found
+
+
+def place_arguments(memory: GlobalMemory, linked: Linked, args: Any) -> Placed:
+    """Raises InvalidArgument where an argument does not fit its parameter."""
+    if len(args) > len(linked.parameters):
+        raise InvalidArgument(
+            f"{len(args)} arguments, {linked.entry.name} has {len(linked.parameters)} parameters", where="arguments"
+        )
+    placed = Placed(0)
+    block = np.zeros(max(1, linked.parameter_bytes), np.uint8)
+    for number, (parameter, argument) in enumerate(zip(linked.parameters, args, strict=False)):
+        raw = _bytes_of(memory, placed, number, parameter, argument)
+        block[parameter.offset : parameter.offset + len(raw)] = raw
+    placed.address = memory.add("the parameters", block, constant=True)
+    return placed
+
+
+def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Storage, argument: Argument) -> Array:
+    where, length = f"p{number}", parameter.bytes
+    if argument is None:
+        return np.zeros(length, np.uint8)
+    fresh = isinstance(argument, Uninitialised)
+    if fresh:
+        argument = argument.array
+    if isinstance(argument, np.ndarray) and argument.ndim > 0:
+        array = np.ascontiguousarray(argument)
+        contents = array.reshape(-1).view(np.uint8)
+        if length != 8 or (parameter.variable.count or 0) != 1:
+            if len(contents) != length:
+                raise InvalidArgument(f"{len(contents)} bytes for a parameter of {length}", where=where)
+            return contents
+        address = memory.add(f"p{number}", contents, undefined=fresh)
+        placed.buffers[number] = (len(memory.names) - 1, argument)
+        return np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+    return _scalar(np.asarray(argument), parameter, where)
+
+
+def _scalar(value: Array, parameter: Storage, where: str) -> Array:
+    """A scalar in the size of its parameter: the same bytes, or a conversion within its kind."""
+    length = parameter.bytes
+    kind = parameter.variable.type
+    if value.dtype.kind in "iub" and kind in ("f32", "f64", "f16"):
+        value = value.astype(np.float64)
+    if value.dtype.itemsize != length:
+        if value.dtype.kind in "iub":
+            width = 8 * length
+            if not -(1 << (width - 1)) <= int(value) < 1 << width or width not in (8, 16, 32, 64):
+                raise InvalidArgument(f"{int(value)} does not fit .{kind}", where=where)
+            return np.frombuffer((int(value) & ((1 << width) - 1)).to_bytes(length, "little"), np.uint8)
+        if value.dtype.kind != "f" or length not in (2, 4, 8):
+            raise InvalidArgument(f"{value.dtype} for a parameter .{kind} of {length} bytes", where=where,
+                                  help=f"a scalar of {WIDTHS[kind]} bits")  # fmt: skip
+        value = value.astype({2: np.float16, 4: np.float32, 8: np.float64}[length])
+    return np.frombuffer(value.tobytes(), np.uint8)
+
+

@@ -1,0 +1,152 @@
+"""Barriers of a block (`bar`, `barrier`) and of a cluster: who has arrived, who waits, what that orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.emulator.lanes import Lanes, State
+from tilewright.emulator.scalars import Array
+
+if TYPE_CHECKING:
+    from tilewright.emulator.schedule import Scheduler
+
+BARRIERS = 16
+
+
+class Barriers:
+    """The 16 barriers of each block, and the barrier of each cluster."""
+
+    def __init__(self, state: State, cluster_of: Array) -> None:
+        self.state = state
+        self.arrived: dict[tuple[int, int], list[tuple[Array, bool]]] = {}  # (threads, whether they wait)
+        self.expected: dict[tuple[int, int], int] = {}
+        self.finish: dict[tuple[int, int], Callable[[Array], None]] = {}
+        self.resume = np.zeros(state.size, np.int64)
+        self.cluster_of = cluster_of  # of each block of the chunk
+        clusters = int(cluster_of.max()) + 1
+        self.cluster_phase = np.zeros(clusters, np.int64)
+        self.cluster_arrived = np.zeros(clusters, np.int64)
+        self.cluster_target = np.zeros(state.size, np.int64)
+
+    def arrive(
+        self, lanes: Lanes, scheduler: Scheduler, at: int, numbers: Array, count: Array | None, waits: bool,
+        finish: Callable[[Array], None] | None = None,
+    ) -> bool:  # fmt: skip
+        """Threads arrive at barriers `numbers`, for `count` threads or all; True if all of them may go on at once.
+
+        `finish` is called with the threads of each barrier that is complete, before they go on.
+        """
+        state = self.state
+        positions = lanes.positions()
+        if count is None and waits and not self.arrived and lanes.count == int(state.alive.sum()) == state.size:
+            state.clocks.block_barrier(np.arange(len(state.blocks)))
+            scheduler.progress += 1
+            if finish is not None:
+                for block in range(len(state.blocks)):
+                    finish(positions[block * state.threads : (block + 1) * state.threads])
+            return True
+        keys = state.block_of[positions] * BARRIERS + numbers
+        passed = np.zeros(0, np.int64)
+        held = []
+        for key in np.unique(keys).tolist():
+            mine = keys == key
+            group = positions[mine]
+            block, number = divmod(key, BARRIERS)
+            if count is not None:
+                self.expected[block, number] = int(count[mine][0])
+            self.arrived.setdefault((block, number), []).append((group, waits))
+            self.resume[group] = at + 1
+            if waits:
+                held.append(group)
+                scheduler.waiting.setdefault(at, []).append(group)
+            if finish is not None:
+                self.finish[block, number] = finish
+            if self._complete(block, number, lanes):
+                passed = np.concatenate([passed, self._release(block, number, scheduler, lanes)])
+        if not waits:
+            self._let_go(scheduler, passed)
+            return True
+        self._let_go(scheduler, passed)
+        return False
+
+    def _complete(self, block: int, number: int, lanes: Lanes) -> bool:
+        total = sum(len(group) for group, _ in self.arrived[block, number])
+        expected = self.expected.get((block, number))
+        if expected is None:
+            return total >= self._living(block)
+        if total > expected:
+            lanes.report("barrier-divergence", f"{total} threads arrive at barrier {number}, which expects {expected}")
+        return total >= expected
+
+    def _living(self, block: int) -> int:
+        start = block * self.state.threads
+        return int(self.state.alive[start : start + self.state.threads].sum())
+
+    def _release(self, block: int, number: int, scheduler: Scheduler, lanes: Lanes) -> Array:
+        state = self.state
+        groups = self.arrived.pop((block, number))
+        expected = self.expected.pop((block, number), None)
+        everyone = np.concatenate([group for group, _ in groups])
+        finish = self.finish.pop((block, number), None)
+        if finish is not None:
+            finish(everyone)
+        leaving = [group for group, waits in groups if waits]
+        missing = state.real_threads - len(everyone)
+        if expected is None and missing > 0:
+            ends = np.flatnonzero(~state.alive[block * state.threads : block * state.threads + state.real_threads])
+            who = state.place_of(block * state.threads + int(ends[0]))[1]
+            lanes_there = Lanes(state, np.sort(everyone), len(everyone), scheduler.steps[int(self.resume[everyone[0]]) - 1])
+            lanes_there.report(
+                "barrier-divergence",
+                f"{len(everyone)} of {state.real_threads} threads reach the barrier; thread {who} had exited",
+            )
+        if len(everyone) >= self._living(block):
+            state.clocks.block_barrier(np.array([block]))
+        elif leaving:
+            state.clocks.meet(block, everyone % state.threads, np.concatenate(leaving) % state.threads)
+        scheduler.happened()
+        return np.concatenate(leaving) if leaving else np.zeros(0, np.int64)
+
+    def _let_go(self, scheduler: Scheduler, positions: Array) -> None:
+        if not len(positions):
+            return
+        for at, parts in list(scheduler.waiting.items()):
+            left = [part[~np.isin(part, positions)] for part in parts]
+            scheduler.waiting[at] = [part for part in left if len(part)]
+            if not scheduler.waiting[at]:
+                del scheduler.waiting[at]
+        positions = np.sort(positions)
+        for at in np.unique(self.resume[positions]).tolist():
+            scheduler.push(int(at), positions[self.resume[positions] == at])
+
+    def gone(self, lanes: Lanes, scheduler: Scheduler) -> None:
+        """Threads have exited: barriers of whole blocks no longer wait for them."""
+        for block, number in list(self.arrived):
+            waits = any(waits for _, waits in self.arrived[block, number])
+            if waits and (block, number) not in self.expected and self._complete(block, number, lanes):
+                self._let_go(scheduler, self._release(block, number, scheduler, lanes))
+
+    # Clusters
+
+    def cluster_arrive(self, lanes: Lanes, scheduler: Scheduler) -> None:
+        state = self.state
+        positions = lanes.positions()
+        clusters = self.cluster_of[state.block_of[positions]]
+        self.cluster_target[positions] = self.cluster_phase[clusters] + 1
+        np.add.at(self.cluster_arrived, clusters, 1)
+        for cluster in np.unique(clusters).tolist():
+            blocks = np.flatnonzero(self.cluster_of == cluster)
+            if self.cluster_arrived[cluster] >= sum(self._living(int(block)) for block in blocks):
+                self.cluster_arrived[cluster] = 0
+                self.cluster_phase[cluster] += 1
+                state.clocks.block_barrier(blocks)
+                scheduler.happened()
+
+    def cluster_passed(self, lanes: Lanes) -> Array:
+        """Which threads may leave ``barrier.cluster.wait``."""
+        positions = lanes.positions()
+        phase = self.cluster_phase[self.cluster_of[self.state.block_of[positions]]]
+        return np.asarray(phase >= self.cluster_target[positions])

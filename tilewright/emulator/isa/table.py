@@ -1,0 +1,60 @@
+"""The table of instructions: from the first word of an opcode to the function that builds its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.emulator.decode import Decoder
+from tilewright.emulator.lanes import Lanes, Run
+from tilewright.emulator.scalars import Array
+
+
+@dataclass
+class Built:
+    """What an instruction does; the fields are those of `lanes.Step`."""
+
+    run: Run | None = None
+    group: str = "other"
+    control: Callable[[Lanes, Any, int], int | None] | None = None
+    meeting: Callable[[Lanes], Array | int] | None = None
+    own_taint: bool = False
+    uses_products: bool = False
+
+
+Builder = Callable[[Decoder], Built]
+INSTRUCTIONS: dict[str, Builder] = {}
+
+
+def instruction(*names: str) -> Callable[[Builder], Builder]:
+    """Enters a function into the table under the first words of the opcodes it builds."""
+
+    def enter(builder: Builder) -> Builder:
+        for name in names:
+            assert name not in INSTRUCTIONS, f"{name} is there twice"
+            INSTRUCTIONS[name] = builder
+        return builder
+
+    return enter
+
+
+def elementwise(
+    decoder: Decoder, group: str, function: Callable[..., Any], result: str, arguments: tuple[str, ...]
+) -> Built:
+    """``d = function(a, b, …)`` on each lane; types by name."""
+    decoder.count(1 + len(arguments))
+    put = decoder.put(0, result)
+    gets = [decoder.get(1 + number, kind) for number, kind in enumerate(arguments)]
+    if len(gets) == 1:
+        (only,) = gets
+        return Built(lambda lanes: put(lanes, function(only(lanes))), group)
+    if len(gets) == 2:
+        first, second = gets
+        return Built(lambda lanes: put(lanes, function(first(lanes), second(lanes))), group)
+    return Built(lambda lanes: put(lanes, function(*[get(lanes) for get in gets])), group)
+
+
+def whole_warps(lanes: Lanes) -> int:
+    """For `meeting`: all lanes of the warp take part."""
+    return -1

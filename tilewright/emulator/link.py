@@ -1,0 +1,308 @@
+"""An entry of a module as one flat list of instructions: scopes resolved, calls inlined, variables placed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.emulator.problems import InvalidPtx, Place, refuse
+from tilewright.emulator.syntax import (
+    Address,
+    Block,
+    Function,
+    Group,
+    Instruction,
+    Label,
+    Module,
+    Name,
+    Number,
+    Operand,
+    Pair,
+    Registers,
+    Targets,
+    Variable,
+    Vector,
+)
+from tilewright.emulator.scalars import WIDTHS, size
+
+_DEEPEST_CALL = 32
+_MOST_INSTRUCTIONS = 1 << 20
+#: Functions that the driver provides: their calls are understood by name.
+PROVIDED = ("vprintf", "__assertfail", "__trap")
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register: its number, width in bits, and declared type."""
+
+    slot: int
+    width: int
+    type: str
+
+
+@dataclass(slots=True)
+class Storage:
+    """A variable: its space, and its offset there once it is placed."""
+
+    space: str
+    variable: Variable
+    offset: int = -1
+
+    @property
+    def bytes(self) -> int:
+        return (self.variable.count or 0) * size(self.variable.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A label, by number; `targets` of an indexed branch are several."""
+
+    number: int
+    targets: tuple[Name, ...] = ()
+
+
+Symbol = Register | Storage | Mark
+
+
+class Scope:
+    """Names of a block, and those around it."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        self.outer = outer
+        self.names: dict[str, Symbol] = {}
+
+    def find(self, name: str) -> Symbol | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        return None
+
+    def add(self, name: str, symbol: Symbol, place: Place) -> None:
+        if name in self.names:
+            raise refuse(place, f"{name!r} is declared twice in one scope")
+        self.names[name] = symbol
+
+
+@dataclass
+class Linked:
+    """The entry, flat: instructions with the scope of their names, registers, labels, and where variables are."""
+
+    entry: Function
+    instructions: list[tuple[Instruction, Scope]] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    labels: dict[int, int] = field(default_factory=dict)
+    parameters: list[Storage] = field(default_factory=list)
+    parameter_bytes: int = 0
+    globals: list[Storage] = field(default_factory=list)
+    static_bytes: int = 0
+    local_bytes: int = 0
+
+
+def link(module: Module, entry: str) -> Linked:
+    """Raises InvalidPtx for an unknown entry, unknown names in declarations, recursion and calls of the unknown."""
+    function = module.functions.get(entry)
+    if function is None or not function.entry or function.body is None:
+        raise InvalidPtx(f"no entry {entry!r}", where="--entry", help=f"entries: {', '.join(module.entries) or 'none'}")
+    return _Linker(module, function).run()
+
+
+class _Linker:
+    def __init__(self, module: Module, entry: Function) -> None:
+        self.module = module
+        self.linked = Linked(entry)
+        self.top = Scope()
+        self.shared: list[Storage] = []
+        self.marks = 0
+
+    def run(self) -> Linked:
+        linked = self.linked
+        for variable in self.module.variables.values():
+            storage = Storage(variable.space, variable)
+            self.top.names[variable.name] = storage
+            if variable.space in ("global", "const"):
+                linked.globals.append(storage)
+        scope = Scope(self.top)
+        at = 0
+        for parameter in linked.entry.parameters:
+            if isinstance(parameter, Registers):
+                raise refuse(parameter.place, "an entry takes .param parameters")
+            storage = Storage("param", parameter)
+            at = -(-at // parameter.align) * parameter.align
+            storage.offset = at
+            at += storage.bytes
+            linked.parameters.append(storage)
+            scope.add(parameter.name, storage, parameter.place)
+        linked.parameter_bytes = at
+        assert linked.entry.body is not None, "checked by link"
+        self._block(linked.entry.body, scope, None, ())
+        self._place_shared()
+        return linked
+
+    def _block(self, block: Block, outer: Scope, end: Name | None, calls: tuple[str, ...]) -> None:
+        scope = Scope(outer)
+        for statement in block.body:
+            if isinstance(statement, (Label, Targets)):
+                self.marks += 1
+                targets = statement.labels if isinstance(statement, Targets) else ()
+                scope.add(statement.name, Mark(self.marks, targets), statement.place)
+        for statement in block.body:
+            if isinstance(statement, Registers):
+                self._registers(statement, scope)
+            elif isinstance(statement, Variable):
+                self._variable(statement, scope)
+            elif isinstance(statement, Label):
+                mark = scope.names[statement.name]
+                assert isinstance(mark, Mark), "added above"
+                self.linked.labels[mark.number] = len(self.linked.instructions)
+            elif isinstance(statement, Block):
+                self._block(statement, scope, end, calls)
+            elif isinstance(statement, Instruction):
+                self._instruction(statement, scope, end, calls)
+
+    def _instruction(self, node: Instruction, scope: Scope, end: Name | None, calls: tuple[str, ...]) -> None:
+        if node.parts[0] == "call":
+            self._call(node, scope, calls)
+            return
+        if node.parts[0] == "ret" and end is not None:
+            node = Instruction("bra", (end,), node.place, node.guard, node.negated)
+        if len(self.linked.instructions) >= _MOST_INSTRUCTIONS:
+            raise refuse(node.place, f"more than {_MOST_INSTRUCTIONS} instructions after inlining")
+        for operand in node.operands:
+            self._touch(operand, scope)
+        self.linked.instructions.append((node, scope))
+
+    def _touch(self, operand: Operand, scope: Scope) -> None:
+        """Shared variables of the module that this kernel names get a place."""
+        if isinstance(operand, Name):
+            found = scope.find(operand.text)
+            if isinstance(found, Storage) and found.space == "shared" and found not in self.shared:
+                self.shared.append(found)
+        elif isinstance(operand, Address):
+            if isinstance(operand.base, Name):
+                self._touch(operand.base, scope)
+        elif isinstance(operand, (Vector, Group)):
+            for item in operand.items:
+                self._touch(item, scope)
+        elif isinstance(operand, Pair):
+            self._touch(operand.first, scope)
+            self._touch(operand.second, scope)
+
+    def _registers(self, node: Registers, scope: Scope) -> None:
+        width = WIDTHS[node.type]
+        if width > 64:
+            raise refuse(node.place, f"registers of type .{node.type} are not emulated", "use pairs of .b64")
+        if node.vector > 1:
+            raise refuse(node.place, "vector registers are not emulated", "declare their elements")
+        names = [node.name] if node.count is None else [f"{node.name}{number}" for number in range(node.count)]
+        for name in names:
+            scope.add(name, Register(len(self.linked.widths), width, node.type), node.place)
+            self.linked.widths.append(width)
+
+    def _variable(self, node: Variable, scope: Scope) -> None:
+        if node.space == "shared":
+            storage = Storage("shared", node)
+            self.shared.append(storage)
+        elif node.space in ("local", "param"):  # parameters of calls live in the caller's local memory
+            storage = Storage("local", node)
+            self.linked.local_bytes = -(-self.linked.local_bytes // node.align) * node.align
+            storage.offset = self.linked.local_bytes
+            self.linked.local_bytes += storage.bytes
+        elif node.space in ("global", "const"):
+            storage = Storage(node.space, node)
+            self.linked.globals.append(storage)
+        else:
+            raise refuse(node.place, f"a variable in .{node.space}")
+        scope.add(node.name, storage, node.place)
+
+    def _call(self, node: Instruction, scope: Scope, calls: tuple[str, ...]) -> None:
+        """The callee's body in place of the call: its parameters are the caller's variables, or copies of operands."""
+        operands = list(node.operands)
+        results = operands.pop(0) if operands and isinstance(operands[0], Group) else Group((), node.place)
+        if not operands or not isinstance(operands[0], Name):
+            raise refuse(node.place, "a call without the name of a function")
+        name = operands[0].text
+        arguments = operands[1] if len(operands) > 1 and isinstance(operands[1], Group) else Group((), node.place)
+        assert isinstance(results, Group), "taken above"
+        function = self.module.functions.get(name)
+        if name in PROVIDED:
+            self.linked.instructions.append((Instruction(f"call.{name}", (), node.place, node.guard, node.negated), scope))
+            return
+        if function is None or function.body is None:
+            raise refuse(node.place, f"calls {name!r}, which has no body here",
+                         "indirect calls and libraries are not emulated; inline the function")  # fmt: skip
+        if name in calls or len(calls) >= _DEEPEST_CALL:
+            raise refuse(node.place, f"recursion through {name!r} is not emulated")
+        if len(results.items) != len(function.results) or len(arguments.items) != len(function.parameters):
+            raise refuse(node.place, f"{name!r} takes {len(function.parameters)} parameters and gives "
+                         f"{len(function.results)} results")  # fmt: skip
+        self.marks += 1
+        end = Name(f"$end of call {self.marks}", node.place)
+        inner = Scope(self.top)
+        inner.add(end.text, Mark(self.marks), node.place)
+        bridge = Scope(scope)  # sees the caller's names, and the callee's parameters under names of their own
+        bridge.add(end.text, inner.names[end.text], node.place)
+        if node.guard is not None:
+            self.linked.instructions.append(
+                (Instruction("bra", (end,), node.place, node.guard, not node.negated), bridge)
+            )
+        after = []
+        for formals, actuals, incoming in ((function.parameters, arguments, True), (function.results, results, False)):
+            for number, (formal, actual) in enumerate(zip(formals, actuals.items, strict=True)):
+                found = scope.find(actual.text) if isinstance(actual, Name) else None
+                if isinstance(formal, Variable) and isinstance(found, Storage) and found.space == "local":
+                    inner.add(formal.name, found, formal.place)
+                    continue
+                alias = f"${'in' if incoming else 'out'} {number}"
+                if isinstance(formal, Registers):
+                    self._registers(formal, inner)
+                    bridge.names[alias] = inner.names[formal.name]
+                    move = (f"mov.{formal.type}", Name(alias, node.place), actual)
+                else:
+                    self._variable(formal, inner)
+                    bridge.names[alias] = inner.names[formal.name]
+                    address = Address(Name(alias, node.place), 0, None, node.place)
+                    move = (f"{'st' if incoming else 'ld'}.param.{formal.type}", address, actual)
+                opcode, own, outer_operand = move
+                pair = (own, outer_operand) if incoming else (outer_operand, own)
+                made = (Instruction(opcode, pair, node.place), bridge)
+                if incoming:
+                    self.linked.instructions.append(made)
+                else:
+                    after.append(made)
+        self._block(function.body, inner, end, (*calls, name))
+        mark = inner.names[end.text]
+        assert isinstance(mark, Mark), "added above"
+        if node.guard is None:
+            self.linked.labels[mark.number] = len(self.linked.instructions)
+            self.linked.instructions += after
+        else:
+            self.linked.instructions += [
+                (Instruction(made.opcode, made.operands, made.place, node.guard, node.negated), where)
+                for made, where in after
+            ]
+            self.linked.labels[mark.number] = len(self.linked.instructions) - len(after)
+
+    def _place_shared(self) -> None:
+        """Static variables in order, dynamic ones all after them, at one address."""
+        at, dynamic = 0, []
+        for storage in self.shared:
+            if storage.variable.count is None:
+                dynamic.append(storage)
+                continue
+            at = -(-at // storage.variable.align) * storage.variable.align
+            storage.offset = at
+            at += storage.bytes
+        if dynamic:
+            align = max(16, *(storage.variable.align for storage in dynamic))
+            at = -(-at // align) * align
+        for storage in dynamic:
+            storage.offset = at
+        self.linked.static_bytes = at
+
+
+def number_of(operand: Operand) -> int:
+    """The value of an integer constant; raises InvalidPtx for anything else."""
+    if isinstance(operand, Number) and operand.kind == "int":
+        return operand.value
+    raise refuse(operand.place, "expected an integer constant")

@@ -1,0 +1,206 @@
+"""Run an entry of a module on NumPy buffers: arguments placed, blocks executed in chunks, findings and counts returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.emulator import isa
+from tilewright.emulator.arguments import Argument, place_arguments
+from tilewright.emulator.async_copies import AsyncCopies
+from tilewright.emulator.barriers import Barriers
+from tilewright.emulator.counts import Counts
+from tilewright.emulator.decode import Decoder
+from tilewright.emulator.findings import Finding, Findings
+from tilewright.emulator.lanes import Launch, State, Step
+from tilewright.emulator.link import Linked, Scope, link
+from tilewright.emulator.memory import GLOBAL_BASE, GlobalMemory, LocalMemory
+from tilewright.emulator.problems import refuse
+from tilewright.emulator.schedule import Scheduler
+from tilewright.emulator.shared import SharedMemory
+from tilewright.emulator.syntax import Instruction, Module
+from tilewright.emulator.scalars import WIDTHS, Array, size
+from tilewright.errors import InvalidArgument
+
+_MOST_BLOCK_THREADS = 1024
+_MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
+_CHUNK_THREADS = 1 << 15
+_CHUNK_SHARED_CELLS = 1 << 22
+_DEFAULT_LIMIT = 20_000_000
+
+
+@dataclass
+class Result:
+    """What a run gives: findings, counters, and the buffers afterwards, by the number of the argument."""
+
+    findings: list[Finding]
+    counts: Counts
+    buffers: dict[int, Array]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"findings": [each.to_json() for each in self.findings], "counts": self.counts.to_json()}
+
+
+def run(
+    module: Module,
+    entry: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    args: Sequence[Argument],
+    shared_bytes: int = 0,
+    *,
+    cluster: tuple[int, int, int] | None = None,
+    limit: int = _DEFAULT_LIMIT,
+) -> Result:
+    """Execute a kernel launch.
+
+    `args` stand in the order of the parameters: arrays are device buffers and are changed in place, scalars are passed
+    by value; missing trailing ones are null. `shared_bytes` is the dynamic shared memory of a block. `limit` is the
+    number of instructions that one chunk of blocks may execute.
+
+    Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
+    """
+    linked = link(module, entry)
+    size_of_cluster = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
+    size_of_cluster = (*size_of_cluster, 1, 1, 1)[:3]
+    _check_launch(linked, grid, block, size_of_cluster, shared_bytes)
+    memory, context = GlobalMemory(), {}
+    placed = place_arguments(memory, linked, args)
+    context["$parameters"] = placed.address
+    for storage in linked.globals:
+        context[storage.variable.name] = memory.add(
+            storage.variable.name, np.zeros(storage.bytes, np.uint8), constant=storage.space == "const",
+            align=max(16, storage.variable.align),
+        )  # fmt: skip
+    memory.close()
+    _initialise(memory, linked, context)
+    findings, counts = Findings(module.lines, module.files), Counts()
+    launch = Launch(grid, block, size_of_cluster, linked.static_bytes + shared_bytes, shared_bytes, findings, counts)
+    with np.errstate(all="ignore"):
+        steps = [_step(linked, node, scope, context) for node, scope in linked.instructions]
+        steps.append(_end(linked))
+        for chunk in _chunks(launch, linked):
+            state = _state(launch, linked, chunk, memory, steps)
+            Scheduler(state, steps, limit).run()
+            if any(finding.kind == "no-end" for finding in findings.found.values()):
+                break
+    return Result(list(findings.found.values()), counts, placed.write_back(memory))
+
+
+def _check_launch(
+    linked: Linked, grid: tuple[int, int, int], block: tuple[int, int, int], cluster: tuple[int, ...], shared_bytes: int
+) -> None:
+    threads = int(np.prod(block))
+    if min(*grid, *block) < 1 or shared_bytes < 0:
+        raise InvalidArgument(f"grid {grid}, block {block}, {shared_bytes} bytes", where="launch", help="1 or more each")
+    if threads > _MOST_BLOCK_THREADS:
+        raise InvalidArgument(f"{threads} threads per block", where="launch", help=f"at most {_MOST_BLOCK_THREADS}")
+    if int(np.prod([float(each) for each in grid])) > 1 << 24:
+        raise InvalidArgument(f"{grid} blocks are more than can be emulated", where="launch", help="at most 2**24")
+    if any(extent % part for extent, part in zip(grid, cluster, strict=True)):
+        raise InvalidArgument(f"grid {grid} in clusters of {cluster}", where="launch", help="whole clusters")
+    total = linked.static_bytes + shared_bytes
+    if total > _MOST_SHARED_BYTES:
+        raise InvalidArgument(f"{total} bytes of shared memory", where="launch", help=f"at most {_MOST_SHARED_BYTES}")
+    required = linked.entry.limits.get("reqntid")
+    if required and (*required, 1, 1)[:3] != block:
+        raise InvalidArgument(f"block {block}", where="launch", help=f"the kernel requires {(*required, 1, 1)[:3]}")
+    most = linked.entry.limits.get("maxntid")
+    if most and threads > int(np.prod(most)):
+        raise InvalidArgument(f"{threads} threads per block", where="launch", help=f"the kernel allows {int(np.prod(most))}")
+
+
+def _initialise(memory: GlobalMemory, linked: Linked, context: dict[str, int]) -> None:
+    """Initial values of module variables."""
+    for storage in linked.globals:
+        variable = storage.variable
+        at, width = context[variable.name] - GLOBAL_BASE, size(variable.type)
+        for number, value in enumerate(variable.values[: variable.count or 0]):
+            if isinstance(value, tuple):
+                name, offset, _ = value
+                if name not in context:
+                    raise refuse(variable.place, f"{name!r} is not a variable with an address")
+                value = context[name] + offset
+            raw = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+            memory.bytes.data[at + number * width : at + (number + 1) * width] = np.frombuffer(raw, np.uint8)
+
+
+def _step(linked: Linked, node: Instruction, scope: Any, context: dict[str, int]) -> Step:
+    decoder = Decoder(linked, node, scope, context)
+    builder = isa.INSTRUCTIONS.get(decoder.name)
+    if builder is None:
+        raise refuse(node.place, f"instruction {node.opcode!r} is not emulated", "docs/reference/emulator.md lists them")
+    try:
+        built = builder(decoder)
+    except KeyError as error:
+        raise refuse(node.place, f"{node.opcode}: {error.args[0]!r} is not possible here") from error
+    decoder.end()
+    guard = None if node.guard is None else _guard(decoder, node)
+    return Step(
+        node.place, node.opcode, built.group, built.run, tuple(decoder.reads), tuple(decoder.writes), guard, node.negated,
+        built.own_taint, built.control, built.meeting, frozenset((*decoder.reads, *decoder.writes)), built.uses_products,
+    )  # fmt: skip
+
+
+def _guard(decoder: Decoder, node: Instruction) -> int:
+    assert node.guard is not None, "asked for"
+    return decoder.slot(node.guard, 1)
+
+
+def _end(linked: Linked) -> Step:
+    """What follows the last instruction: every thread ends."""
+    last = linked.instructions[-1][0].place if linked.instructions else linked.entry.place
+    built = isa.INSTRUCTIONS["exit"](Decoder(linked, Instruction("exit", (), last), Scope(), {}))
+    return Step(last, "exit", built.group, control=built.control)
+
+
+def _chunks(launch: Launch, linked: Linked) -> list[Array]:
+    """Linear numbers of the blocks that run together, clusters whole."""
+    blocks = int(np.prod(launch.grid))
+    threads = -(-int(np.prod(launch.block)) // 32) * 32
+    cells = max(1, launch.shared_bytes // _granule(linked)) * (2 + threads // 32)
+    together = max(1, min(_CHUNK_THREADS // threads, _CHUNK_SHARED_CELLS // cells))
+    numbers = np.arange(blocks)
+    cluster = int(np.prod(launch.cluster))
+    if cluster > 1:
+        grid, shape = launch.grid, launch.cluster
+        x, y, z = numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])
+        across, down = grid[0] // shape[0], grid[1] // shape[1]
+        which = x // shape[0] + across * (y // shape[1] + down * (z // shape[2]))
+        rank = x % shape[0] + shape[0] * (y % shape[1] + shape[1] * (z % shape[2]))
+        numbers = numbers[np.lexsort((rank, which))]
+        together = max(cluster, together // cluster * cluster)
+    return [numbers[start : start + together] for start in range(0, blocks, together)]
+
+
+def _granule(linked: Linked) -> int:
+    """Bytes of the narrowest access that may go to shared memory."""
+    narrowest = 16
+    for node, _ in linked.instructions:
+        parts = node.parts
+        if parts[0] in ("ld", "st", "atom", "red") and not {"global", "const", "param", "local"} & set(parts):
+            widths = [size(part) for part in parts if part in WIDTHS]
+            narrowest = min([narrowest, *widths])
+        elif parts[0] in ("ldmatrix", "stmatrix"):
+            narrowest = min(narrowest, 16)
+        elif parts[0] in ("mbarrier", "tensormap"):
+            narrowest = min(narrowest, 4)
+        elif parts[0] in ("cp", "wmma", "st.bulk"):
+            narrowest = min(narrowest, 4 if parts[0] == "cp" else 2)
+    return narrowest
+
+
+def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, steps: list[Step]) -> State:
+    state = State(launch, blocks, linked.widths)
+    state.memory = memory
+    state.shared = SharedMemory(len(blocks), launch.shared_bytes, _granule(linked), state.clocks)
+    state.local = LocalMemory(state.size, linked.local_bytes)
+    cluster = int(np.prod(launch.cluster))
+    state.barriers = Barriers(state, np.arange(len(blocks)) // cluster)
+    state.copies = AsyncCopies(state)
+    first = np.arange(len(blocks)) // cluster * cluster
+    state.shared.peers = first[:, None] + np.arange(cluster)
+    return state

@@ -1,0 +1,226 @@
+"""Which threads run next: groups of threads at the same instruction, the one furthest behind first.
+
+Threads that part at a branch become groups of their own and are one group again where they meet. An instruction that
+needs several lanes of a warp waits until they are there. Groups that only turn in loops step back behind the others
+after a while, so that threads they wait for get their turn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.emulator.lanes import Index, Lanes, State, Step, as_index
+from tilewright.emulator.scalars import Array
+
+_PATIENCE = 2000  # backward branches before other groups get their turn
+_TIME_LIMITS = 3  # how often stalled waits may return without success before it is a deadlock
+
+
+class Scheduler:
+    """Runs the steps of a program for all threads of a chunk."""
+
+    def __init__(self, state: State, steps: list[Step], limit: int) -> None:
+        self.state = state
+        self.steps = steps
+        self.left = limit
+        self.groups: dict[int, list[Array]] = {0: [np.flatnonzero(state.alive)]}
+        self.parked: dict[int, list[Array]] = {}  # waiting for other lanes of their warp
+        self.sleeping: dict[int, list[Array]] = {}  # waiting for an mbarrier
+        self.waiting: dict[int, list[Array]] = {}  # at a barrier: not run again until it lets them go
+        self.deferred: set[int] = set()
+        self.progress = 0  # events that others may have waited for
+        self.hurried = False  # waits return without success
+        self.turns = 0
+
+    def run(self) -> None:
+        stalls, last = 0, -1
+        while True:
+            while self.groups:
+                open_ = [at for at in self.groups if at not in self.deferred]
+                if not open_:
+                    self.deferred.clear()
+                    continue
+                at = min(open_)
+                index = self._take(at)
+                if not self._run_from(at, index, self._limit()):
+                    return
+            stalls = stalls + 1 if self.progress == last else 0
+            last = self.progress
+            if not self.sleeping or stalls >= _TIME_LIMITS:
+                break
+            self.hurried = True
+            self.wake()
+        self._report_stuck()
+
+    def _take(self, at: int) -> Index:
+        parts = self.groups.pop(at) + self.parked.pop(at, [])
+        if len(parts) == 1:
+            return as_index(parts[0])
+        return as_index(np.sort(np.concatenate(parts)))
+
+    def push(self, at: int, positions: Array) -> None:
+        """Threads go on at an instruction."""
+        if len(positions):
+            self.groups.setdefault(at, []).append(positions)
+
+    def sleep(self, at: int, positions: Array) -> None:
+        """Threads repeat the instruction when an mbarrier has changed."""
+        if len(positions):
+            self.sleeping.setdefault(at, []).append(positions)
+
+    def wake(self) -> None:
+        for at, parts in self.sleeping.items():
+            self.groups.setdefault(at, []).extend(parts)
+        self.sleeping = {}
+
+    def happened(self) -> None:
+        """Something that sleeping threads may wait for."""
+        self.progress += 1
+        self.hurried = False
+        self.wake()
+
+    def unpark(self) -> None:
+        """Lanes that others wait for have gone: look again."""
+        for at, parts in self.parked.items():
+            self.groups.setdefault(at, []).extend(parts)
+        self.parked = {}
+
+    def _run_from(self, at: int, index: Index, limit: int) -> bool:
+        """Run a group until it meets another, splits or waits; False at the limit of instructions."""
+        state, steps = self.state, self.steps
+        clocks, counts, undefined, in_flight = state.clocks, state.counts, state.undefined, state.in_flight
+        lanes = Lanes(state, index, _count(index), steps[at])
+        warps = _warps(state, lanes)
+        turns = 0
+        while True:
+            step = steps[at]
+            lanes.step = step
+            clocks.now += 1
+            self.left -= 1
+            if self.left < 0:
+                lanes.report("no-end", "the limit of executed instructions was reached here")
+                return False
+            active, active_warps = lanes, warps
+            if step.guard is not None:
+                if undefined:
+                    lanes.require((step.guard,), "the guard")
+                mask = state.registers[step.guard][lanes.index]
+                if step.negated:
+                    mask = ~mask
+                if not mask.all():
+                    active = lanes.only(mask)
+                    active_warps = _warps(state, active) if active.count else 0
+            if active.count and step.meeting is not None:
+                ready = self._gather(at, active)
+                if ready is not None:
+                    rest = self._without(active, ready)
+                    self.parked.setdefault(at, []).append(rest)
+                    stay = self._without(lanes, rest)
+                    if not len(stay):
+                        return True
+                    lanes = Lanes(state, as_index(stay), len(stay), step)
+                    warps = _warps(state, lanes)
+                    active = Lanes(state, as_index(ready), len(ready), step)
+                    active_warps = _warps(state, active) if len(ready) else 0
+                    if len(ready) == len(stay):
+                        active = lanes
+            if not active.count:
+                counts.instruction("predicated-off", warps, 0)
+                at += 1
+                if at >= limit:
+                    break
+                continue
+            counts.instruction(step.group, active_warps, active.count)
+            if in_flight and not step.uses_products and not in_flight.keys().isdisjoint(step.joined):
+                self._report_in_flight(active)
+            if step.control is None:
+                assert step.run is not None, "a step runs or controls"
+                step.run(active)
+                following: int | None = at + 1
+            else:
+                following = step.control(active, self, at)
+            if undefined and not step.own_taint and not undefined.keys().isdisjoint(step.joined):
+                active.define(step.writes, active.undefined(step.reads))
+            if state.written_at is not None:
+                state.written_at.update(dict.fromkeys(step.writes, clocks.now))
+            if step.control is None:
+                at += 1
+            else:
+                if active is not lanes and following != at + 1:
+                    self.push(at + 1, self._without(lanes, active.positions()))
+                    if following is not None:
+                        self.push(following, active.positions())
+                    return True
+                if following is None:
+                    return True
+                if following <= at:
+                    turns += 1
+                    if turns >= _PATIENCE and self.groups:
+                        self.push(following, lanes.positions())
+                        self.deferred.add(following)
+                        return True
+                at = following
+                limit = self._limit()
+            if at >= limit:
+                break
+        self.push(at, lanes.positions())
+        return True
+
+    def _limit(self) -> int:
+        return min((other for other in self.groups if other not in self.deferred), default=1 << 60)
+
+    def _gather(self, at: int, lanes: Lanes) -> Array | None:
+        """Of lanes at an instruction that needs others of their warps, those that can go; None if all can."""
+        state = self.state
+        step = lanes.step
+        assert step.meeting is not None, "asked for"
+        needed = step.meeting(lanes)
+        if isinstance(needed, int) and lanes.all_of_chunk():
+            return None
+        positions = lanes.positions()
+        warp, lane = state.warp_of[positions], state.lane_of[positions]
+        here = np.zeros(state.size // 32, np.uint32)
+        np.bitwise_or.at(here, warp, np.uint32(1) << lane.astype(np.uint32))
+        living = np.packbits(state.alive.reshape(-1, 4, 8), axis=-1, bitorder="little").reshape(-1, 4).view("<u4")[:, 0]
+        wanted = np.broadcast_to(np.asarray(needed & 0xFFFFFFFF if isinstance(needed, int) else needed, np.uint32),
+                                 positions.shape)  # fmt: skip
+        ready = (wanted & living[warp] & ~here[warp]) == 0
+        return None if ready.all() else positions[ready]
+
+    @staticmethod
+    def _without(lanes: Lanes, gone: Array) -> Array:
+        positions = lanes.positions()
+        return positions[~np.isin(positions, gone)]
+
+    def _report_in_flight(self, lanes: Lanes) -> None:
+        slots = sorted(self.state.in_flight.keys() & lanes.step.joined)
+        use = self.state.in_flight[slots[0]]
+        if use == "result":
+            lanes.report("early-read", "a register of a product is used before the wait for it")
+        elif not self.state.in_flight.keys().isdisjoint(lanes.step.writes):
+            lanes.report("overwritten", "a register is written while a pending product still reads it")
+
+    def _report_stuck(self) -> None:
+        """Nobody can go on although not all have ended: say where they wait."""
+        for what, kind, waits in (
+            ("other lanes of the warp", "barrier-divergence", self.parked),
+            ("a barrier", "barrier-divergence", self.waiting),
+            ("an mbarrier", "deadlock", self.sleeping),
+        ):
+            for at, parts in waits.items():
+                positions = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+                positions = positions[self.state.alive[positions]]
+                if not len(positions):
+                    continue
+                lanes = Lanes(self.state, positions, len(positions), self.steps[at])
+                lanes.report(kind, f"{len(positions)} threads wait here for {what} for ever", np.arange(len(positions)))
+
+
+def _count(index: Index) -> int:
+    return index.stop - index.start if isinstance(index, slice) else len(index)
+
+
+def _warps(state: State, lanes: Lanes) -> int:
+    if isinstance(lanes.index, slice):
+        return (lanes.index.stop + 31) // 32 - lanes.index.start // 32
+    return int((np.diff(state.warp_of[lanes.index]) != 0).sum()) + 1

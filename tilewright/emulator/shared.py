@@ -1,0 +1,364 @@
+"""Shared memory of the blocks of a chunk, with a shadow that finds races, unwritten reads and early async reads.
+
+The shadow has one entry per *cell*, as many bytes as the narrowest access of the kernel: who wrote it and when, when
+each warp last read it, and which asynchronous operation will still write or read it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.emulator.clocks import Clocks
+from tilewright.emulator.lanes import Lanes
+from tilewright.emulator.memory import Bytes
+from tilewright.emulator.scalars import Array
+
+RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above, offset below
+_SEVERAL = 63  # in place of a lane: several lanes of the warp read the cell
+_ASYNC, _ATOMIC = 1, 2  # how a cell was written
+
+
+class SharedMemory:
+    """`length` bytes for each block, and their shadow."""
+
+    def __init__(self, blocks: int, length: int, granule: int, clocks: Clocks) -> None:
+        self.length = length
+        self.stride = -(-max(length, 16) // 16) * 16
+        self.bytes = Bytes(blocks * self.stride)
+        self.granule = granule
+        self.clocks = clocks
+        cells = blocks * self.stride // granule
+        self.write_time = np.zeros(cells, np.int64)
+        self.writer = np.zeros(cells, np.int32)
+        self.how = np.zeros(cells, np.uint8)
+        self.last_read = np.zeros(cells, np.int64)
+        self.reads = np.zeros((cells, clocks.threads // 32), np.int64)  # time * 64 + lane, of each warp of the block
+        self.undefined = np.zeros(cells, np.bool_)
+        self.will_write: Array | None = None  # numbers of pending operations, 0 for none
+        self.will_read: Array | None = None
+        self.peers: Array | None = None  # [block of the chunk, rank] -> block of the chunk
+
+    # Addresses
+
+    def place(self, lanes: Lanes, addresses: Array, size: int, verb: str) -> tuple[Array, Array | None]:
+        """Offsets into all shared memory of the chunk, and which accesses are fine (None: all)."""
+        at = addresses.astype(np.int64)
+        block = lanes.state.block_of[lanes.index]
+        rank = at >> RANK_SHIFT
+        good: Array | None = None
+        if rank.any():
+            at = at & ((1 << RANK_SHIFT) - 1)
+            ranks = 1 if self.peers is None else self.peers.shape[1]
+            good = (rank >= 0) & (rank <= ranks)
+            if self.peers is not None:
+                block = np.where(rank > 0, self.peers[block, np.clip(rank - 1, 0, ranks - 1)], block)
+        inside = (at >= 0) & (at + size <= self.length)
+        if good is not None:
+            inside &= good
+        good = None
+        if not inside.all():
+            wrong = np.flatnonzero(~inside)
+            address = int(addresses[wrong[0]])
+            lanes.report(
+                "out-of-bounds", f"{verb} {size} bytes at byte {address} of shared memory, which has {self.length}",
+                wrong, address=address, space="shared",
+            )  # fmt: skip
+            good = inside
+        if size > 1 and (at % size).any():
+            aligned = at % size == 0
+            wrong = np.flatnonzero(~aligned)
+            address = int(addresses[wrong[0]])
+            lanes.report("misaligned", f"{verb} {size} bytes at byte {address} of shared memory", wrong,
+                         address=address, space="shared")  # fmt: skip
+            good = aligned if good is None else good & aligned
+        return block * self.stride + at, good
+
+    def cells(self, offsets: Array, size: int) -> Array:
+        """The cells (n, k) of accesses of `size` bytes."""
+        first = offsets // self.granule
+        count = max(1, size // self.granule)
+        return np.asarray(first[:, None] + np.arange(count))
+
+    # What threads do
+
+    def load(
+        self, lanes: Lanes, addresses: Array, width: int, count: int, *, strong: bool = False
+    ) -> tuple[Array, Array | None]:
+        """Values, and which lanes read undefined ones."""
+        size = width * count
+        offsets, good = self.place(lanes, addresses, size, "reads")
+        who = lanes.positions()
+        if good is not None:
+            values = np.zeros((len(offsets), count) if count > 1 else len(offsets), self.bytes._views[width].dtype)
+            kept = np.flatnonzero(good)
+            if len(kept):
+                values[kept] = self.bytes.load(offsets[kept], width, count)
+                self.read(lanes, kept, who[kept], offsets[kept], size, strong=strong)
+            return values, ~good
+        undefined = self.read(lanes, np.arange(len(offsets)), who, offsets, size, strong=strong)
+        return self.bytes.load(offsets, width, count), undefined
+
+    def read(
+        self, lanes: Lanes, numbers: Array, who: Array, offsets: Array, size: int, *, strong: bool = False
+    ) -> Array | None:
+        """Check and note reads by threads `who` (lanes `numbers`); returns which of them see undefined bytes."""
+        self._count(lanes, "load", who, offsets, size)
+        state, clocks = lanes.state, self.clocks
+        cells = self.cells(offsets, size)
+        written = self.write_time[cells]
+        undefined = None
+        if not written.all():
+            missing = (written == 0) & self._not_awaited(cells)
+            self._report_cells(lanes, "uninitialised", "reads byte {at} of shared memory, which nothing wrote", missing,
+                               numbers, cells)  # fmt: skip
+            undefined = missing.any(axis=1)
+        if self.will_write is not None:
+            self._report_cells(
+                lanes, "early-read", "reads byte {at} of shared memory before the wait for the asynchronous copy into it",
+                self.will_write[cells] != 0, numbers, cells,
+            )  # fmt: skip
+        block, thread = state.block_of[who][:, None], state.thread_of[who][:, None]
+        home = offsets[:, None] // self.stride
+        late = written > clocks.block_floor[home]
+        if not strong and late.any():
+            block, thread, home = (np.broadcast_to(each, cells.shape) for each in (block, thread, home))
+            unordered = np.zeros(cells.shape, np.bool_)
+            other = self.writer[cells[late]]
+            unordered[late] = ~clocks.ordered(block[late], thread[late], other, written[late]) | (
+                block[late] != home[late])  # fmt: skip
+            self._report_cells(
+                lanes, "race", "reads byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
+                unordered, numbers, cells,
+            )  # fmt: skip
+        if not strong:
+            self._note_reads(state.warp_of[who], state.thread_of[who], cells)
+        if self.undefined[cells].any():
+            mask = self.undefined[cells].any(axis=1)
+            undefined = mask if undefined is None else undefined | mask
+        if undefined is None or not undefined.any():
+            return None
+        found = np.zeros(lanes.count, np.bool_)
+        found[numbers] = undefined
+        return found
+
+    def _not_awaited(self, cells: Array) -> Array:
+        return np.ones(cells.shape, np.bool_) if self.will_write is None else self.will_write[cells] == 0
+
+    def _note_reads(self, warp: Array, thread: Array, cells: Array) -> None:
+        clocks = self.clocks
+        own, lane = (thread // 32)[:, None], (thread % 32)[:, None]
+        before = self.reads[cells, own]
+        others = (before >> 6 > clocks.warp_floor[warp][:, None]) & (before & 63 != lane)
+        entry = (clocks.now << 6) | np.where(others, _SEVERAL, lane)
+        self.reads[cells, own] = entry
+        mixed = self.reads[cells, own] != entry  # several lanes of this instruction
+        if mixed.any():
+            self.reads[cells[mixed], np.broadcast_to(own, cells.shape)[mixed]] = (clocks.now << 6) | _SEVERAL
+        self.last_read[cells] = clocks.now
+
+    def store(
+        self, lanes: Lanes, addresses: Array, width: int, values: Array, undefined: Array | None = None,
+        *, strong: bool = False,
+    ) -> None:  # fmt: skip
+        """Write, after the checks; `undefined` marks lanes whose value is not defined."""
+        size = width * (1 if values.ndim == 1 else values.shape[1])
+        offsets, good = self.place(lanes, addresses, size, "writes")
+        who, numbers = lanes.positions(), np.arange(lanes.count)
+        if good is not None:
+            numbers = np.flatnonzero(good)
+            if not len(numbers):
+                return
+            offsets, values, who = offsets[good], values[good], who[good]
+            undefined = None if undefined is None else undefined[good]
+        self._count(lanes, "store", who, offsets, size)
+        cells = self.cells(offsets, size)
+        old = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
+        same = np.repeat((old == values).reshape(len(offsets), -1), max(1, width // self.granule), axis=1)
+        same &= self.write_time[cells] != 0
+        if not strong:
+            self.check_write(lanes, numbers, who, offsets, cells, same)
+        self.bytes.store(offsets, width, values)
+        self.note_write(lanes.state.thread_of[who], cells, 0, keep=same)
+        self._check_clashes(lanes, numbers, offsets, width, values, cells)
+        if undefined is not None or self.undefined[cells].any():
+            self.undefined[cells] = False if undefined is None else undefined[:, None]
+
+    def check_write(
+        self, lanes: Lanes, numbers: Array, who: Array, offsets: Array, cells: Array, same: Array | None,
+        *, ignore: int = 0,
+    ) -> None:  # fmt: skip
+        """Report what a write by threads `who` conflicts with; cells where `same` holds keep their value."""
+        state, clocks = lanes.state, self.clocks
+        home = offsets[:, None] // self.stride
+        floor = clocks.block_floor[home]
+        changes = np.ones(cells.shape, np.bool_) if same is None else ~same
+        for pending, kind, text in (
+            (self.will_write, "overwritten", "writes byte {at} of shared memory while an asynchronous copy writes it"),
+            (self.will_read, "overwritten", "writes byte {at} of shared memory while an asynchronous operation reads it"),
+        ):
+            if pending is not None:
+                busy = pending[cells]
+                self._report_cells(lanes, kind, text, (busy != 0) & (busy != ignore), numbers, cells)
+        block = np.broadcast_to(state.block_of[who][:, None], cells.shape)
+        thread = np.broadcast_to(state.thread_of[who][:, None], cells.shape)
+        written = self.write_time[cells]
+        late = (written > floor) & changes
+        if late.any():
+            unordered = np.zeros(cells.shape, np.bool_)
+            unordered[late] = ~clocks.ordered(block[late], thread[late], self.writer[cells[late]], written[late])
+            self._report_cells(
+                lanes, "race", "writes byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
+                unordered, numbers, cells,
+            )  # fmt: skip
+        late = (self.last_read[cells] > floor) & changes
+        if late.any():
+            self._check_readers(lanes, numbers, cells, late, block, thread)
+
+    def _check_readers(
+        self, lanes: Lanes, numbers: Array, cells: Array, late: Array, block: Array, thread: Array
+    ) -> None:
+        clocks = self.clocks
+        reads = self.reads[cells[late]]  # (m, warps)
+        time, lane = reads >> 6, reads & 63
+        own_block = np.broadcast_to(block[late][:, None], reads.shape)
+        own = np.broadcast_to(thread[late][:, None], reads.shape)
+        warps = np.broadcast_to(np.arange(reads.shape[1]), reads.shape)
+        wrong = time > clocks.block_floor[own_block]
+        one = wrong & (lane != _SEVERAL)
+        wrong[one] = ~clocks.ordered(own_block[one], own[one], (warps * 32 + lane)[one], time[one])
+        many = wrong & (lane == _SEVERAL)
+        if many.any():
+            wrong[many] = ~clocks.ordered_warp(own_block[many], own[many], warps[many], time[many])
+        if not wrong.any():
+            return
+        unordered = np.zeros(cells.shape, np.bool_)
+        unordered[late] = wrong.any(axis=1)
+        row, warp = (int(each[0]) for each in np.nonzero(wrong))
+        lane_text = f"lane {int(lane[row, warp])}" if lane[row, warp] != _SEVERAL else "several lanes"
+        text = f"writes byte {{at}} of shared memory, which {lane_text} of warp {warp} read with nothing that orders the two"
+        self._report_cells(lanes, "race", text, unordered, numbers, cells)
+
+    def note_write(self, threads: Array | int, cells: Array, how: int, keep: Array | None = None) -> None:
+        """Remember who wrote; where `keep` holds the value did not change, and the first writer stays on record."""
+        writers = threads[:, None] if isinstance(threads, np.ndarray) else np.asarray(threads)
+        if keep is not None and keep.any():
+            chosen = ~keep
+            self.writer[cells[chosen]] = np.broadcast_to(writers, cells.shape)[chosen]
+            self.write_time[cells[chosen]] = self.clocks.now
+            self.how[cells[chosen]] = how
+            return
+        self.writer[cells] = writers
+        self.write_time[cells] = self.clocks.now
+        self.how[cells] = how
+
+    def _check_clashes(
+        self, lanes: Lanes, numbers: Array, offsets: Array, width: int, values: Array, cells: Array
+    ) -> None:
+        """Several threads of one instruction that write different values to the same place."""
+        stored = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
+        lost = (stored != values).reshape(len(offsets), -1)
+        if lost.any():
+            lost = np.repeat(lost, max(1, width // self.granule), axis=1)
+            self._report_cells(
+                lanes, "race", "writes byte {at} of shared memory, which {writer} writes with another value at the same time",
+                lost, numbers, cells,
+            )  # fmt: skip
+
+    def atomic(self, lanes: Lanes, addresses: Array, width: int) -> tuple[Array, Array]:
+        """Offsets for an atomic operation and the lanes that take part; atomics do not race with each other."""
+        offsets, good = self.place(lanes, addresses, width, "changes")
+        numbers = np.arange(lanes.count) if good is None else np.flatnonzero(good)
+        offsets, who = offsets[numbers], lanes.positions()[numbers]
+        if not len(numbers):
+            return offsets, numbers
+        self._count(lanes, "atomic", who, offsets, width)
+        cells = self.cells(offsets, width)
+        missing = self.write_time[cells] == 0
+        if missing.any():
+            self._report_cells(lanes, "uninitialised", "changes byte {at} of shared memory, which nothing wrote", missing,
+                               numbers, cells)  # fmt: skip
+        atomically = self.how[cells] == _ATOMIC
+        self.check_write(lanes, numbers, who, offsets, cells, atomically & (self.last_read[cells] < self.write_time[cells]))
+        self.note_write(lanes.state.thread_of[who], cells, _ATOMIC)
+        return offsets, numbers
+
+    # What asynchronous operations do
+
+    def expect_write(self, cells: Array, operation: int) -> None:
+        if self.will_write is None:
+            self.will_write = np.zeros(len(self.writer), np.int32)
+        self.will_write[cells] = operation
+
+    def expect_read(self, cells: Array, operation: int) -> None:
+        if self.will_read is None:
+            self.will_read = np.zeros(len(self.writer), np.int32)
+        self.will_read[cells] = operation
+
+    def end_write(self, cells: Array, threads: Array | int) -> None:
+        """The bytes of a finished asynchronous copy are there, written by `threads`."""
+        if self.will_write is not None:
+            self.will_write[cells] = 0
+        self.note_write(threads, cells, _ASYNC)
+        self.undefined[cells] = False
+
+    def end_read(self, cells: Array, operation: int) -> None:
+        assert self.will_read is not None, "a read that ends has begun"
+        mine = self.will_read[cells] == operation
+        self.will_read[cells[mine]] = 0
+
+    def check_async_read(self, lanes: Lanes, number: int, position: int, cells: Array, what: str) -> None:
+        """A copy engine or matrix unit reads cells on behalf of a thread: ordered, written, and fenced for its proxy."""
+        state, clocks = lanes.state, self.clocks
+        flat = cells.reshape(1, -1)
+        numbers = np.array([number])
+        written = self.write_time[flat]
+        if self.will_write is not None:
+            self._report_cells(
+                lanes, "early-read", f"{what} reads byte {{at}} of shared memory before the wait for the copy into it",
+                self.will_write[flat] != 0, numbers, flat,
+            )  # fmt: skip
+            written = np.where(self.will_write[flat] != 0, 1, written)
+        self._report_cells(lanes, "uninitialised", f"{what} reads byte {{at}} of shared memory, which nothing wrote",
+                           written == 0, numbers, flat)  # fmt: skip
+        block = np.broadcast_to(state.block_of[position], flat.shape)
+        thread = np.broadcast_to(state.thread_of[position], flat.shape)
+        writer = self.writer[flat]
+        unordered = (written > 0) & ~clocks.ordered(block, thread, writer, written)
+        self._report_cells(
+            lanes, "race", f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote with nothing that orders them",
+            unordered, numbers, flat,
+        )  # fmt: skip
+        base = block * clocks.threads
+        fenced = np.maximum(state.fenced_at[base + np.minimum(writer, clocks.threads - 1)], state.fenced_at[position])
+        unseen = (written > 1) & (self.how[flat] != _ASYNC) & (fenced < written) & (writer < clocks.threads)
+        self._report_cells(
+            lanes, "missing-fence",
+            f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote without fence.proxy.async after it",
+            unseen, numbers, flat,
+        )  # fmt: skip
+
+    # Reports and counts
+
+    def _report_cells(
+        self, lanes: Lanes, kind: str, text: str, wrong: Array, numbers: Array, cells: Array
+    ) -> None:
+        if not wrong.any():
+            return
+        rows = np.flatnonzero(wrong.any(axis=1))
+        cell = int(cells[rows[0]][wrong[rows[0]]][0])
+        address = cell * self.granule % self.stride
+        writer = int(self.writer[cell])
+        name = "the copy engine" if writer >= self.clocks.threads else f"thread {self._name(lanes, cell, writer)}"
+        value = self.bytes.data[cell * self.granule : (cell + 1) * self.granule][::-1].tobytes().hex()
+        message = text.format(at=address, writer=name) + f" (now 0x{value})"
+        lanes.report(kind, message, numbers[rows], address=address, space="shared")
+
+    def _name(self, lanes: Lanes, cell: int, thread: int) -> tuple[int, int, int]:
+        block = cell * self.granule // self.stride
+        return lanes.state.place_of(block * self.clocks.threads + thread)[1]
+
+    def _count(self, lanes: Lanes, kind: str, who: Array, offsets: Array, size: int) -> None:
+        state = lanes.state
+        state.counts.shared_access(
+            lanes.step.place.line, kind, state.warp_of[who], state.lane_of[who], offsets % self.stride, size
+        )  # fmt: skip
