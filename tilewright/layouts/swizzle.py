@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 
 from tilewright.errors import InvalidArgument
-from tilewright.layouts.access import LINE_BYTES, WIDEST_BITS, WORD_BYTES
+from tilewright.layouts.access import LINE_BYTES, WIDEST_BITS, WORD_BYTES, contiguity
 from tilewright.layouts.bits import Span, independent, intersection, log2
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import checked_bits
@@ -25,18 +25,12 @@ def shared_for_pair(write: LinearLayout, read: LinearLayout, bits: int) -> Linea
     checked_bits(bits)
     if write.shape != read.shape or not write.is_surjective or not read.is_surjective:
         raise InvalidArgument(f"no shared layout between {write} and {read}", help="layouts that hold one whole tile")
-    units = [1 << bit for bit in range(write.out_bits)]
-    low = _common_vector(write, read, log2(WIDEST_BITS // bits))
-    filled = log2(max(1, WORD_BYTES * 8 // bits)) - len(low)
-    low += independent(chain(write.columns_of("lane"), units), low)[: max(0, filled)]  # lanes may share a word
-    line = min(log2(LINE_BYTES * 8 // bits), len(units)) - len(low)  # bits of a line beyond those
-    first, second = (_lanes(side, low, line, units) for side in (write, read))
-    shared = independent(intersection([*low, *first], [*low, *second]), low)
-    only_first = independent(first, [*low, *shared])
-    only_second = independent(second, [*low, *shared])
-    rest = [a ^ b for a, b in zip(only_first, only_second, strict=True)]
-    rest += independent(units, [*low, *first, *only_second])
-    return LinearLayout((("offset", tuple(write.index(column) for column in (*low, *first, *rest))),), write.outs)
+    vector = _common_vector(write, read, log2(WIDEST_BITS // bits))
+    while True:
+        memory = _with_vector(write, read, bits, vector)
+        if all(contiguity(side, memory) >= 1 << len(vector) for side in (write, read)):
+            return memory
+        vector.pop()  # other bits of a side touch the vector too
 
 
 def _common_vector(write: LinearLayout, read: LinearLayout, limit: int) -> list[int]:
@@ -46,18 +40,22 @@ def _common_vector(write: LinearLayout, read: LinearLayout, limit: int) -> list[
         if a != b or len(found) == limit or a in Span(found):
             break
         found.append(a)
-    others = [Span(c for n in side.in_names if n != "register" for c in side.columns_of(n)) for side in (write, read)]
-    while found and any(left in span for span in others for left in _sums(found)):
-        found.pop()  # lanes hold parts of the vector again: no common vector as wide
     return found
 
 
-def _sums(vectors: list[int]) -> list[int]:
-    """All sums of some of the vectors, but the empty one."""
-    sums = [0]
-    for vector in vectors:
-        sums += [total ^ vector for total in sums]
-    return sums[1:]
+def _with_vector(write: LinearLayout, read: LinearLayout, bits: int, vector: list[int]) -> LinearLayout:
+    """The layout whose low bits are a vector."""
+    units = [1 << bit for bit in range(write.out_bits)]
+    filled = max(0, log2(max(1, WORD_BYTES * 8 // bits)) - len(vector))
+    low = vector + independent(chain(write.columns_of("lane"), units), vector)[:filled]  # lanes may share a word
+    line = min(log2(LINE_BYTES * 8 // bits), len(units)) - len(low)  # bits of a line beyond those
+    first, second = (_lanes(side, low, line, units) for side in (write, read))
+    shared = independent(intersection([*low, *first], [*low, *second]), low)
+    only_first = independent(first, [*low, *shared])
+    only_second = independent(second, [*low, *shared])
+    rest = [a ^ b for a, b in zip(only_first, only_second, strict=True)]
+    rest += independent(units, [*low, *first, *only_second])
+    return LinearLayout((("offset", tuple(write.index(column) for column in (*low, *first, *rest))),), write.outs)
 
 
 def _lanes(side: LinearLayout, low: list[int], line: int, units: list[int]) -> list[int]:

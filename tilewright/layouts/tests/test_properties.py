@@ -461,3 +461,56 @@ def test_wider_rows_of_banks_serve_more_lanes_at_once() -> None:
     assert wavefronts(addresses, 8, banks=64).wavefronts == 2
     assert wavefronts(addresses[:, ::16] * 2, 4, banks=32).degree == 4
     assert wavefronts(addresses[:, ::16], 4, banks=64).degree == 2
+
+
+@st.composite
+def mixed(draw: Any) -> LinearLayout:
+    """A layout of 1024 elements over 32 lanes whose bases are sums of many bits; some registers and lanes replicate."""
+    columns = [1 << bit for bit in draw(st.permutations(range(10)))]
+    for _ in range(draw(st.integers(0, 12))):
+        a, b = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+        columns[a] ^= columns[b] if a != b else 0
+    lane, register = columns[:5], [*columns[5:], draw(st.sampled_from([0, *columns]))]
+    if draw(st.booleans()):
+        register = [lane[0], *register]
+        lane = [draw(st.sampled_from([0, *columns])), *lane[1:]]
+    return linear((1024,), register=[(c,) for c in register], lane=[(c,) for c in lane], warp=[])
+
+
+@few
+@given(mixed(), mixed(), st.booleans(), st.sampled_from([8, 16, 32, 64]))
+def test_shared_for_pair_of_any_linear_layouts(a: LinearLayout, b: LinearLayout, near: bool, bits: int) -> None:
+    if near:  # the same registers, so that vectors are found
+        b = linear((1024,), register=a.of("register"), lane=a.of("lane")[::-1], warp=[])
+    memory = shared_for_pair(a, b, bits)
+    for side in (a, b):
+        assert shared_access(side, memory, bits).conflicts == 0
+    found = convert(a, b, (1024,), bits)
+    assert (found.run(a.table()) == b.table()).all()
+
+
+@few
+@given(distributed(), distributed(), shapes, st.sampled_from([8, 16]))
+def test_elements_that_travel_together_are_neighbours(
+    a: Distributed, b: Distributed, shape: tuple[int, int], bits: int
+) -> None:
+    found = convert(a, b, shape, bits)
+    if found.shuffles is None or found.gather is None:
+        return
+    together = found.shuffles.rounds // found.rounds
+    assert together <= 32 // bits
+    table = found.gather.table()
+    runs = table.reshape(*table.shape[:2], -1, together)
+    assert (runs == runs[..., :1] + np.arange(together)).all()
+    assert (runs[..., 0] % together == 0).all()
+
+
+def test_elements_apart_do_not_travel_together() -> None:
+    source = Blocked((1, 8), (16, 2), (1, 1), (1, 0))
+    operand = DotOperand(0, Mma(2, (1, 1)), 2)
+    assert convert(source, operand, (16, 16), 16).rounds == 4  # pairs stay pairs
+    assert convert(source, operand, (16, 16), 8).rounds == 4
+    apart = linear((64,), register=[(1,), (2,)], lane=[(4,), (8,), (16,), (32,)], warp=[])
+    crossed = linear((64,), register=[(1,), (4,)], lane=[(2,), (9,), (16,), (32,)], warp=[])
+    found = convert(apart, crossed, (64,), 16)
+    assert (found.kind, found.rounds) == ("shuffle", 4)
