@@ -113,7 +113,8 @@ class FuncOp(IRDLOperation):
     """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
 
     Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
-    `flops` and `bytes` of one launch, for reports.
+    `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the threads of a `warp`, the body
+    is what each thread of a block does: the distributed form, whose operations are in `simt`.
     """
 
     name = "tile.func"
@@ -121,6 +122,8 @@ class FuncOp(IRDLOperation):
     sym_name = prop_def(SymbolNameConstraint())
     function_type = prop_def(FunctionType)
     grid = prop_def(DenseArrayBase)
+    threads = opt_prop_def(DenseArrayBase)
+    warp = opt_prop_def(IntegerAttr)
     cost = opt_prop_def(DictionaryAttr)
     body = region_def("single_block")
 
@@ -133,6 +136,8 @@ class FuncOp(IRDLOperation):
         grid: Sequence[int],
         body: Region | None = None,
         cost: DictionaryAttr | None = None,
+        threads: Sequence[int] = (),
+        warp: int = 0,
     ) -> None:
         function_type = FunctionType.from_lists(list(arguments), [])
         region = Region(Block(arg_types=list(arguments))) if body is None else body
@@ -141,6 +146,8 @@ class FuncOp(IRDLOperation):
                 "sym_name": StringAttr(name),
                 "function_type": function_type,
                 "grid": _i64s(grid),
+                "threads": _i64s(threads) if threads else None,
+                "warp": IntegerAttr(warp, 64) if warp else None,
                 "cost": cost,
             },
             regions=[region],
@@ -155,6 +162,16 @@ class FuncOp(IRDLOperation):
     def programs(self) -> int:
         return prod(self.extents)
 
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Threads along x, y and z; () in tile form."""
+        return tuple(int(extent) for extent in self.threads.get_values()) if self.threads is not None else ()
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp; 0 in tile form."""
+        return int(self.warp.value.data) if self.warp is not None else 0
+
     def verify_(self) -> None:
         if tuple(self.body.block.arg_types) != self.function_type.inputs.data:
             raise VerifyException(f"kernel {self.sym_name.data}: argument types differ from the function type")
@@ -166,6 +183,10 @@ class FuncOp(IRDLOperation):
             _verify_view(type_)
         if any(extent < 0 for extent in self.extents):
             raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
+        if bool(self.block) != bool(self.lanes) or (self.block and (len(self.block) != 3 or min(self.block) < 1)):
+            raise VerifyException(f"kernel {self.sym_name.data}: threads {list(self.block)} in warps of {self.lanes}")
+        if self.lanes < 0 or (self.block and prod(self.block) % self.lanes):
+            raise VerifyException(f"kernel {self.sym_name.data}: {prod(self.block)} threads in warps of {self.lanes}")
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"kernel {self.sym_name.data}: its body does not end with tile.return")
 
@@ -175,6 +196,8 @@ class FuncOp(IRDLOperation):
         with printer.in_parens():
             printer.print_list(self.body.block.args, printer.print_block_argument)
         printer.print_string(f" grid {list(self.extents)}")
+        if self.block:
+            printer.print_string(f" threads {list(self.block)} warp {self.lanes}")
         if self.cost is not None:
             printer.print_string(" cost ")
             printer.print_attribute(self.cost)
@@ -189,6 +212,12 @@ class FuncOp(IRDLOperation):
         arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         parser.parse_keyword("grid")
         grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        threads: Sequence[int] = ()
+        warp = 0
+        if parser.parse_optional_keyword("threads"):
+            threads = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+            parser.parse_keyword("warp")
+            warp = parser.parse_integer()
         cost: DictionaryAttr | None = None
         if parser.parse_optional_keyword("cost"):
             start = parser.pos
@@ -198,7 +227,7 @@ class FuncOp(IRDLOperation):
             cost = attribute
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region(arguments)
-        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost)
+        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost, threads, warp)
         kernel.attributes |= attributes.data if attributes else {}
         return kernel
 
@@ -382,13 +411,17 @@ def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
         raise VerifyException(f"a tile of {element(tile)} from a view of {element(op.view)}")
     if op.mask is not None and (shape(op.mask) != extents or element(op.mask) != I1):
         raise VerifyException(f"mask {op.mask.type} for a tile {tile.type}")
+    align = 1 if op.align is None else op.align.value.data
+    if align < 1 or align & (align - 1):
+        raise VerifyException(f"alignment of {align} bytes; a power of two")
 
 
 @irdl_op_definition
 class LoadOp(IRDLOperation):
     """Read a tile: ``d[t] = view[offset + sum t*strides]`` where ``t < bounds`` in every dimension and mask[t], else 0.
 
-    Elements outside bounds or mask are not touched in memory.
+    Elements outside bounds or mask are not touched in memory. `align` promises that the tile begins at a multiple of so
+    many bytes from the start of its memory.
     """
 
     name = "tile.load"
@@ -397,12 +430,13 @@ class LoadOp(IRDLOperation):
     bounds = var_operand_def(IndexType)
     mask = opt_operand_def()
     strides = prop_def(DenseArrayBase.constr(eq(i64)))
+    align = opt_prop_def(IntegerAttr.constr(eq(i64)))
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
         "$view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? (`mask` $mask^ `:` type($mask))? "
-        "`strides` $strides attr-dict `:` type($view) `->` type($result)"
+        "`strides` $strides (`align` $align^)? attr-dict `:` type($view) `->` type($result)"
     )
 
     def __init__(
@@ -413,10 +447,11 @@ class LoadOp(IRDLOperation):
         strides: Sequence[int] = (),
         bounds: Sequence[SSAValue] = (),
         mask: SSAValue | None = None,
+        align: int | None = None,
     ) -> None:
         super().__init__(
             operands=[view, offset, list(bounds), [mask] if mask is not None else []],
-            properties={"strides": _i64s(strides)},
+            properties={"strides": _i64s(strides), "align": None if align is None else IntegerAttr(align, 64)},
             result_types=[tile_type(extents, element(view))],
         )
 
@@ -428,7 +463,7 @@ class LoadOp(IRDLOperation):
 class StoreOp(IRDLOperation):
     """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
 
-    `nontemporal` says that the data will not be read soon and may bypass the caches.
+    `nontemporal` says that the data will not be read soon and may bypass the caches; `align` is that of a load.
     """
 
     name = "tile.store"
@@ -439,11 +474,13 @@ class StoreOp(IRDLOperation):
     mask = opt_operand_def()
     strides = prop_def(DenseArrayBase.constr(eq(i64)))
     nontemporal = opt_prop_def(UnitAttr)
+    align = opt_prop_def(IntegerAttr.constr(eq(i64)))
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryWriteEffect())
     assembly_format = (
         "$value `,` $view `[` $offset `]` (`bounds` `(` $bounds^ `)`)? (`mask` $mask^ `:` type($mask))? "
-        "`strides` $strides (`nontemporal` $nontemporal^)? attr-dict `:` type($value) `,` type($view)"
+        "`strides` $strides (`nontemporal` $nontemporal^)? (`align` $align^)? attr-dict "
+        "`:` type($value) `,` type($view)"
     )
 
     def __init__(
@@ -455,10 +492,15 @@ class StoreOp(IRDLOperation):
         bounds: Sequence[SSAValue] = (),
         mask: SSAValue | None = None,
         nontemporal: bool = False,
+        align: int | None = None,
     ) -> None:
         super().__init__(
             operands=[value, view, offset, list(bounds), [mask] if mask is not None else []],
-            properties={"strides": _i64s(strides), "nontemporal": UnitAttr() if nontemporal else None},
+            properties={
+                "strides": _i64s(strides),
+                "nontemporal": UnitAttr() if nontemporal else None,
+                "align": None if align is None else IntegerAttr(align, 64),
+            },
         )
 
     def verify_(self) -> None:

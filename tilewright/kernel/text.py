@@ -20,6 +20,7 @@ from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import Tile
+from tilewright.kernel.simt import Simt
 from tilewright.kernel.verify import verify
 
 MAX_WIDTH = 64
@@ -30,7 +31,7 @@ HELP = "the text form is that of `print_module`; `tilewright compile --emit tile
 def context() -> Context:
     """A context that knows the operations of a tile program and no others."""
     result = Context()
-    for dialect in (builtin.Builtin, arith.Arith, math.Math, scf.Scf, Tile):
+    for dialect in (builtin.Builtin, arith.Arith, math.Math, scf.Scf, Tile, Simt):
         result.load_dialect(dialect)
     return result
 

@@ -25,12 +25,16 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
+from tilewright.kernel import simt
 from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, PrefetchOp, StoreOp
 from tilewright.kernel.elements import ELEMENT
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
-VIEW_OPERAND: dict[type[Operation], int] = {LoadOp: 0, StoreOp: 1, GatherOp: 0, PrefetchOp: 0}
+VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
+    LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
+    simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
+}  # fmt: skip
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None) -> None:
@@ -118,16 +122,16 @@ def _verify_type(type_: Attribute) -> None:
 
 def _verify_vocabulary(op: Operation) -> None:
     kind = type(op)
-    if not (kind in ELEMENT or kind in _CONTROL or op.dialect_name() == "tile"):
+    if not (kind in ELEMENT or kind in _CONTROL or op.dialect_name() in ("tile", "simt")):
         raise VerifyException("not an operation of tile programs; element operations are those of kernel.elements")
 
 
 def _verify_views(op: Operation) -> None:
     if isinstance(op, LaunchOp):
         return
-    expected = VIEW_OPERAND.get(type(op))
+    expected = VIEW_OPERANDS.get(type(op), ())
     for index, operand in enumerate(op.operands):
-        if isinstance(operand.type, MemRefType) != (index == expected):
+        if isinstance(operand.type, MemRefType) != (index in expected):
             raise VerifyException(f"operand {_name(operand)} of type {operand.type}; views are only loaded and stored")
 
 

@@ -40,6 +40,9 @@ CASES = [
     ("tile.func @k() grid [1] { }", "a region does not end with its terminator"),
     ("tile.func @k() grid [1] { tile.return tile.return }", "tile.return in the middle of a region"),
     ("tile.func @k() grid [1] { tile.return }\ntile.func @k() grid [1] { tile.return }", "Redefinition of symbol"),
+    ("tile.func @k() grid [1] threads [32, 1] warp 32 { tile.return }", "kernel k: threads [32, 1] in warps of 32"),
+    ("tile.func @k() grid [1] threads [32, 0, 1] warp 32 { tile.return }", "kernel k: threads [32, 0, 1] in warps"),
+    ("tile.func @k() grid [1] threads [40, 1, 1] warp 32 { tile.return }", "kernel k: 40 threads in warps of 32"),
     # tile.program_id
     ("%p = tile.program_id 2", "axis 2 of the grid [4, 2]"),
     ("%p = tile.program_id -1", "axis -1 of the grid [4, 2]"),
@@ -62,6 +65,7 @@ CASES = [
     ("%r = tile.load %v[%o] strides [] : memref<64xf32> -> f64", "a tile of f64 from a view of f32"),
     ("%r = tile.load %v[%o] mask %t : i1 strides [1] : memref<64xf32> -> tensor<8xf32>", "mask i1 for a tile"),
     ("%r = tile.load %v[%o] mask %x : tensor<4x8xf32> strides [8, 1] : memref<64xf32> -> tensor<4x8xf32>", "mask tens"),
+    ("%r = tile.load %v[%o] strides [1] align 12 : memref<64xf32> -> tensor<8xf32>", "alignment of 12 bytes"),
     ("%a = tile.alloc : memref<2x2xf32>", "is not a flat view"),
     ("%r = tile.gather %v[%i : tensor<8x4xi32>] : memref<64xf32> -> tensor<8x4xf32>", "offsets of i32, not i64"),
     ("%r = tile.gather %v[%l : tensor<4x8xi64>] : memref<64xf32> -> tensor<8x4xf32>", "gathers tensor<8x4xf32> with"),

@@ -1,0 +1,460 @@
+"""The distributed form of the tile program: what one thread of a block does, beside the operations of `dialect`.
+
+A kernel with `threads` is in distributed form: a program of its grid is a block of threads that run the body together,
+tiles are what one thread holds, `tile.program_id` is the block, and views with memory space "shared" are memory of the
+block. Warps are runs of `warp` threads in the order of their linear number, x fastest. Operations that say "warp" are
+executed by all threads of a warp at once; a fragment is the part of a matrix that one lane holds, in the order of the
+record of level 3 that the operation names.
+
+An asynchronous copy is under way until the thread that started it has waited for its group; others see it after a
+barrier behind that wait.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, TensorType, UnitAttr, i64
+from xdsl.ir import Attribute, Dialect, Operation, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    base,
+    eq,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape
+
+SHARED = StringAttr("shared")
+COPY_BYTES = (4, 8, 16)
+SHUFFLES = ("xor", "up", "down", "index")
+ATOMICS = ("add", "max", "min", "and", "or", "xor", "exchange")
+ROW_BYTES = 16  # of one row of the 8 x 8 matrices that ldmatrix moves
+
+
+def is_shared(view: SSAValue | Attribute) -> bool:
+    """Whether a view is of the memory of a block."""
+    type_ = view.type if isinstance(view, SSAValue) else view
+    return isinstance(type_, MemRefType) and type_.memory_space == SHARED
+
+
+def element_bytes(view: SSAValue | Attribute) -> int:
+    """Bytes of one element of a view or tile."""
+    type_ = element(view)
+    return 8 if isinstance(type_, IndexType) else -(-type_.bitwidth // 8)  # type: ignore[attr-defined]
+
+
+def block_of(op: Operation) -> FuncOp:
+    """The kernel in distributed form that an operation is part of; VerifyException where there is none."""
+    kernel = op.parent_op()
+    while kernel is not None and not isinstance(kernel, FuncOp):
+        kernel = kernel.parent_op()
+    if kernel is None or not kernel.block:
+        raise VerifyException("outside of a kernel with threads")
+    return kernel
+
+
+def _number(value: int) -> IntegerAttr[IntegerType]:
+    return IntegerAttr(value, 64)
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class ThreadIdOp(IRDLOperation):
+    """The coordinate of this thread in its block along one axis."""
+
+    name = "simt.thread_id"
+    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+    assembly_format = "$axis attr-dict"
+
+    def __init__(self, axis: int) -> None:
+        super().__init__(properties={"axis": _number(axis)}, result_types=[INDEX])
+
+    def verify_(self) -> None:
+        if not 0 <= self.axis.value.data < len(block_of(self).block):
+            raise VerifyException(f"axis {self.axis.value.data} of a block")
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """All threads of the block arrive before any goes on; what they wrote before it is seen after it."""
+
+    name = "simt.barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def verify_(self) -> None:
+        block_of(self)
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """The value of another lane of the warp: of lane ``l xor n``, ``l - n`` (up), ``l + n`` (down) or ``n`` (index).
+
+    A lane whose source lies outside the warp keeps its own value.
+    """
+
+    name = "simt.shuffle"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    kind = prop_def(StringAttr)
+    value = operand_def(T)
+    lane = operand_def(IndexType)
+    result = result_def(T)
+    traits = traits_def(MemoryReadEffect())  # not to be moved where not all lanes are
+    assembly_format = "$kind $value `,` $lane attr-dict `:` type($result)"
+
+    def __init__(self, kind: str, value: SSAValue, lane: SSAValue) -> None:
+        super().__init__(operands=[value, lane], properties={"kind": StringAttr(kind)}, result_types=[value.type])
+
+    def verify_(self) -> None:
+        block_of(self)
+        if self.kind.data not in SHUFFLES:
+            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(SHUFFLES)}")
+
+
+# Memory of a block ----------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class SharedOp(IRDLOperation):
+    """Memory of the block, undefined at first; `offset` is its place in bytes, once that is decided."""
+
+    name = "simt.shared"
+    align = prop_def(IntegerAttr.constr(eq(i64)))
+    offset = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    result = result_def(MemRefType)
+    traits = traits_def(MemoryAllocEffect())
+    assembly_format = "`align` $align (`at` $offset^)? attr-dict `:` type($result)"
+
+    def __init__(self, type_: MemRefType[Attribute], align: int = 16, offset: int | None = None) -> None:
+        place = None if offset is None else _number(offset)
+        super().__init__(properties={"align": _number(align), "offset": place}, result_types=[type_])
+
+    @property
+    def bytes(self) -> int:
+        return int(self.result.type.get_shape()[0]) * element_bytes(self.result)
+
+    def verify_(self) -> None:
+        block_of(self)
+        align = self.align.value.data
+        if not is_shared(self.result):
+            raise VerifyException(f'{self.result.type} is not in memory space "shared"')
+        if align < element_bytes(self.result) or align & (align - 1):
+            raise VerifyException(f"alignment of {align} bytes; a power of two, at least {element_bytes(self.result)}")
+        if self.offset is not None and (self.offset.value.data < 0 or self.offset.value.data % align):
+            raise VerifyException(f"lies at byte {self.offset.value.data}, not a multiple of {align}")
+
+
+@irdl_op_definition
+class AsyncCopyOp(IRDLOperation):
+    """Start copying `elements` elements from global to shared memory, 4, 8 or 16 bytes, both places aligned to that.
+
+    Elements from number `valid` on become zero and are not read. `bypass` leaves the first cache alone (16 bytes only).
+    """
+
+    name = "simt.async_copy"
+    source = operand_def(MemRefType)
+    source_offset = operand_def(IndexType)
+    target = operand_def(MemRefType)
+    target_offset = operand_def(IndexType)
+    valid = opt_operand_def(IndexType)
+    elements = prop_def(IntegerAttr.constr(eq(i64)))
+    bypass = opt_prop_def(UnitAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$source `[` $source_offset `]` `to` $target `[` $target_offset `]` $elements (`valid` $valid^)? "
+        "(`bypass` $bypass^)? attr-dict `:` type($source) `,` type($target)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        source_offset: SSAValue,
+        target: SSAValue,
+        target_offset: SSAValue,
+        elements: int,
+        valid: SSAValue | None = None,
+        bypass: bool = False,
+    ) -> None:
+        super().__init__(
+            operands=[source, source_offset, target, target_offset, [valid] if valid is not None else []],
+            properties={"elements": _number(elements), "bypass": UnitAttr() if bypass else None},
+        )
+
+    @property
+    def bytes(self) -> int:
+        return int(self.elements.value.data) * element_bytes(self.source)
+
+    def verify_(self) -> None:
+        block_of(self)
+        if is_shared(self.source) or not is_shared(self.target):
+            raise VerifyException(f"copies from global to shared memory, not from {self.source.type}")
+        if element(self.source) != element(self.target):
+            raise VerifyException(f"copies {element(self.source)} into {element(self.target)}")
+        if self.bytes not in COPY_BYTES:
+            raise VerifyException(f"copies {self.bytes} bytes; 4, 8 or 16")
+        if self.bypass is not None and self.bytes != 16:
+            raise VerifyException(f"only copies of 16 bytes bypass the first cache, not of {self.bytes}")
+
+
+@irdl_op_definition
+class CommitOp(IRDLOperation):
+    """The copies that this thread has started since the last commit are a group, perhaps an empty one."""
+
+    name = "simt.commit"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def verify_(self) -> None:
+        block_of(self)
+
+
+@irdl_op_definition
+class WaitOp(IRDLOperation):
+    """Wait until at most `pending` of this thread's groups, the latest ones, are still under way."""
+
+    name = "simt.wait"
+    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending attr-dict"
+
+    def __init__(self, pending: int) -> None:
+        super().__init__(properties={"pending": _number(pending)})
+
+    def verify_(self) -> None:
+        block_of(self)
+        if self.pending.value.data < 0:
+            raise VerifyException(f"waits for {self.pending.value.data} groups")
+
+
+@irdl_op_definition
+class AtomicOp(IRDLOperation):
+    """``old = view[offset]; view[offset] = kind(old, value)`` in one step, where mask holds; relaxed order.
+
+    Without the mask's consent nothing is touched and the result is 0.
+    """
+
+    name = "simt.atomic"
+    kind = prop_def(StringAttr)
+    value = operand_def()
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    mask = opt_operand_def(I1)
+    unsigned = opt_prop_def(UnitAttr)
+    result = result_def()
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$kind $value `,` $view `[` $offset `]` (`mask` $mask^)? (`unsigned` $unsigned^)? attr-dict "
+        "`:` type($value) `,` type($view) `->` type($result)"
+    )
+
+    def __init__(
+        self, kind: str, value: SSAValue, view: SSAValue, offset: SSAValue, mask: SSAValue | None = None,
+        unsigned: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[value, view, offset, [mask] if mask is not None else []],
+            properties={"kind": StringAttr(kind), "unsigned": UnitAttr() if unsigned else None},
+            result_types=[value.type],
+        )
+
+    def verify_(self) -> None:
+        block_of(self)
+        if self.kind.data not in ATOMICS:
+            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(ATOMICS)}")
+        if shape(self.value) or self.value.type != element(self.view) or self.result.type != self.value.type:
+            raise VerifyException(f"{self.kind.data} of {self.value.type} on {self.view.type}")
+
+
+# Fragments ------------------------------------------------------------------------------------------------------------
+
+
+def _verify_rows(op: LoadMatrixOp | StoreMatrixOp, tile: SSAValue) -> None:
+    block_of(op)
+    count, size = op.count.value.data, element_bytes(op.view)
+    if count not in (1, 2, 4):
+        raise VerifyException(f"moves {count} matrices; 1, 2 or 4")
+    if not is_shared(op.view) or element(op.view) != element(tile):
+        raise VerifyException(f"moves {tile.type} between registers and {op.view.type}, not shared memory of that type")
+    if op.transpose is not None and size != 2:
+        raise VerifyException(f"transposes elements of {size} bytes; only of 2")
+    if shape(tile) != (4 // size * count,):
+        raise VerifyException(f"{count} matrices are {4 // size * count} elements of a lane, not {tile.type}")
+
+
+@irdl_op_definition
+class LoadMatrixOp(IRDLOperation):
+    """Warp: load `count` matrices of 8 rows of 16 bytes; lane ``8 i + r`` says where row r of matrix i lies.
+
+    A lane gets 4 bytes of each matrix: of row ``lane // 4`` the bytes from ``4 (lane % 4)`` on. With `transpose`
+    (elements of 2 bytes) it gets those of the transposed matrix.
+    """
+
+    name = "simt.load_matrix"
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    count = prop_def(IntegerAttr.constr(eq(i64)))
+    transpose = opt_prop_def(UnitAttr)
+    result = result_def(TensorType)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$view `[` $offset `]` $count (`transpose` $transpose^)? attr-dict `:` type($view) `->` type($result)"
+    )
+
+    def __init__(self, view: SSAValue, offset: SSAValue, count: int, transpose: bool = False) -> None:
+        super().__init__(
+            operands=[view, offset],
+            properties={"count": _number(count), "transpose": UnitAttr() if transpose else None},
+            result_types=[TensorType(element(view), [4 // element_bytes(view) * count])],
+        )
+
+    def verify_(self) -> None:
+        _verify_rows(self, self.result)
+
+
+@irdl_op_definition
+class StoreMatrixOp(IRDLOperation):
+    """Warp: the inverse of `load_matrix`."""
+
+    name = "simt.store_matrix"
+    value = operand_def(TensorType)
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    count = prop_def(IntegerAttr.constr(eq(i64)))
+    transpose = opt_prop_def(UnitAttr)
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = (
+        "$value `,` $view `[` $offset `]` $count (`transpose` $transpose^)? attr-dict `:` type($value) `,` type($view)"
+    )
+
+    def __init__(self, value: SSAValue, view: SSAValue, offset: SSAValue, count: int, transpose: bool = False) -> None:
+        super().__init__(
+            operands=[value, view, offset],
+            properties={"count": _number(count), "transpose": UnitAttr() if transpose else None},
+        )
+
+    def verify_(self) -> None:
+        _verify_rows(self, self.value)
+
+
+@irdl_op_definition
+class LoadFragmentOp(IRDLOperation):
+    """Warp: load the fragment of operand `operand` ("a", "b" or "c") of an intrinsic from a matrix in memory.
+
+    Element [r, c] lies at ``offset + r * stride + c``, or ``offset + r + c * stride`` with `columns`.
+    """
+
+    name = "simt.load_fragment"
+    intrinsic = prop_def(StringAttr)
+    operand = prop_def(StringAttr)
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    stride = operand_def(IndexType)
+    columns = opt_prop_def(UnitAttr)
+    result = result_def(TensorType)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$intrinsic $operand $view `[` $offset `,` $stride `]` (`columns` $columns^)? attr-dict "
+        "`:` type($view) `->` type($result)"
+    )
+
+    def __init__(
+        self, intrinsic: str, operand: str, view: SSAValue, offset: SSAValue, stride: SSAValue, elements: int,
+        columns: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[view, offset, stride],
+            properties={
+                "intrinsic": StringAttr(intrinsic),
+                "operand": StringAttr(operand),
+                "columns": UnitAttr() if columns else None,
+            },
+            result_types=[TensorType(element(view), [elements])],
+        )
+
+    def verify_(self) -> None:
+        block_of(self)
+        if self.operand.data not in ("a", "b", "c"):
+            raise VerifyException(f"operand {self.operand.data!r}; a, b or c")
+        if element(self.view) != element(self.result):
+            raise VerifyException(f"a fragment {self.result.type} from a view of {element(self.view)}")
+
+
+@irdl_op_definition
+class StoreFragmentOp(IRDLOperation):
+    """Warp: write the result fragment of an intrinsic to a matrix in memory, the inverse of loading "c"."""
+
+    name = "simt.store_fragment"
+    intrinsic = prop_def(StringAttr)
+    value = operand_def(TensorType)
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    stride = operand_def(IndexType)
+    columns = opt_prop_def(UnitAttr)
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = (
+        "$intrinsic $value `,` $view `[` $offset `,` $stride `]` (`columns` $columns^)? attr-dict "
+        "`:` type($value) `,` type($view)"
+    )
+
+    def __init__(
+        self, intrinsic: str, value: SSAValue, view: SSAValue, offset: SSAValue, stride: SSAValue, columns: bool = False
+    ) -> None:
+        super().__init__(
+            operands=[value, view, offset, stride],
+            properties={"intrinsic": StringAttr(intrinsic), "columns": UnitAttr() if columns else None},
+        )
+
+    def verify_(self) -> None:
+        block_of(self)
+        if element(self.view) != element(self.value):
+            raise VerifyException(f"a fragment {self.value.type} to a view of {element(self.view)}")
+
+
+@irdl_op_definition
+class MmaOp(IRDLOperation):
+    """Warp: ``d = a * b + c`` on fragments, by the record that `intrinsic` names."""
+
+    name = "simt.mma"
+    ACC: ClassVar = VarConstraint("ACC", base(TensorType))
+    intrinsic = prop_def(StringAttr)
+    a = operand_def(TensorType)
+    b = operand_def(TensorType)
+    c = operand_def(ACC)
+    result = result_def(ACC)
+    traits = traits_def(MemoryReadEffect())  # not to be moved where not all lanes are
+    assembly_format = "$intrinsic $a `,` $b `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
+
+    def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue) -> None:
+        super().__init__(operands=[a, b, c], properties={"intrinsic": StringAttr(intrinsic)}, result_types=[c.type])
+
+    def verify_(self) -> None:
+        block_of(self)
+
+
+Simt = Dialect(
+    "simt",
+    [
+        ThreadIdOp, BarrierOp, ShuffleOp, SharedOp, AsyncCopyOp, CommitOp, WaitOp, AtomicOp, LoadMatrixOp,
+        StoreMatrixOp, LoadFragmentOp, StoreFragmentOp, MmaOp,
+    ],
+)  # fmt: skip
