@@ -148,7 +148,8 @@ def _print(shown: Layout, shape: tuple[int, ...], facts: dict[str, Any]) -> None
     if "storage_bytes" in facts:
         print(f"  {facts['storage_bytes']} bytes of shared memory")
     if "elements_per_thread" in facts:
-        print(f"  {facts['elements_per_thread']} registers per thread, each element in {facts['replication']} place(s)")
+        places = "one place" if facts["replication"] == 1 else f"{facts['replication']} places"
+        print(f"  {facts['elements_per_thread']} registers per thread, each element in {places}")
     if memory := facts.get("row_major_memory"):
         print(
             f"  row-major memory, {facts['bits']} bits: {memory['elements_per_access']} elements per access, "
