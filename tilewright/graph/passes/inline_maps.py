@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -64,24 +64,30 @@ class _Inlining:
                 continue
             alone = len(self.users[producer.name]) == 1 and producer.name not in self.outputs
             for name in sorted(self.users[producer.name]):
-                merged = self._merged(producer, self.nodes[name], alone)
+                consumer = self.nodes[name]
+                merged = self._merged(producer, consumer, alone)
                 if merged is not None:
                     self.nodes[name] = merged
-                    self.users[producer.name].discard(name)
-                    waiting.extend(self._count(merged, producer.inputs()))  # each has a new consumer
+                    read = merged.inputs()  # without what was under a condition that holds nowhere
+                    waiting.extend(self._count(merged, [each for each in producer.inputs() if each in read]))
+                    waiting.extend(self._discount(merged, [each for each in consumer.inputs() if each not in read]))
             if not self.users[producer.name] and producer.name not in self.outputs:
                 del self.nodes[producer.name]
-                for tensor in producer.inputs():
-                    if tensor.name in self.users:
-                        self.users[tensor.name].discard(producer.name)
-                        waiting.append(tensor.name)  # it has one consumer fewer
+                waiting.extend(self._discount(producer, producer.inputs()))  # each has one consumer fewer
         return replace(self.graph, nodes=tuple(self.nodes.values()))
 
-    def _count(self, user: Compute, tensors: tuple[Tensor, ...]) -> list[str]:
+    def _count(self, user: Compute, tensors: Sequence[Tensor]) -> list[str]:
         """Note `user` as a consumer; gives the names of those tensors that nodes write."""
         written = [tensor.name for tensor in tensors if tensor.name in self.users]
         for name in written:
             self.users[name].add(user.name)
+        return written
+
+    def _discount(self, user: Compute, tensors: Sequence[Tensor]) -> list[str]:
+        """Note that `user` is no longer a consumer; gives the names of those tensors that nodes write."""
+        written = [tensor.name for tensor in tensors if tensor.name in self.users]
+        for name in written:
+            self.users[name].discard(user.name)
         return written
 
     def _merged(self, producer: Compute, consumer: Compute, alone: bool) -> Compute | None:

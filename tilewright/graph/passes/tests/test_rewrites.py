@@ -201,6 +201,21 @@ def test_inline_maps() -> None:
     assert lines(state) == ["y: f32[i:4, j:3] = max(x[j, i] * 2.0, 0.0)"]
 
 
+def test_inline_maps_forgets_readers_whose_condition_never_holds() -> None:
+    text = """
+        graph g
+        input x: f32[4]
+        e: f32[i:4] = exp(x[i])
+        padded: f32[i:8] = i < 4 ? e[i] : 0.0
+        behind: f32[i:2] = padded[i + 5]
+        y: f32[i:2] = behind[i] + x[i]
+        z: f32[i:2] = y[i] * 2.0
+        output e
+        output z
+        """
+    assert lines(run("inline-maps", text)) == ["e: f32[i:4] = exp(x[i])", "z: f32[i:2] = (0.0 + x[i]) * 2.0"]
+
+
 def test_a_product_reads_through_a_transpose_and_keeps_its_epilogue() -> None:
     state = run(
         "inline-maps",
