@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright map --expr "C[i,j] += A[i,k]*B[k,j]" --size i=64,j=64,k=64 --intrinsic wmma_16x16x16_f16_f32
-         tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 --explain --mapping "(b i|k|rc)"
+         tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 --explain --mapping "(np|k|c)"
          tilewright map --op DEP --all
 exit status: 0 listed, or the refusal of --mapping explained; 2 bad usage or input
 """

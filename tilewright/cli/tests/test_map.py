@@ -76,6 +76,12 @@ def test_operators_of_the_table(op: str, count: int) -> None:
     assert value("--op", op, *WMMA)["count"] == count
 
 
+def test_loops_of_an_operator_have_the_names_of_the_table() -> None:
+    found = value("--op", "C2D", *WMMA, "--mapping", "(nq|k|c)")
+    assert found["asked"] == {"mapping": "(nq|k|c)", "valid": True, "notes": []}
+    assert {"i1": ["n", "p", "q"], "i2": ["k"], "r1": ["c", "r", "s"]} in [each["loops"] for each in found["mappings"]]
+
+
 def test_sizes_of_an_operator() -> None:
     found = value("--op", "GMM", "--size", "m=32,n=32,k=32", *WMMA)
     assert found["mappings"][0]["calls"] == 8

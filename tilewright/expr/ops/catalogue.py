@@ -2,23 +2,24 @@
 
 `build` makes the one-operator graph with given sizes. An operator has up to two forms: "schedule", as spec 2 (section
 2.2) defines it for loop schedules, and "mapping", as spec 3 (section 2.2) defines it for mapping to intrinsics: groups
-and multipliers are loops of their own, a matrix-vector product keeps a unit loop. Both have a padding node (and an
-expand node, if transposed) even where there is nothing to pad.
+and multipliers are loops of their own, a matrix-vector product keeps a unit loop, and loops have the names of that
+table. Both have a padding node (and an expand node, if transposed) even where there is nothing to pad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.errors import InvalidArgument
-from tilewright.expr.core import Tensor
+from tilewright.expr.core import Axis, Tensor
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, linalg, special_ops
+from tilewright.expr.rewrite import substitute
 
 Form = Literal["schedule", "mapping"]
 
@@ -28,7 +29,10 @@ Make = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the tables: what it is called, its sizes with their defaults, and which forms exist."""
+    """One row of the tables: what it is called, its sizes with their defaults, and which forms exist.
+
+    `loops` are those of the mapping form as spec 3 names them, spatial ones first.
+    """
 
     short: str
     title: str
@@ -36,6 +40,7 @@ class Operator:
     sizes: Mapping[str, int]
     forms: tuple[Form, ...] = ("schedule", "mapping")
     mapping: Mapping[str, Any] = field(default_factory=dict)  # what the mapping form adds to the arguments
+    loops: str = ""
 
 
 def build(short: str, *, form: Form = "schedule", dtype: DType = "f32", **sizes: int) -> Graph:
@@ -55,7 +60,17 @@ def build(short: str, *, form: Form = "schedule", dtype: DType = "f32", **sizes:
         )
     b = GraphBuilder(short)
     extra = operator.mapping if form == "mapping" else {}
-    return b.finish([operator.make(b, dtype, **{**operator.sizes, **sizes}, **extra)])
+    graph = b.finish([operator.make(b, dtype, **{**operator.sizes, **sizes}, **extra)])
+    return graph if form == "schedule" else _named(graph, operator.loops.split())
+
+
+def _named(graph: Graph, names: list[str]) -> Graph:
+    """The graph, its main node with these loops."""
+    main = next(node for node in reversed(graph.nodes) if node.accum is not None)
+    loops = {axis: Axis(name, axis.extent) for axis, name in zip(main.loops, names, strict=True)}
+    axes, reduce = (tuple(loops[axis] for axis in each) for each in (main.axes, main.reduce))
+    renamed = replace(main, axes=axes, reduce=reduce, body=substitute(main.body, dict(loops)))
+    return replace(graph, nodes=tuple(renamed if node is main else node for node in graph.nodes))
 
 
 def _gemv(b: GraphBuilder, t: DType, rows: int, columns: int, unit: bool = False) -> Tensor:
@@ -188,20 +203,33 @@ _ONLY_MAPPING: tuple[Form, ...] = ("mapping",)
 OPERATORS: dict[str, Operator] = {
     operator.short: operator
     for operator in (
-        Operator("GMV", "matrix-vector product", _gemv, {"rows": 128, "columns": 128}, mapping={"unit": True}),
-        Operator("GMM", "matrix product", _gemm, {"m": 128, "n": 128, "k": 128}),
+        Operator(
+            "GMV", "matrix-vector product", _gemv, {"rows": 128, "columns": 128}, mapping={"unit": True},
+            loops="i j x",
+        ),
+        Operator("GMM", "matrix product", _gemm, {"m": 128, "n": 128, "k": 128}, loops="i j x"),
         Operator("BIL", "bilinear form", _bilinear, {"n": 32, "m": 32, "k": 64, "l": 64}, _ONLY_SCHEDULE),
-        Operator("C1D", "1-D convolution", _conv(1), {"batch": 1, "c": 64, "size": 196, "k": 64, **_WINDOW}),
+        Operator(
+            "C1D", "1-D convolution", _conv(1), {"batch": 1, "c": 64, "size": 196, "k": 64, **_WINDOW},
+            loops="n k q c s",
+        ),
         Operator(
             "T1D", "transposed 1-D convolution", _conv_transpose(1),
             {"batch": 1, "c": 64, "size": 98, "k": 64, **_WINDOW, "stride": 2, "output_padding": 1}, _ONLY_SCHEDULE,
         ),
-        Operator("C2D", "2-D convolution", _conv(2), {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW}),
+        Operator(
+            "C2D", "2-D convolution", _conv(2), {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW},
+            loops="n k p q c r s",
+        ),
         Operator(
             "T2D", "transposed 2-D convolution", _conv_transpose(2),
             {"batch": 1, "c": 64, "size": 14, "k": 64, **_WINDOW, "stride": 2, "output_padding": 1},
+            loops="n k p q c r s",
         ),
-        Operator("C3D", "3-D convolution", _conv(3), {"batch": 1, "c": 16, "size": 14, "k": 16, **_WINDOW, **_DEPTH}),
+        Operator(
+            "C3D", "3-D convolution", _conv(3), {"batch": 1, "c": 16, "size": 14, "k": 16, **_WINDOW, **_DEPTH},
+            loops="n k d p q c t r s",
+        ),
         Operator(
             "T3D", "transposed 3-D convolution", _conv_transpose(3),
             {"batch": 1, "c": 16, "size": 7, "k": 16, **_WINDOW, **_DEPTH, "stride": 2, "output_padding": 1},
@@ -209,28 +237,29 @@ OPERATORS: dict[str, Operator] = {
         ),
         Operator(
             "GRP", "grouped convolution", _grouped,
-            {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW, "groups": 4}, mapping=_SPLIT,
+            {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW, "groups": 4}, mapping=_SPLIT, loops="n g k p q c r s",
         ),
         Operator(
             "DEP", "depthwise convolution", _depthwise,
-            {"batch": 1, "c": 32, "size": 28, "multiplier": 6, **_WINDOW}, mapping=_SPLIT,
+            {"batch": 1, "c": 32, "size": 28, "multiplier": 6, **_WINDOW}, mapping=_SPLIT, loops="n c m p q r s",
         ),
         Operator(
             "DIL", "dilated convolution", _conv(2),
-            {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW, "dilation": 2},
+            {"batch": 1, "c": 64, "size": 28, "k": 64, **_WINDOW, "dilation": 2}, loops="n k p q c r s",
         ),
         Operator(
             "CAP", "capsule convolution", _capsule,
             {"batch": 1, "c": 32, "size": 20, "k": 16, "kernel": 9, "stride": 2, "pad": 0, "capsules": 8},
-            _ONLY_MAPPING,
+            _ONLY_MAPPING, loops="n k p q u c r s",
         ),
         Operator(
             "BCV", "convolution with weights per sample", _batched_weights,
             {"batch": 8, "c": 16, "size": 14, "k": 16, "kernel": 3, "stride": 1, "pad": 1}, _ONLY_MAPPING,
+            loops="n k p q c r s",
         ),
         Operator(
             "GFC", "grouped fully connected", _grouped_linear, {"batch": 1, "c": 24, "k": 216, "groups": 24},
-            _ONLY_MAPPING,
+            _ONLY_MAPPING, loops="n g k c",
         ),
         Operator(
             "BCM", "block-circulant projection", _block_circulant, {"rows": 128, "columns": 64, "block": 8},
@@ -239,8 +268,10 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "SHO", "shift", _shift, {"batch": 1, "size": 28, "c": 32, "kernel": 3, "dilation": 1}, _ONLY_SCHEDULE
         ),
-        Operator("MEN", "mean of channels", _mean, {"batch": 1, "c": 64, "size": 28}, _ONLY_MAPPING),
-        Operator("VAR", "variance of channels", _variance, {"batch": 1, "c": 64, "size": 28}, _ONLY_MAPPING),
-        Operator("SCN", "running sum", _scan, {"m": 16, "n": 64, "k": 64}, _ONLY_MAPPING),
+        Operator("MEN", "mean of channels", _mean, {"batch": 1, "c": 64, "size": 28}, _ONLY_MAPPING, loops="i j x"),
+        Operator(
+            "VAR", "variance of channels", _variance, {"batch": 1, "c": 64, "size": 28}, _ONLY_MAPPING, loops="i j x"
+        ),
+        Operator("SCN", "running sum", _scan, {"m": 16, "n": 64, "k": 64}, _ONLY_MAPPING, loops="i j x"),
     )
 }  # fmt: skip
