@@ -5,7 +5,7 @@ which the chosen instruction has outer products of registers. Cycles of one step
 over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
 with the fewest cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep
 its part of a in half of L2, walks the panels of b outside and the rows inside, so that a panel stays near while the
-rows pass by.
+rows pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
 
 *Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
 dealt so that each has some thousand elements.
@@ -24,9 +24,12 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule, addresses
+from tilewright.operator.tiling import SpatialLoop
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 PROGRAMS_PER_THREAD = 4
+EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
+MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
@@ -44,28 +47,30 @@ def schedule_contraction(
     work: Contraction, machine: Cpu, threads: int, a_bytes: int, subject: str
 ) -> tuple[ContractionSchedule, Decision]:
     """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads."""
-    lanes = work.lanes
     ranked = sorted(
         (_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
+    dealt: dict[tuple[tuple[int, ...], int], tuple[dict[str, int], dict[str, int]]] = {}
+    for cycles, _, rows, vectors in ranked:
+        if (threads == 1 and dealt) or cycles > 1.1 * ranked[0][0]:
+            break
+        tile = _tile(work, rows, vectors)
+        dealt[rows, vectors] = tile, _blocks(work, machine, threads, tile, a_bytes)
+    ranked = sorted(
+        (cycles / min(EVEN, _balance(work, *dealt[rows, vectors], threads)), order, rows, vectors)
+        for cycles, order, rows, vectors in ranked[: len(dealt)]
+    ) + ranked[len(dealt) :]
     cycles, _, rows, vectors = ranked[0]
-    names = [axis.name for axis in work.m_loops]
-    tile = {name: extent for name, extent in zip(names, rows, strict=True) if extent > 1}
-    n_extent = _extent(work.n_loop)
-    tile[work.n_loop.name] = min(vectors * lanes, -(-n_extent // lanes) * lanes)
-    if n_extent < tile[work.n_loop.name]:
-        tile[work.n_loop.name] = n_extent if n_extent < lanes else tile[work.n_loop.name]
-    blocks = _blocks(work, machine, threads, tile, a_bytes)
-    outer = [axis.name for axis in work.outer]
-    m_order = names
+    tile, blocks = dealt[rows, vectors]
+    outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.m_loops]
     schedule = ContractionSchedule(
         tile=tile,
         order=(*outer, work.n_loop.name, *m_order),
         blocks=blocks,
         grid_order=(*outer, *m_order, work.n_loop.name),
         k_unroll=k_unroll(work),
-        lanes=lanes,
+        lanes=work.lanes,
     )
     second = ranked[1] if len(ranked) > 1 else None
     decision = Decision(
@@ -76,6 +81,15 @@ def schedule_contraction(
         f"{second[0]:.0f} cycles" if second else "",
     )
     return schedule, decision
+
+
+def _tile(work: Contraction, rows: Sequence[int], vectors: int) -> dict[str, int]:
+    """Points along each loop of a register tile."""
+    tile = {axis.name: extent for axis, extent in zip(work.m_loops, rows, strict=True) if extent > 1}
+    extent, lanes = _extent(work.n_loop), work.lanes
+    whole = min(vectors * lanes, -(-extent // lanes) * lanes)
+    tile[work.n_loop.name] = extent if extent < lanes else whole
+    return tile
 
 
 def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
@@ -213,7 +227,9 @@ def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int],
         remaining = -(-remaining // share)
         programs *= share
     if programs < goal and threads > 1:
-        share = min(n_tiles, -(-goal // programs))
+        least = min(n_tiles, -(-goal // programs))
+        dealt = {share: {**blocks, work.n_loop.name: share} for share in range(least, min(n_tiles, 2 * least) + 1)}
+        share = max(dealt, key=lambda count: (_balance(work, tile, dealt[count], threads), -count))
         blocks[work.n_loop.name] = share
         programs *= share
         for axis in work.m_loops:
@@ -223,6 +239,27 @@ def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int],
                 programs = programs // blocks[axis.name] * grown
                 blocks[axis.name] = grown
     return blocks
+
+
+def _balance(work: Contraction, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:
+    """Mean work of the threads by that of the busiest; each takes its share of the programs, then what others left."""
+    if threads == 1:
+        return 1.0
+    loops = [
+        SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1))
+        for axis in (*work.outer, *work.m_loops, work.n_loop)
+    ]
+    programs = prod(loop.programs for loop in loops)
+    if programs > MOST_PROGRAMS * threads:
+        return 1.0
+    sizes = [prod(points) for points in product(*(loop.points for loop in loops))]
+    left = [list(range(programs * t // threads, programs * (t + 1) // threads)) for t in range(threads)]
+    busy = [0] * threads
+    for _ in sizes:
+        thread = min(range(threads), key=busy.__getitem__)
+        own = left[thread] or next(others for others in left if others)
+        busy[thread] += sizes[own.pop(0)]
+    return sum(busy) / threads / max(busy)
 
 
 def _k_bytes(work: Contraction) -> int:

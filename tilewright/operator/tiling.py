@@ -44,3 +44,9 @@ class SpatialLoop:
     def programs(self) -> int:
         """Programs along this loop: blocks that hold at least one tile."""
         return max(1, -(-self.tiles // max(1, self.tiles_per_block))) if self.tiles else 1
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Points of the loop in each program."""
+        size = self.tiles_per_block * self.quantum
+        return tuple(min(size, self.extent - number * size) for number in range(self.programs))

@@ -1,0 +1,70 @@
+"""How products are dealt to threads."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.machine import resolve_cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.rules import EVEN, schedule_contraction
+from tilewright.operator.tiling import SpatialLoop
+
+MACHINE = resolve_cpu("znver5")
+
+
+def matrices(m: int, n: int, k: int) -> Contraction:
+    """C[i, j] = sum A[i, k] * B[k, j]."""
+    i, j, l = Axis("i", m), Axis("j", n), Axis("k", k)
+    a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", m * k), ("B", k * n), ("C", m * n)))
+    total = Tensor("sum", (), "f32")
+    return Contraction(
+        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma",
+        ((6, 4), (4, 6), (14, 2), (28, 1)), 16,
+    )  # fmt: skip
+
+
+def scheduled(m: int, n: int, k: int, threads: int) -> ContractionSchedule:
+    return schedule_contraction(matrices(m, n, k), MACHINE, threads, m * k * 4, "C")[0]
+
+
+def programs(m: int, n: int, schedule: ContractionSchedule) -> list[int]:
+    """Points of each program, in the order of the grid."""
+    loops = [
+        SpatialLoop(Axis(name, extent), schedule.tile.get(name, 1), schedule.blocks.get(name, 1))
+        for name, extent in (("i", m), ("j", n))
+    ]
+    return [prod(points) for points in product(*(loop.points for loop in loops))]
+
+
+@given(
+    extent=st.integers(1, 500), quantum=st.integers(1, 70), blocks=st.integers(1, 40),
+)  # fmt: skip
+def test_points_of_programs_are_the_loop(extent: int, quantum: int, blocks: int) -> None:
+    loop = SpatialLoop(Axis("i", extent), quantum, blocks)
+    assert sum(loop.points) == extent
+    assert len(loop.points) == loop.programs
+    assert min(loop.points) > 0
+
+
+def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> None:
+    """1024 columns are 11 tiles of 96 or 16 of 64: eleven cannot be halved."""
+    assert scheduled(16, 1024, 1024, threads=1).tile == {"i": 4, "j": 96}
+    two = scheduled(16, 1024, 1024, threads=2)
+    assert two.tile == {"i": 6, "j": 64}
+    sizes = programs(16, 1024, two)
+    assert sum(sizes[: len(sizes) // 2]) == sum(sizes) // 2
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize(("m", "n"), [(128, 4096), (784, 512), (196, 1024), (4, 4096)])
+def test_threads_are_about_evenly_busy(m: int, n: int, threads: int) -> None:
+    sizes = programs(m, n, scheduled(m, n, 512, threads))
+    count = len(sizes)
+    shares = [sum(sizes[count * t // threads : count * (t + 1) // threads]) for t in range(threads)]
+    assert max(shares) <= sum(sizes) / threads / (EVEN - 0.15), "before any thread helps another"
