@@ -12,5 +12,6 @@ from tilewright.emulator.parser import parse
 from tilewright.emulator.problems import InvalidPtx
 from tilewright.emulator.run import Result, run
 from tilewright.emulator.syntax import Module
+from tilewright.emulator.tensor_maps import TensorMap
 
-__all__ = ["Finding", "InvalidPtx", "Module", "Result", "Uninitialised", "parse", "run"]
+__all__ = ["Finding", "InvalidPtx", "Module", "Result", "TensorMap", "Uninitialised", "parse", "run"]

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.emulator.link import Linked, Storage
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.scalars import WIDTHS, Array
+from tilewright.emulator.tensor_maps import TensorMap
 from tilewright.errors import InvalidArgument
 
 
@@ -20,7 +21,7 @@ class Uninitialised:
     array: Array
 
 
-Argument = Any  # an array, a scalar, an Uninitialised, or None for a null pointer
+Argument = Any  # an array, a scalar, an Uninitialised, a TensorMap, or None for a null pointer
 
 
 @dataclass
@@ -62,6 +63,8 @@ def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Stor
     where, length = f"p{number}", parameter.bytes
     if argument is None:
         return np.zeros(length, np.uint8)
+    if isinstance(argument, TensorMap):
+        return _tensor_map(memory, placed, number, parameter, argument)
     fresh = isinstance(argument, Uninitialised)
     if fresh:
         argument = argument.array
@@ -72,10 +75,31 @@ def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Stor
             if len(contents) != length:
                 raise InvalidArgument(f"{len(contents)} bytes for a parameter of {length}", where=where)
             return contents
-        address = memory.add(f"p{number}", contents, undefined=fresh)
-        placed.buffers[number] = (len(memory.names) - 1, argument)
+        address = _buffer(memory, placed, number, argument, fresh=fresh)
         return np.frombuffer(address.to_bytes(8, "little"), np.uint8)
     return _scalar(np.asarray(argument), parameter, where)
+
+
+def _tensor_map(memory: GlobalMemory, placed: Placed, number: int, parameter: Storage, argument: TensorMap) -> Array:
+    """The 128 bytes of a map, or the address of a buffer that holds them."""
+    raw = argument.encode(_buffer(memory, placed, number, argument.array, fresh=False))
+    if parameter.bytes == len(raw):
+        return raw
+    if parameter.bytes != 8:
+        raise InvalidArgument(f"a tensor map for a parameter of {parameter.bytes} bytes", where=f"p{number}",
+                              help="128 bytes, or a pointer")  # fmt: skip
+    address = memory.add(f"the tensor map p{number}", raw, constant=True)
+    return np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+
+
+def _buffer(memory: GlobalMemory, placed: Placed, number: int, array: Array, *, fresh: bool) -> int:
+    """The address of a buffer; an array that is there already is not placed again."""
+    for known, other in placed.buffers.values():
+        if other is array:
+            return memory.address(known)
+    address = memory.add(f"p{number}", np.ascontiguousarray(array).reshape(-1).view(np.uint8), undefined=fresh)
+    placed.buffers[number] = (len(memory.names) - 1, array)
+    return address
 
 
 def _scalar(value: Array, parameter: Storage, where: str) -> Array:

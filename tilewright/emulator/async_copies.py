@@ -66,6 +66,13 @@ class AsyncCopies:
             self._finish(copy, (copy.group <= limit[copy.threads]) & ~copy.done)
         self.pending = [copy for copy in self.pending if not copy.done.all()]
 
+    def finish_until(self, position: int, number: int) -> None:
+        """Copies of a thread up to a serial number are done."""
+        for copy in self.pending:
+            if copy.number <= number:
+                self._finish(copy, (copy.threads == position) & ~copy.done)
+        self.pending = [copy for copy in self.pending if not copy.done.all()]
+
     def _finish(self, copy: Pending, ready: Array) -> None:
         if not ready.any():
             return

@@ -41,10 +41,9 @@ class Decoder:
 
     def flag(self, *names: str) -> bool:
         """Whether any of these modifiers is there; takes them."""
-        found = [name for name in names if name in self.modifiers]
-        for name in found:
-            self.modifiers.remove(name)
-        return bool(found)
+        before = len(self.modifiers)
+        self.modifiers = [name for name in self.modifiers if name not in names]
+        return len(self.modifiers) < before
 
     def one_of(self, *names: str, default: str | None = None) -> str:
         """The one modifier of these that is there."""
@@ -90,6 +89,20 @@ class Decoder:
         return found
 
     # Operands
+
+    @property
+    def target_name(self) -> str:
+        """The architecture that the module is for."""
+        return self.linked.target
+
+    def is_address(self, number: int) -> bool:
+        return isinstance(self.operand(number), Address)
+
+    def is_predicate(self, number: int) -> bool:
+        """Whether an operand is a predicate register."""
+        operand = self.operand(number)
+        symbol = self.scope.find(operand.text) if isinstance(operand, Name) else None
+        return isinstance(operand, Negated) or (isinstance(symbol, Register) and symbol.width == 1)
 
     def operand(self, number: int) -> Operand:
         if number >= len(self.operands):

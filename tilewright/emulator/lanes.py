@@ -20,8 +20,10 @@ from tilewright.emulator.scalars import CONTAINERS, Array
 if TYPE_CHECKING:
     from tilewright.emulator.async_copies import AsyncCopies
     from tilewright.emulator.barriers import Barriers
+    from tilewright.emulator.mbarriers import Mbarriers
     from tilewright.emulator.memory import GlobalMemory, LocalMemory
     from tilewright.emulator.shared import SharedMemory
+    from tilewright.emulator.warpgroups import Warpgroups
 
 Index = slice | Array
 
@@ -64,15 +66,17 @@ class State:
         self.alive = self.thread_of < threads
         self.undefined: dict[int, Array] = dict.fromkeys(range(len(widths)), np.ones(self.size, np.bool_))
         self.clocks = Clocks(len(blocks), self.threads)
-        # Registers that pending asynchronous products will write or still read.
-        self.in_flight: dict[int, str] = {}
-        self.written_at: dict[int, int] | None = None  # per register, where products need fences
+        # Registers that pending asynchronous products will write ("result") or still read ("source"), by thread.
+        self.in_flight: dict[int, dict[str, Array]] = {}
+        self.written_at: dict[int, Array] = {}  # of registers of such products, by thread
         self.fenced_at = np.zeros(self.size, np.int64)  # last fence.proxy.async of each thread
         self.memory: GlobalMemory
         self.shared: SharedMemory
         self.local: LocalMemory
         self.barriers: Barriers
         self.copies: AsyncCopies
+        self.mbarriers: Mbarriers
+        self.warpgroups: Warpgroups
         self.extra: dict[str, Any] = {}
 
     def place_of(self, position: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -191,6 +195,8 @@ class Step:
     meeting: Callable[[Lanes], Array | int] | None = None
     joined: frozenset[int] = field(default_factory=frozenset)
     uses_products: bool = False  # knows itself how to treat registers of pending products
+    warps: int = 1  # neighbouring warps that have to come together
+    guarded: tuple[int, ...] = ()  # registers that need a fence between other writes and this instruction
 
 
 def as_index(positions: Array) -> Index:

@@ -89,6 +89,7 @@ class Linked:
     """The entry, flat: instructions with the scope of their names, registers, labels, and where variables are."""
 
     entry: Function
+    target: str
     instructions: list[tuple[Instruction, Scope]] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     labels: dict[int, int] = field(default_factory=dict)
@@ -110,7 +111,7 @@ def link(module: Module, entry: str) -> Linked:
 class _Linker:
     def __init__(self, module: Module, entry: Function) -> None:
         self.module = module
-        self.linked = Linked(entry)
+        self.linked = Linked(entry, module.target)
         self.top = Scope()
         self.shared: list[Storage] = []
         self.marks = 0

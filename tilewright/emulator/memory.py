@@ -70,6 +70,9 @@ class GlobalMemory:
             self._fresh.append((start, start + len(contents)))
         return GLOBAL_BASE + start
 
+    def address(self, number: int) -> int:
+        return GLOBAL_BASE + self._starts[number]
+
     def close(self) -> None:
         """Make the memory, now that all buffers are known."""
         self.bytes = Bytes(self._top)

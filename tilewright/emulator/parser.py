@@ -259,11 +259,13 @@ class _Parser:
                 return found
 
     def _variables(self, space: str, *, extern: bool = False, closing: bool = False) -> list[Variable]:
-        align, kind, vector = 0, "", 1
+        align, kind, vector, pointee = 0, "", 1, False
         while self.peek().kind == "directive":
             word = self.next().text
+            pointee |= word == ".ptr"
             if word == ".align":
-                align = self._integer()
+                number = self._integer()
+                align = align if pointee else number  # after .ptr it is that of what the pointer points at
             elif word in (".v2", ".v4"):
                 vector = int(word[2:])
             elif word[1:] in WIDTHS:

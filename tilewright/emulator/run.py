@@ -17,12 +17,14 @@ from tilewright.emulator.decode import Decoder
 from tilewright.emulator.findings import Finding, Findings
 from tilewright.emulator.lanes import Launch, State, Step
 from tilewright.emulator.link import Linked, Scope, link
+from tilewright.emulator.mbarriers import Mbarriers
 from tilewright.emulator.memory import GLOBAL_BASE, GlobalMemory, LocalMemory
 from tilewright.emulator.problems import refuse
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
 from tilewright.emulator.syntax import Instruction, Module
 from tilewright.emulator.scalars import WIDTHS, Array, size
+from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
 
 _MOST_BLOCK_THREADS = 1024
@@ -142,6 +144,7 @@ def _step(linked: Linked, node: Instruction, scope: Any, context: dict[str, int]
     return Step(
         node.place, node.opcode, built.group, built.run, tuple(decoder.reads), tuple(decoder.writes), guard, node.negated,
         built.own_taint, built.control, built.meeting, frozenset((*decoder.reads, *decoder.writes)), built.uses_products,
+        built.warps, built.guarded,
     )  # fmt: skip
 
 
@@ -201,6 +204,9 @@ def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, 
     cluster = int(np.prod(launch.cluster))
     state.barriers = Barriers(state, np.arange(len(blocks)) // cluster)
     state.copies = AsyncCopies(state)
+    state.mbarriers = Mbarriers(state)
+    state.warpgroups = Warpgroups(state)
+    state.written_at = {slot: np.zeros(state.size, np.int64) for step in steps for slot in step.guarded}
     first = np.arange(len(blocks)) // cluster * cluster
     state.shared.peers = first[:, None] + np.arange(cluster)
     return state

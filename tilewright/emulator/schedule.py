@@ -91,7 +91,7 @@ class Scheduler:
         clocks, counts, undefined, in_flight = state.clocks, state.counts, state.undefined, state.in_flight
         lanes = Lanes(state, index, _count(index), steps[at])
         warps = _warps(state, lanes)
-        turns = 0
+        turns, written_at = 0, state.written_at
         while True:
             step = steps[at]
             lanes.step = step
@@ -141,8 +141,10 @@ class Scheduler:
                 following = step.control(active, self, at)
             if undefined and not step.own_taint and not undefined.keys().isdisjoint(step.joined):
                 active.define(step.writes, active.undefined(step.reads))
-            if state.written_at is not None:
-                state.written_at.update(dict.fromkeys(step.writes, clocks.now))
+            if written_at and not step.uses_products:
+                for slot in step.writes:
+                    if slot in written_at:
+                        written_at[slot][active.index] = clocks.now
             if step.control is None:
                 at += 1
             else:
@@ -175,7 +177,7 @@ class Scheduler:
         step = lanes.step
         assert step.meeting is not None, "asked for"
         needed = step.meeting(lanes)
-        if isinstance(needed, int) and lanes.all_of_chunk():
+        if isinstance(needed, int) and lanes.all_of_chunk() and state.threads % (32 * step.warps) == 0:
             return None
         positions = lanes.positions()
         warp, lane = state.warp_of[positions], state.lane_of[positions]
@@ -185,6 +187,11 @@ class Scheduler:
         wanted = np.broadcast_to(np.asarray(needed & 0xFFFFFFFF if isinstance(needed, int) else needed, np.uint32),
                                  positions.shape)  # fmt: skip
         ready = (wanted & living[warp] & ~here[warp]) == 0
+        if step.warps > 1:
+            size = 32 * step.warps
+            group = positions // size
+            gathered = np.bincount(group[ready], minlength=-(-state.size // size))
+            ready &= (gathered == size)[group]
         return None if ready.all() else positions[ready]
 
     @staticmethod
@@ -193,12 +200,16 @@ class Scheduler:
         return positions[~np.isin(positions, gone)]
 
     def _report_in_flight(self, lanes: Lanes) -> None:
-        slots = sorted(self.state.in_flight.keys() & lanes.step.joined)
-        use = self.state.in_flight[slots[0]]
-        if use == "result":
-            lanes.report("early-read", "a register of a product is used before the wait for it")
-        elif not self.state.in_flight.keys().isdisjoint(lanes.step.writes):
-            lanes.report("overwritten", "a register is written while a pending product still reads it")
+        for slot in sorted(self.state.in_flight.keys() & lanes.step.joined):
+            uses = self.state.in_flight[slot]
+            if "result" in uses and uses["result"][lanes.index].any():
+                wrong = np.flatnonzero(uses["result"][lanes.index])
+                lanes.report("early-read", "a register of a product is used before the wait for it", wrong)
+                return
+            if slot in lanes.step.writes and "source" in uses and uses["source"][lanes.index].any():
+                wrong = np.flatnonzero(uses["source"][lanes.index])
+                lanes.report("overwritten", "a register is written while a pending product still reads it", wrong)
+                return
 
     def _report_stuck(self) -> None:
         """Nobody can go on although not all have ended: say where they wait."""

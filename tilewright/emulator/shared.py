@@ -124,8 +124,8 @@ class SharedMemory:
             block, thread, home = (np.broadcast_to(each, cells.shape) for each in (block, thread, home))
             unordered = np.zeros(cells.shape, np.bool_)
             other = self.writer[cells[late]]
-            unordered[late] = ~clocks.ordered(block[late], thread[late], other, written[late]) | (
-                block[late] != home[late])  # fmt: skip
+            unordered[late] = ~clocks.ordered(block[late], thread[late], other, written[late])
+            unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
                 lanes, "race", "reads byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
                 unordered, numbers, cells,
@@ -206,11 +206,12 @@ class SharedMemory:
         if late.any():
             unordered = np.zeros(cells.shape, np.bool_)
             unordered[late] = ~clocks.ordered(block[late], thread[late], self.writer[cells[late]], written[late])
+            unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
                 lanes, "race", "writes byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
                 unordered, numbers, cells,
             )  # fmt: skip
-        late = (self.last_read[cells] > floor) & changes
+        late = (self.last_read[cells] > floor) & changes & (block == home)
         if late.any():
             self._check_readers(lanes, numbers, cells, late, block, thread)
 

@@ -2,6 +2,7 @@
 
 from tilewright.emulator.isa import (
     approximations,
+    async_copy,
     atomics,
     compare,
     control,
@@ -10,12 +11,15 @@ from tilewright.emulator.isa import (
     integer,
     load_store,
     logic,
+    matrices,
+    mbarrier,
     synchronise,
     warp,
+    warpgroup,
 )
 from tilewright.emulator.isa.table import INSTRUCTIONS
 
 __all__ = [
-    "INSTRUCTIONS", "approximations", "atomics", "compare", "control", "convert", "floating", "integer", "load_store",
-    "logic", "synchronise", "warp",
+    "INSTRUCTIONS", "approximations", "async_copy", "atomics", "compare", "control", "convert", "floating", "integer", "load_store",
+    "logic", "matrices", "mbarrier", "synchronise", "warp", "warpgroup",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.emulator.decode import Decoder
+from tilewright.emulator.isa.bulk import abandon_stores
 from tilewright.emulator.isa.table import Built, instruction
 from tilewright.emulator.lanes import Lanes
 
@@ -52,6 +53,7 @@ def leave(lanes: Lanes, scheduler: Any, at: int) -> int | None:
     positions = lanes.positions()
     state = lanes.state
     state.copies.abandon(lanes)
+    abandon_stores(lanes)
     state.alive[positions] = False
     scheduler.unpark()
     state.barriers.gone(lanes, scheduler)

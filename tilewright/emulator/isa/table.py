@@ -21,6 +21,8 @@ class Built:
     meeting: Callable[[Lanes], Array | int] | None = None
     own_taint: bool = False
     uses_products: bool = False
+    warps: int = 1
+    guarded: tuple[int, ...] = ()
 
 
 Builder = Callable[[Decoder], Built]

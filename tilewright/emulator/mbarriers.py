@@ -1,0 +1,136 @@
+"""The mbarriers of a chunk: phases, arrivals, bytes still expected, and what a completed phase makes known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.emulator.lanes import Lanes, State
+from tilewright.emulator.scalars import Array
+
+if TYPE_CHECKING:
+    from tilewright.emulator.schedule import Scheduler
+
+
+@dataclass
+class BulkLoad:
+    """A pending bulk copy into shared memory, which an mbarrier counts."""
+
+    number: int
+    start: int  # into shared memory of the chunk
+    values: Array
+    cells: Array
+
+
+@dataclass
+class Mbarrier:
+    """One mbarrier: `phase` counts completed phases, `pending` the arrivals and `bytes` the bytes still missing."""
+
+    block: int
+    count: int
+    pending: int
+    maker: int
+    made: int
+    phase: int = 0
+    bytes: int = 0
+    gathered: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    known: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    loads: list[BulkLoad] = field(default_factory=list)
+
+
+class Mbarriers:
+    """By their offset in the shared memory of the chunk."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.all: dict[int, Mbarrier] = {}
+        self.copied: dict[int, list[tuple[int, int]]] = {}  # arrivals that wait for copies of a thread
+
+    def make(self, offset: int, count: int, position: int) -> None:
+        state = self.state
+        nothing = np.zeros(state.threads + 1, np.int64)
+        self.all[offset] = Mbarrier(
+            offset // state.shared.stride, count, count, position % state.threads, state.clocks.now, gathered=nothing,
+            known=nothing,
+        )  # fmt: skip
+
+    def find(self, lanes: Lanes, number: int, offset: int, position: int) -> Mbarrier | None:
+        """The mbarrier at an offset, for a thread; reports one that is not initialised, or not yet for this thread."""
+        found = self.all.get(offset)
+        stride, state = self.state.shared.stride, self.state
+        if found is None:
+            lanes.report("mbarrier", f"no mbarrier is initialised at byte {offset % stride}", number,
+                         address=offset % stride, space="shared")  # fmt: skip
+            return None
+        block, thread = position // state.threads, position % state.threads
+        if found.block == block and thread != found.maker:
+            ordered = state.clocks.ordered(*(np.array([each]) for each in (block, thread, found.maker, found.made)))
+            if not ordered.all():
+                lanes.report("race", f"the mbarrier at byte {offset % stride} is used with nothing that orders it after its "
+                             "initialisation", number, address=offset % stride, space="shared")  # fmt: skip
+        return found
+
+    def arrive(
+        self, lanes: Lanes, scheduler: Scheduler, barrier: Mbarrier, offset: int, threads: Array, count: int, number: int,
+        *, drop: bool = False,
+    ) -> None:  # fmt: skip
+        """`count` arrivals by threads of one block (positions in the chunk)."""
+        state = self.state
+        block = int(threads[0]) // state.threads
+        if block == barrier.block:
+            known = state.clocks.known(block, threads % state.threads)
+            barrier.gathered = np.maximum(barrier.gathered, known)
+        barrier.pending -= count
+        if drop:
+            barrier.count -= count
+        if barrier.pending < 0:
+            lanes.report("mbarrier", f"{count} arrivals at the mbarrier at byte {offset % state.shared.stride}, "
+                         f"which expects {barrier.pending + count} more in this phase", number)  # fmt: skip
+            barrier.pending = 0
+        self.settle(barrier, scheduler)
+
+    def settle(self, barrier: Mbarrier, scheduler: Scheduler) -> None:
+        """Complete the phase if nothing is missing."""
+        if barrier.pending == 0 and barrier.bytes == 0:
+            barrier.phase += 1
+            barrier.pending = barrier.count
+            barrier.known = barrier.gathered
+            scheduler.happened()
+
+    def deliver(self, barrier: Mbarrier, scheduler: Scheduler) -> None:
+        """Bulk copies that this mbarrier counts arrive."""
+        if not barrier.loads:
+            return
+        shared, clocks = self.state.shared, self.state.clocks
+        loads, barrier.loads = barrier.loads, []
+        for load in loads:
+            shared.bytes.data[load.start : load.start + len(load.values)] = load.values
+            shared.end_write(load.cells, clocks.engine)
+            barrier.bytes -= len(load.values)
+            barrier.gathered = barrier.gathered.copy()
+            barrier.gathered[clocks.engine] = clocks.now
+            self.settle(barrier, scheduler)
+
+    def passed(self, barrier: Mbarrier, position: int, phase: int, *, parity: bool) -> bool:
+        """Whether a phase is complete; a thread that sees this learns what the arriving threads knew."""
+        if (barrier.phase & 1 == phase & 1) if parity else (barrier.phase <= phase):
+            return False
+        state = self.state
+        if position // state.threads == barrier.block:
+            state.clocks.learn(barrier.block, np.array([position % state.threads]), barrier.known)
+        return True
+
+    def when_copied(self, offset: int, position: int, *, counts: bool) -> None:
+        """An arrival that happens once the thread's ``cp.async`` copies so far are done."""
+        barrier = self.all[offset]
+        if not counts:
+            barrier.pending += 1
+        self.copied.setdefault(offset, []).append((position, self.state.copies.issued))
+
+    def finish_copies(self, lanes: Lanes, scheduler: Scheduler, offset: int) -> None:
+        """Somebody waits: copies whose arrivals this mbarrier expects are done now."""
+        for position, number in self.copied.pop(offset, []):
+            self.state.copies.finish_until(position, number)
+            self.arrive(lanes, scheduler, self.all[offset], offset, np.array([position]), 1, 0)

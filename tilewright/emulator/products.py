@@ -1,0 +1,141 @@
+"""What matrix units compute, bit by bit: exact products, added in blocks after an alignment that truncates.
+
+Floats: the products of a block of K and the accumulator are aligned to the largest exponent among them, cut to a fixed
+number of fraction bits, added exactly, and the sum is cut to f32 (to nearest for an f16 result). Width of the block and
+fraction bits depend on the generation: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores",
+2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90. f64 is a chain of fused multiply-adds along K; integers are
+exact and wrap, or saturate with `.satfinite`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.emulator.rounding import fma_f64, from_bf16, to_bf16, to_f16, to_f32
+from tilewright.emulator.scalars import Array
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a generation adds: products of `bits16` (f16, bf16) or `bits32` (tf32) at a time, `fraction` bits."""
+
+    bits16: int
+    bits32: int
+    fraction: int
+    fraction8: int = 13  # of 8-bit floats
+
+
+UNITS = {70: Unit(4, 4, 23), 75: Unit(4, 4, 24), 80: Unit(8, 4, 24), 90: Unit(16, 8, 25)}
+_LEAST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
+
+
+def unit_of(target: str) -> Unit:
+    """The unit of the generation that `.target` names.
+
+    >>> unit_of("sm_86").bits16
+    8
+    """
+    digits = "".join(character for character in target if character.isdigit())
+    number = int(digits or 80)
+    return UNITS[max((known for known in UNITS if known <= number), default=70)]
+
+
+def elements(registers: Array, kind: str) -> Array:
+    """Elements of 32- or 64-bit registers (n, lanes, registers) as f64 or i64 (n, lanes, elements)."""
+    raw = np.ascontiguousarray(registers)
+    if kind == "f64":
+        return raw.view(np.float64)
+    if kind == "f32":
+        return raw.view(np.float32).astype(np.float64)
+    if kind == "tf32":
+        return (raw & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if kind == "f16":
+        return raw.view(np.float16).astype(np.float64)
+    if kind == "bf16":
+        return from_bf16(raw.view(np.uint16)).astype(np.float64)
+    if kind in ("e4m3", "e5m2"):
+        import ml_dtypes
+
+        dtype = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[kind]
+        return raw.view(np.uint8).view(dtype).astype(np.float64)
+    if kind == "s32":
+        return raw.view(np.int32).astype(np.int64)
+    if kind in ("s8", "u8"):
+        return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64)
+    assert kind in ("s4", "u4", "b1"), f"no elements of type {kind}"
+    if kind == "b1":
+        return np.unpackbits(raw.view(np.uint8), axis=-1, bitorder="little").astype(np.int64)
+    halves = raw.view(np.uint8)
+    values = np.stack([halves & 15, halves >> 4], axis=-1).reshape(*halves.shape[:-1], -1).astype(np.int64)
+    return np.where(values > 7, values - 16, values) if kind == "s4" else values
+
+
+def registers(values: Array, kind: str) -> Array:
+    """The reverse of `elements` for results: registers (n, lanes, registers)."""
+    if kind == "f64":
+        return np.ascontiguousarray(values.astype(np.float64)).view(np.uint64)
+    if kind == "f32":
+        return np.ascontiguousarray(values.astype(np.float32)).view(np.uint32)
+    if kind == "f16":
+        return np.ascontiguousarray(values.astype(np.float16)).view(np.uint32)
+    if kind == "bf16":
+        return np.ascontiguousarray(to_bf16(values)).view(np.uint32)
+    assert kind == "s32", f"no results of type {kind}"
+    return np.ascontiguousarray(values.astype(np.int32)).view(np.uint32)
+
+
+def multiply(
+    a: Array, b: Array, c: Array, kinds: tuple[str, str], result: str, unit: Unit, *, saturate: bool = False,
+    bits: str = "",
+) -> Array:  # fmt: skip
+    """``c + a @ b`` for matrices (n, M, K), (n, K, N), (n, M, N) as `elements` gives them; `bits` is xor or and."""
+    if result == "s32":
+        return _integers(a, b, c, saturate, bits)
+    if result == "f64":
+        for k in range(a.shape[2]):
+            c = fma_f64(a[:, :, k, None], b[:, None, k, :], c)
+        return c
+    width = unit.bits32 if "tf32" in kinds else unit.bits16
+    fraction = unit.fraction
+    if kinds[0] in ("e4m3", "e5m2"):
+        width, fraction = 2 * unit.bits16, unit.fraction8
+    exponents_a = _exponents(a, _LEAST_EXPONENT[kinds[0]])
+    exponents_b = _exponents(b, _LEAST_EXPONENT[kinds[1]])
+    for start in range(0, a.shape[2], width):
+        part = slice(start, start + width)
+        c = _block(a[:, :, part], b[:, part], c, exponents_a[:, :, part], exponents_b[:, part], fraction, result)
+    return c
+
+
+def _exponents(values: Array, least: int) -> Array:
+    """Exponents as the unit sees them: those of subnormals are the least, zeros have none."""
+    exponents = np.frexp(values)[1].astype(np.int32) - 1
+    return np.where(values == 0, np.int32(-100_000), np.maximum(exponents, least))
+
+
+def _block(a: Array, b: Array, c: Array, ea: Array, eb: Array, fraction: int, result: str) -> Array:
+    terms = a[:, :, None, :] * b.transpose(0, 2, 1)[:, None]
+    exponents = (ea[:, :, None, :] + eb.transpose(0, 2, 1)[:, None]).max(axis=-1)
+    own = np.where(c == 0, np.int32(-100_000), np.maximum(np.frexp(c)[1].astype(np.int32) - 1, -126))
+    top = np.maximum(np.maximum(exponents, own), -1000)  # all zeros: any exponent will do
+    scale = np.ldexp(1.0, fraction - top)
+    total = np.trunc(terms * scale[..., None]).sum(axis=-1) + np.trunc(c * scale)
+    found = total / scale
+    if not np.isfinite(found).all() or not np.isfinite(c).all():
+        plain = terms.sum(axis=-1) + c
+        found = np.where(np.isfinite(plain) & np.isfinite(found), found, plain)
+    narrow = to_f16(found) if result == "f16" else to_f32(found, "rz")
+    return narrow.astype(np.float64)
+
+
+def _integers(a: Array, b: Array, c: Array, saturate: bool, bits: str) -> Array:
+    if bits:
+        function = np.bitwise_xor if bits == "xor" else np.bitwise_and
+        found = c + function(a[:, :, :, None], b[:, None]).sum(axis=2)
+    else:
+        found = c + (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+    if saturate:
+        return np.clip(found, -(1 << 31), (1 << 31) - 1)
+    return (found + (1 << 31)) % (1 << 32) - (1 << 31)
