@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tilewright.instruction.fragments import places
 from tilewright.instruction.intrinsic import GROUP_LANES, Fragment, Intrinsic, Movement, Operand
 
 WORDS = ("box", "descriptor", "opaque")  # layouts that are not a formula
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PARAMETER = re.compile(r"(addr|base|stride|ld)(_\w+)?")
 
 
@@ -84,11 +85,18 @@ def _check_offsets(record: Intrinsic, operand: Operand, text: str) -> None:
         at = int(np.argmax(outside))
         refuse(f"the layout of {operand.role} puts {_element(operand.loops, shape, at)} at {offsets[at]}, "
                 f"outside of its {offsets.size} elements ({text})")  # fmt: skip
+    if shared := _shared(operand.loops, shape, offsets):
+        refuse(f"the layout of {operand.role} puts {shared} ({text})")
+
+
+def _shared(loops: tuple[str, ...], shape: tuple[int, ...], offsets: np.ndarray[Any, np.dtype[np.int64]]) -> str:
+    """Two elements of a box that have one offset, in words; "" if there are none."""
     order = np.argsort(offsets, kind="stable")
     same = np.flatnonzero(np.diff(offsets[order]) == 0)
-    if same.size:
-        first, second = (_element(operand.loops, shape, int(order[same[0] + step])) for step in (0, 1))
-        refuse(f"the layout of {operand.role} puts {first} and {second} at {offsets[order[same[0]]]} ({text})")
+    if not same.size:
+        return ""
+    first, second = (_element(loops, shape, int(order[same[0] + step])) for step in (0, 1))
+    return f"{first} and {second} at {offsets[order[same[0]]]}"
 
 
 def _element(loops: tuple[str, ...], shape: tuple[int, ...], flat: int) -> str:
@@ -97,16 +105,26 @@ def _element(loops: tuple[str, ...], shape: tuple[int, ...], flat: int) -> str:
 
 
 def check_memory(record: Intrinsic) -> None:
-    """Addresses of movements know their names and are affine in the operand's loops; granularities are possible."""
+    """Addresses of movements know their names, are affine in the operand's loops and keep its elements apart;
+    granularities are possible, and capacities those of scopes that are used.
+    """
     for movement in record.memory:
-        _check_movement(movement, record.operand(movement.operand).loops)
+        operand = record.operand(movement.operand)
+        _check_movement(movement, operand.loops)
+        _check_apart(movement, operand.loops, record.shape(operand))
+    scopes = {operand.scope for operand in record.operands}
+    scopes |= {scope for movement in record.memory for scope in (movement.source, movement.destination)}
+    for scope in record.limits.capacity_bytes:
+        if scope not in scopes:
+            refuse(f"it has a capacity of {scope!r}, where it keeps nothing", f"one of {', '.join(sorted(scopes))}")
 
 
 @cache
 def _check_movement(movement: Movement, loops: tuple[str, ...]) -> None:
     where = f"memory statement {movement.name!r}"
-    if not (movement.source and movement.destination):
-        refuse(f"{where} has no scope", "give destination and source")
+    for scope in (movement.source, movement.destination):
+        if not NAME.fullmatch(scope):
+            refuse(f"{where} has the scope {scope!r}", "reg, shared, global, use, or a name of the target")
     if movement.alignment_bytes < 1 or movement.alignment_bytes & (movement.alignment_bytes - 1):
         refuse(f"{where} is aligned to {movement.alignment_bytes} bytes", "a power of two")
     if movement.stride_multiple < 1:
@@ -125,3 +143,40 @@ def _addresses(address: str, lane_address: str, loops: tuple[str, ...]) -> Itera
         yield address, frozenset(loops)
     if lane_address:
         yield lane_address, frozenset(("lane",))
+
+
+def _check_apart(movement: Movement, loops: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    """No two elements of an operand have one address, where strides are long enough."""
+    address, reach = movement.address, 0
+    for step, extent in sorted(zip(_steps(address, loops), shape, strict=False)):
+        if extent > 1 and step <= reach:
+            break
+        reach += step * (extent - 1)
+    else:
+        return  # each loop steps over all that those with shorter steps reach
+    index = formula(address)
+    numbers = {name: pow(3, 41 + number, 1 << 62) for number, name in enumerate(_strides(index.names, loops))}
+    values = {**dict.fromkeys(index.names, 0), **numbers, **dict(zip(loops, np.indices(shape), strict=True))}
+    offsets = np.broadcast_to(np.asarray(index(values), np.int64), shape).ravel()  # modulo 2**64
+    if shared := _shared(loops, shape, offsets):
+        refuse(f"memory statement {movement.name!r} puts {shared.partition(' at ')[0]} at one address: {address!r}")
+
+
+@cache
+def _steps(address: str, loops: tuple[str, ...]) -> tuple[int, ...]:
+    """How far apart an affine address puts neighbours along each loop, with strides longer than any operand."""
+    if not address:
+        return ()
+    index = formula(address)
+    rows = np.zeros((len(loops) + 1, len(index.names | set(loops))), object)  # element 0, then 1 along each loop
+    values = dict(zip((*loops, *sorted(index.names - set(loops))), rows.T, strict=True))
+    for number, name in enumerate(_strides(index.names, loops), 1):
+        values[name][:] = 1 << 40 * number
+    for number, name in enumerate(loops, 1):
+        values[name][number] = 1
+    first, *others = np.broadcast_to(index(values), len(rows)).tolist()
+    return tuple(abs(other - first) for other in others)
+
+
+def _strides(names: frozenset[str], loops: tuple[str, ...]) -> list[str]:
+    return [name for name in sorted(names - set(loops)) if not name.startswith(("addr", "base"))]

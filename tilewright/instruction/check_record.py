@@ -10,13 +10,12 @@ import numpy as np
 from tilewright.errors import InvalidIntrinsic
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read
 from tilewright.expr.text import print_expr
-from tilewright.instruction.check_layout import check_layouts, check_memory, refuse
+from tilewright.instruction.check_layout import NAME, check_layouts, check_memory, refuse
 from tilewright.instruction.elements import KNOWN, Array, is_float
 from tilewright.instruction.execute import COMBINES, FUNCTIONS
 from tilewright.instruction.intrinsic import GROUP_LANES, Intrinsic
 from tilewright.instruction.numerics import RULES
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _LARGEST_BOX = 1 << 22  # elements of an operand
 _LARGEST_CALL = 1 << 30  # points of the loop nest
 
@@ -41,8 +40,8 @@ def _check_header(record: Intrinsic) -> None:
     for name in (record.name, *record.aliases):
         if not re.fullmatch(r"\w[\w.]*", name, re.ASCII):
             refuse(f"the name {name!r} is not made of letters, digits, points and underscores")
-    if not record.target:
-        refuse("it has no target")
+    if not NAME.fullmatch(record.target):
+        refuse(f"the target {record.target!r} is no identifier")
     if record.group not in GROUP_LANES:
         refuse(f"unknown group {record.group!r}", f"one of {', '.join(GROUP_LANES)}")
     cost = record.cost
@@ -59,7 +58,7 @@ def _check_extents(record: Intrinsic) -> None:
         refuse("it has no loops", "give extents, as {i1: 16, i2: 8, r1: 16}")
     points = 1
     for name, extent in record.extents.items():
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             refuse(f"the loop name {name!r} is no identifier")
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
             refuse(f"loop {name} has extent {extent!r}", "extents are positive integers")
@@ -73,7 +72,7 @@ def _check_operands(record: Intrinsic) -> None:
         refuse(f"it has {len(record.operands)} operands", "give the sources, then the destination")
     roles = [operand.role for operand in record.operands]
     for operand in record.operands:
-        if not _NAME.fullmatch(operand.role) or roles.count(operand.role) > 1:
+        if not NAME.fullmatch(operand.role) or roles.count(operand.role) > 1:
             refuse(f"operand {operand.role!r} has no name of its own")
         if operand.dtype not in KNOWN:
             refuse(f"{operand.role} has unknown element type {operand.dtype!r}", f"one of {', '.join(KNOWN)}")

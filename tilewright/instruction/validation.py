@@ -444,8 +444,7 @@ def _differential(whole: PhysicalMapping, execute: Execute | None) -> MappingRef
     places = tuple(tuple(small.match.loops.index(axis) for axis in axes) for axes in small.sets)
     bound = tuple(_leaves(small.match.compute.body).index(read) for read in small.match.reads)
     for record in dict.fromkeys((small_record(whole.record), whole.record)):
-        extents = tuple(record.extents.items())
-        key = (digest, places, bound, record.name, extents, whole.storage, whole.keep_windows, run)
+        key = (digest, places, bound, record, whole.storage, whole.keep_windows, run)
         if key not in _PROVEN:
             instance = Mapping(replace(small.match, record=record), small.sets)
             _PROVEN[key] = _difference(replace(whole, mapping=instance), run)

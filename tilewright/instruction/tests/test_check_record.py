@@ -105,6 +105,11 @@ WRONG = {
     "an address that is not affine": (moved("addr_a + i1 * r1"), "not affine"),
     "a divided loop in an address": (moved("addr_a + i1 // 2 + r1"), "not affine"),
     "a loop in a lane's address": (moved("addr_a + r1", lane_address="i1 * 8"), "unknown name 'i1'"),
+    "an address without a loop": (moved("addr_a + r1"), "puts [i1=0, r1=0] and [i1=1, r1=0] at one address"),
+    "one stride for two loops": (
+        moved("addr_a + (i1 + r1) * stride_a"), "puts [i1=5, r1=15] and [i1=6, r1=14] at one address",
+    ),
+    "rows that overlap": (moved("addr_a + i1 * 8 + r1"), "puts [i1=0, r1=8] and [i1=1, r1=0] at one address"),
     "an odd alignment": (moved("addr_a + r1", alignment_bytes=12), "aligned to 12 bytes"),
     "no granularity": (moved("addr_a + r1", stride_multiple=0), "strides of multiples of 0"),
     "an operand that is none": (
@@ -115,7 +120,11 @@ WRONG = {
     "cost without end": (replace(MMA, cost=Cost(float("inf"))), "impossible cost"),
     "capacity of nothing": (replace(MMA, limits=Limits({"shared": 0})), "impossible limits"),
     "a name with blanks": (replace(MMA, name="my mma"), "the name 'my mma'"),
-    "no target": (replace(MMA, target=""), "no target"),
+    "capacity of another scope": (replace(MMA, limits=Limits({"sharde": 99})), "capacity of 'sharde', where it keeps"),
+    "no target": (replace(MMA, target=""), "the target '' is no identifier"),
+    "a scope that is no name": (
+        replace(MMA, memory=(Movement("lda", "Src1", "reg", "1/0", ""),)), "has the scope '1/0'",
+    ),
     "unknown group": (replace(MMA, group="warp16"), "unknown group 'warp16'"),  # type: ignore[arg-type]
 }  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_spec3_g1_g2_g4_counts(name: str) -> None:
     assert len(listed(node, matrix(16), "amos-compat")) == RULE_R[name]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if POINTS[name] <= 7])
+@pytest.mark.parametrize("name", NAMES)
 def test_spec3_g3_rule_r_is_the_unions_of_match_points(name: str) -> None:
     (found,) = match(operator(name), matrix(16))
     subsets = chain.from_iterable(combinations(found.points, size) for size in range(1, len(found.points) + 1))

@@ -169,6 +169,9 @@ def test_v9_runs_once_per_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first > 0
     assert judge(listed(operator("GMM", i=40, j=40, x=41), matrix(2))[0], execute=counted).refusal is None
     assert len(runs) == first
+    same_name = replace(matrix(2), numerics=Numerics(order="fixed"))
+    assert judge(listed(node, same_name)[0], execute=counted).refusal is None
+    assert len(runs) == 2 * first
 
 
 def test_small_instances_have_padding() -> None:
