@@ -24,7 +24,7 @@ from llvmlite import ir
 
 from tilewright.codegen.cpu.dot import PRODUCTS, Emission
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import F32, F64, I32, I64, POINTER
+from tilewright.codegen.values import F32, F64, I32, I64, POINTER
 from tilewright.errors import InvalidMachine
 from tilewright.expr.dtypes import DType, bits
 from tilewright.instruction.intrinsic import Intrinsic

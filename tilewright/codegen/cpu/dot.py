@@ -9,9 +9,9 @@ from functools import cache
 from llvmlite import ir
 from llvmlite.ir import types
 
-from tilewright.codegen.cpu.elementwise import convert_bfloat_to_float, convert_half_to_float, fma
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import (
+from tilewright.codegen.elementwise import convert_bfloat_to_float, convert_half_to_float, fma
+from tilewright.codegen.values import (
     F16,
     F32,
     I32,

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter
 from tilewright.codegen.cpu.memory import NONTEMPORAL_ALIGNMENTS
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import I8, I32, I64, POINTER
+from tilewright.codegen.values import I8, I32, I64, POINTER
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 

@@ -12,19 +12,16 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.codegen.cpu import memory
 from tilewright.codegen.cpu.dot import emit_dot, group_of
-from tilewright.codegen.cpu.elementwise import ELEMENT, constant, emit_element, emit_kind
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import (
-    F16,
-    F32,
-    F64,
-    I1,
+from tilewright.codegen.elementwise import ELEMENT, emit_element, emit_kind, scalar_constant
+from tilewright.codegen.indices import constant_index, divisor
+from tilewright.codegen.values import (
     I8,
-    I16,
     I32,
     I64,
     POINTER,
     TileValue,
+    bits_of,
     chunks_of,
     from_scalars,
     lane_pieces,
@@ -126,16 +123,16 @@ class KernelEmitter:
     def _constant(self, op: arith.ConstantOp) -> None:
         attribute = op.value
         if isinstance(attribute, IntegerAttr | FloatAttr):
-            value = _scalar_constant(tile.element(op.result), attribute.value.data)
+            value = scalar_constant(tile.element(op.result), attribute.value.data)
             self.values[op.result] = TileValue((), ((value,),))
             return
         if isinstance(attribute, DenseIntOrFPElementsAttr) and attribute.is_splat():
-            value = _scalar_constant(tile.element(op.result), attribute.get_values()[0])
+            value = scalar_constant(tile.element(op.result), attribute.get_values()[0])
             self.values[op.result] = self._repeat(value, tile.shape(op.result))
             return
         if isinstance(attribute, DenseIntOrFPElementsAttr):
             extents, type_ = tile.shape(op.result), tile.element(op.result)
-            numbers = [_scalar_constant(type_, number) for number in attribute.get_values()]
+            numbers = [scalar_constant(type_, number) for number in attribute.get_values()]
             width = row_width(extents)
             rows = (numbers[start : start + width] for start in range(0, len(numbers), width))
             self.values[op.result] = TileValue(extents, tuple(self._constant_row(row) for row in rows))
@@ -269,7 +266,7 @@ class KernelEmitter:
     def _alloc(self, op: tile.AllocOp) -> None:
         type_ = op.result.type
         assert isinstance(type_, MemRefType)
-        size = type_.element_count() * max(1, _bits(llvm_type(type_.element_type)) // 8)
+        size = type_.element_count() * max(1, bits_of(llvm_type(type_.element_type)) // 8)
         offset = -(-self.scratch_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         self.scratch_bytes = offset + size
         self.pointers[op.result] = self.builder.gep(self.scratch, [I64(offset)], source_etype=I8)
@@ -277,7 +274,7 @@ class KernelEmitter:
     def _access(self, op: tile.LoadOp | tile.StoreOp, extents: tuple[int, ...]) -> memory.Access:
         bounds = []
         for bound in op.bounds:
-            known = memory.constant_index(bound)
+            known = constant_index(bound)
             bounds.append(I64(known) if known is not None else self.scalar(bound))
         return memory.Access(
             self.builder,
@@ -298,8 +295,8 @@ class KernelEmitter:
     def _store(self, op: tile.StoreOp) -> None:
         aligned = 0
         if self.nontemporal and op.nontemporal is not None:
-            size = _bits(memory.element_llvm(op.view)) // 8
-            step = gcd(memory.divisor(op.offset), *tile.strides_of(op)[:-1]) * size
+            size = bits_of(memory.element_llvm(op.view)) // 8
+            step = gcd(divisor(op.offset), *tile.strides_of(op)[:-1]) * size
             aligned = next(
                 (a for a in memory.NONTEMPORAL_ALIGNMENTS if a <= self.nontemporal and a and step % a == 0), 0
             )
@@ -461,27 +458,6 @@ class KernelEmitter:
 
     def _nothing(self, op: Operation) -> None:
         """Terminators: their operands are read by the loop or branch that they end."""
-
-
-def _scalar_constant(element_type: object, number: float) -> ir.Constant:
-    from xdsl.dialects.builtin import BFloat16Type
-
-    if isinstance(element_type, BFloat16Type):
-        import ml_dtypes
-        import numpy as np
-
-        return ir.Constant(I16, int(np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)))
-    type_ = llvm_type(element_type)  # type: ignore[arg-type]
-    if isinstance(type_, ir.IntType):
-        wrapped = int(number) & ((1 << type_.width) - 1)
-        return ir.Constant(type_, bool(wrapped) if type_ == I1 else wrapped)
-    return constant(type_, float(number))
-
-
-def _bits(type_: ir.Type) -> int:
-    if isinstance(type_, ir.IntType):
-        return int(type_.width)
-    return {F16: 16, F32: 32, F64: 64}[type_]
 
 
 def _through_reshapes(value: SSAValue) -> Operation | Block:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import gcd, prod
+from math import prod
 
 from llvmlite import ir
-from xdsl.dialects import scf
-from xdsl.dialects.arith import AddiOp, ConstantOp, MuliOp, SubiOp
-from xdsl.dialects.builtin import IntegerAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
-from tilewright.codegen.cpu.elementwise import constant
-from tilewright.codegen.cpu.values import (
+from tilewright.codegen.elementwise import constant
+from tilewright.codegen.values import (
     I1,
     I8,
     I32,
@@ -396,31 +393,6 @@ def _bytes(element_type: ir.Type) -> int:
     if isinstance(element_type, ir.IntType):
         return max(1, int(element_type.width) // 8)
     return {"half": 2, "float": 4, "double": 8}[str(element_type)]
-
-
-def constant_index(value: SSAValue) -> int | None:
-    """The value of an `arith.constant` of index type, None for anything else."""
-    owner = value.owner
-    if isinstance(owner, ConstantOp) and isinstance(owner.value, IntegerAttr):
-        return owner.value.value.data
-    return None
-
-
-def divisor(value: SSAValue) -> int:
-    """A number that divides an index whatever the program and the iteration are; 0 for the index 0."""
-    owner = value.owner
-    if isinstance(owner, Block):
-        loop = owner.parent_op()
-        if isinstance(loop, scf.ForOp) and value is owner.args[0]:
-            return gcd(divisor(loop.lb), divisor(loop.step))
-        return 1
-    if isinstance(owner, ConstantOp):
-        return abs(constant_index(value) or 0)
-    if isinstance(owner, AddiOp | SubiOp):
-        return gcd(divisor(owner.lhs), divisor(owner.rhs))
-    if isinstance(owner, MuliOp):
-        return divisor(owner.lhs) * divisor(owner.rhs)
-    return 1
 
 
 def element_llvm(view: SSAValue) -> ir.Type:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
+from tilewright.codegen.cpu.exponents import exponent
+from tilewright.codegen.math.value import Value
 from tilewright.errors import InvalidProgram
 
 ATTRIBUTE = "tile.target"
@@ -39,6 +42,14 @@ class Target:
     @property
     def x86(self) -> bool:
         return self.triple.startswith("x86_64")
+
+    @property
+    def converts_halves(self) -> bool:
+        return self.has("f16c") or not self.x86
+
+    @property
+    def exponents(self) -> Callable[..., Value] | None:
+        return exponent if self.has("avx512f") and self.has("avx512vl") else None
 
     def feature_string(self) -> str:
         return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.lacking)])

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math import MATH, coefficients
-from tilewright.codegen.cpu.math.trigonometric import TRIGONOMETRIC_LIMIT
 from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.math import MATH, coefficients
+from tilewright.codegen.math.trigonometric import TRIGONOMETRIC_LIMIT
 from tilewright.expr.special import erf as numpy_erf
 from tilewright.machine import Cpu, host, missing_features, resolve_cpu
 

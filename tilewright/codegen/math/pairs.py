@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.math.value import Value
+from tilewright.codegen.math.value import Value
 
 
 def two_sum(a: Value, b: Value) -> tuple[Value, Value]:

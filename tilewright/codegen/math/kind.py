@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from tilewright.codegen.cpu.math.coefficients import (
+from tilewright.codegen.math.coefficients import (
     ASIN_32,
     ASIN_64,
     ATAN_32,

@@ -6,22 +6,22 @@ from math import inf, nan
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.value import Value, start
-from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.value import Value, start
 
 
-def emit_log(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_log(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Natural logarithm; -inf at 0, NaN below. f32: 1.0 ulp; f64: 0.9 ulp."""
     v = start(builder, x, target)
     return log(v, None).value
 
 
-def emit_log1p(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_log1p(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """log(1 + x) without the rounding of 1 + x. f32: 1.0 ulp; f64: 0.9 ulp."""
     return _log1p(start(builder, x, target)).value
 
 
-def emit_asinh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_asinh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Inverse hyperbolic sine. f32: 1.8 ulp; f64: 1.7 ulp."""
     v = start(builder, x, target)
     a = v.abs()
@@ -30,7 +30,7 @@ def emit_asinh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None)
     return _log1p_or_log2x(a, near, a - 1.0).copysign(v).value
 
 
-def emit_acosh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_acosh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Inverse hyperbolic cosine; NaN below 1. f32: 2.1 ulp; f64: 1.8 ulp."""
     v = start(builder, x, target)
     t = v - 1.0
@@ -39,7 +39,7 @@ def emit_acosh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None)
     return v.less(1.0).select(v.constant(nan), result).value
 
 
-def emit_atanh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_atanh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Inverse hyperbolic tangent; infinite at 1 and -1, NaN beyond. f32: 2.0 ulp; f64: 1.8 ulp."""
     v = start(builder, x, target)
     a = v.abs()
@@ -77,7 +77,7 @@ def log(x: Value, correction: Value | None) -> Value:
         z = s * s
         series = z * z.polynomial(c.log)
         result = e.fma(c.ln2_high, f - (half_square - s.fma(half_square + series, small)))
-    if x.has_avx512:
+    if x.has_exponents:
         return result  # the exponent instructions answer for 0, infinity, negative numbers and NaN
     result = x.less(inf).select(result, x)
     result = x.equal(0.0).select(x.constant(-inf), result)
@@ -87,8 +87,8 @@ def log(x: Value, correction: Value | None) -> Value:
 def split_exponent(x: Value) -> tuple[Value, Value]:
     """x = 2^e m for x > 0, denormal or not, with m in [c.log_low, 2 c.log_low), as floating-point values."""
     c = x.kind
-    if x.has_avx512:
-        e, m = x.avx512("getexp"), x.avx512("getmant")
+    if x.has_exponents:
+        e, m = x.exponent("getexp"), x.exponent("getmant")
         upper = m.greater(2.0 * c.log_low)
         return upper.select(e + 1.0, e), upper.select(m * 0.5, m)
     denormal = x.less(c.smallest_normal)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.kind import DOUBLE, SINGLE, Kind
-from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import intrinsic
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.kind import DOUBLE, SINGLE, Kind
+from tilewright.codegen.values import intrinsic
 
 I32, I64, I128 = (ir.IntType(width) for width in (32, 64, 128))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -22,7 +22,7 @@ class Value:
     builder: ir.IRBuilder
     value: ir.Value
     kind: Kind  # of the floating-point values that integers and masks belong to
-    target: Target | None
+    target: Arithmetic | None
 
     # What it is
 
@@ -45,8 +45,8 @@ class Value:
         return self.target is not None and self.target.fma
 
     @property
-    def has_avx512(self) -> bool:
-        return self.target is not None and self.target.has("avx512f") and self.target.has("avx512vl")
+    def has_exponents(self) -> bool:
+        return self.target is not None and self.target.exponents is not None
 
     # Floating-point arithmetic
 
@@ -63,7 +63,7 @@ class Value:
         return self._arithmetic("div", other)
 
     def __neg__(self) -> Value:
-        return self._with(self.builder.fneg(self.value))
+        return self.with_value(self.builder.fneg(self.value))
 
     def fma(self, factor: Operand, addend: Operand) -> Value:
         """self * factor + addend, fused where the target fuses; never a call."""
@@ -103,56 +103,56 @@ class Value:
     # Comparisons; NaN compares false except in `differs` and `not_less`
 
     def less(self, other: Operand) -> Value:
-        return self._with(self.builder.fcmp_ordered("<", self.value, self._operand(other)))
+        return self.with_value(self.builder.fcmp_ordered("<", self.value, self._operand(other)))
 
     def greater(self, other: Operand) -> Value:
-        return self._with(self.builder.fcmp_ordered(">", self.value, self._operand(other)))
+        return self.with_value(self.builder.fcmp_ordered(">", self.value, self._operand(other)))
 
     def equal(self, other: Operand) -> Value:
-        return self._with(self.builder.fcmp_ordered("==", self.value, self._operand(other)))
+        return self.with_value(self.builder.fcmp_ordered("==", self.value, self._operand(other)))
 
     def differs(self, other: Operand) -> Value:
-        return self._with(self.builder.fcmp_unordered("!=", self.value, self._operand(other)))
+        return self.with_value(self.builder.fcmp_unordered("!=", self.value, self._operand(other)))
 
     def not_less(self, other: Operand) -> Value:
-        return self._with(self.builder.fcmp_unordered(">=", self.value, self._operand(other)))
+        return self.with_value(self.builder.fcmp_unordered(">=", self.value, self._operand(other)))
 
     # Masks and integers
 
     def select(self, chosen: Value, otherwise: Value) -> Value:
-        return chosen._with(self.builder.select(self.value, chosen.value, otherwise.value))
+        return chosen.with_value(self.builder.select(self.value, chosen.value, otherwise.value))
 
     def nonzero(self) -> Value:
-        return self._with(self.builder.icmp_unsigned("!=", self.value, self._operand(0)))
+        return self.with_value(self.builder.icmp_unsigned("!=", self.value, self._operand(0)))
 
     def __and__(self, other: Operand) -> Value:
-        return self._with(self.builder.and_(self.value, self._operand(other)))
+        return self.with_value(self.builder.and_(self.value, self._operand(other)))
 
     def __or__(self, other: Operand) -> Value:
-        return self._with(self.builder.or_(self.value, self._operand(other)))
+        return self.with_value(self.builder.or_(self.value, self._operand(other)))
 
     def __xor__(self, other: Operand) -> Value:
-        return self._with(self.builder.xor(self.value, self._operand(other)))
+        return self.with_value(self.builder.xor(self.value, self._operand(other)))
 
     def __lshift__(self, count: int) -> Value:
-        return self._with(self.builder.shl(self.value, self._operand(count)))
+        return self.with_value(self.builder.shl(self.value, self._operand(count)))
 
     def __rshift__(self, count: int) -> Value:
-        return self._with(self.builder.lshr(self.value, self._operand(count)))
+        return self.with_value(self.builder.lshr(self.value, self._operand(count)))
 
     def shift_signed(self, count: int) -> Value:
-        return self._with(self.builder.ashr(self.value, self._operand(count)))
+        return self.with_value(self.builder.ashr(self.value, self._operand(count)))
 
     # Conversions
 
     def bits(self) -> Value:
-        return self._with(self.builder.bitcast(self.value, self.integer_type))
+        return self.with_value(self.builder.bitcast(self.value, self.integer_type))
 
     def as_float(self) -> Value:
-        return self._with(self.builder.bitcast(self.value, self._shaped(self._float_scalar)))
+        return self.with_value(self.builder.bitcast(self.value, self._shaped(self.float_scalar)))
 
     def to_float(self) -> Value:
-        return self._with(self.builder.sitofp(self.value, self._shaped(self._float_scalar)))
+        return self.with_value(self.builder.sitofp(self.value, self._shaped(self.float_scalar)))
 
     def widened(self) -> Value:
         wide = self.builder.fpext(self.value, self._shaped(F64))
@@ -170,10 +170,10 @@ class Value:
 
     def constant(self, number: float) -> Value:
         """A constant of the type of this value."""
-        return self._with(self._operand(number))
+        return self.with_value(self._operand(number))
 
     def undefined(self) -> Value:
-        return self._with(ir.Constant(self.value.type, ir.Undefined))
+        return self.with_value(ir.Constant(self.value.type, ir.Undefined))
 
     def lane(self, lane: int) -> ir.Value:
         if not isinstance(self.value.type, ir.VectorType):
@@ -182,68 +182,31 @@ class Value:
 
     def with_lane(self, lane: int, scalar: ir.Value) -> Value:
         if not isinstance(self.value.type, ir.VectorType):
-            return self._with(scalar)
-        return self._with(self.builder.insert_element(self.value, scalar, I32(lane)))
+            return self.with_value(scalar)
+        return self.with_value(self.builder.insert_element(self.value, scalar, I32(lane)))
 
     def replaced(self, builder: ir.IRBuilder, value: ir.Value) -> Value:
         return Value(builder, value, self.kind, self.target)
 
     def call(self, function: ir.Function, results: int) -> list[Value]:
         answer = self.builder.call(function, [self.value])
-        return [self._with(self.builder.extract_value(answer, index)) for index in range(results)]
+        return [self.with_value(self.builder.extract_value(answer, index)) for index in range(results)]
 
-    def avx512(self, name: str, *others: Value) -> Value:
-        """One of AVX-512's exponent instructions, on whole registers: scalef, getexp or getmant."""
-        arguments = [self.value, *(other.value for other in others)]
-        scalar, lanes = self._float_scalar, self.lanes
-        if not isinstance(self.value.type, ir.VectorType):
-            undefined = ir.Constant(ir.VectorType(scalar, 128 // self.kind.bits), ir.Undefined)
-            padded = [self.builder.insert_element(undefined, argument, I32(0)) for argument in arguments]
-            return self._with(self.builder.extract_element(self._avx512_register(name, padded), I32(0)))
-        pieces: list[ir.Value] = []
-        for start in range(0, lanes, 512 // self.kind.bits):
-            length = min(lanes - start, 512 // self.kind.bits)
-            width = next(bits for bits in (128, 256, 512) if length * self.kind.bits <= bits) // self.kind.bits
-            cut = [self._cut(argument, start, length, width) for argument in arguments]
-            pieces.append(self._cut(self._avx512_register(name, cut), 0, length, length))
-        result, joined = pieces[0], pieces[0].type.count
-        for piece in pieces[1:]:
-            longer = self._cut(piece, 0, piece.type.count, joined)
-            indices = [*range(joined), *range(joined, joined + piece.type.count)]
-            result = self.builder.shuffle_vector(result, longer, _indices(indices))
-            joined = len(indices)
-        return self._with(result)
-
-    def _avx512_register(self, name: str, arguments: list[ir.Value]) -> ir.Value:
-        type_ = arguments[0].type
-        bits = type_.count * self.kind.bits
-        mask_type = ir.IntType(max(8, type_.count))
-        full = list(arguments)
-        if name == "getmant":
-            full.append(I32(8))  # normalised to [1, 2), and NaN for negative numbers
-        full += [ir.Constant(type_, ir.Undefined), ir.Constant(mask_type, -1)]
-        if bits == 512:
-            full.append(I32(4))  # round as the mode says
-        form = "ps" if self.kind.bits == 32 else "pd"
-        full_name = f"llvm.x86.avx512.mask.{name}.{form}.{bits}"
-        return intrinsic(self.builder, full_name, type_, full)
-
-    def _cut(self, vector: ir.Value, start: int, length: int, width: int) -> ir.Value:
-        """`length` lanes from `start` on, filled up to `width` with lanes of any value."""
-        if start == 0 and length == width == vector.type.count:
-            return vector
-        last = vector.type.count - 1
-        indices = [min(start + lane, last) for lane in range(width)]
-        return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), _indices(indices))
+    def exponent(self, name: str, *others: Value) -> Value:
+        """One of the target's exponent instructions: scalef, getexp or getmant."""
+        assert self.target is not None, "has_exponents says whether there are any"
+        assert self.target.exponents is not None, "has_exponents says whether there are any"
+        found: Value = self.target.exponents(self, name, *others)
+        return found
 
     @property
-    def _float_scalar(self) -> ir.Type:
+    def float_scalar(self) -> ir.Type:
         return F32 if self.kind.bits == 32 else F64
 
     def _shaped(self, scalar: ir.Type) -> ir.Type:
         return ir.VectorType(scalar, self.lanes) if isinstance(self.value.type, ir.VectorType) else scalar
 
-    def _with(self, value: ir.Value) -> Value:
+    def with_value(self, value: ir.Value) -> Value:
         return Value(self.builder, value, self.kind, self.target)
 
     def _operand(self, other: Operand) -> ir.Value:
@@ -258,21 +221,17 @@ class Value:
         scalar = self.value.type.element if isinstance(self.value.type, ir.VectorType) else self.value.type
         prefix = "" if isinstance(scalar, ir.IntType) else "f"
         operation: Callable[..., ir.Value] = getattr(self.builder, prefix + name)
-        return self._with(operation(self.value, self._operand(other)))
+        return self.with_value(operation(self.value, self._operand(other)))
 
     def _intrinsic(self, name: str, *others: ir.Value) -> Value:
         arguments = [self.value, *others]
-        return self._with(intrinsic(self.builder, f"{name}.{self.suffix}", self.value.type, arguments))
+        return self.with_value(intrinsic(self.builder, f"{name}.{self.suffix}", self.value.type, arguments))
 
 
 Operand = Value | float | int
 
 
-def start(builder: ir.IRBuilder, x: ir.Value, target: Target | None) -> Value:
+def start(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None) -> Value:
     scalar = x.type.element if isinstance(x.type, ir.VectorType) else x.type
     assert scalar in (F32, F64), f"no elementary functions of {scalar}: the caller widens it to float"
     return Value(builder, x, SINGLE if scalar == F32 else DOUBLE, target)
-
-
-def _indices(lanes: list[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, lane) for lane in lanes])

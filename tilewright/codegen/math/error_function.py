@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.coefficients import ERF_LARGE_32, ERF_LARGE_64
-from tilewright.codegen.cpu.math.exponentials import exp
-from tilewright.codegen.cpu.math.value import start
-from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.coefficients import ERF_LARGE_32, ERF_LARGE_64
+from tilewright.codegen.math.exponentials import exp
+from tilewright.codegen.math.value import start
 
 
-def emit_erf(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_erf(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """The error function. f32: 1.9 ulp; f64: 2.2 ulp."""
     v = start(builder, x, target)
     c = v.kind

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.value import Value, start
-from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.value import Value, start
 
 
-def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """e to the x. f32: 1.2 ulp; f64: 1.3 ulp; denormal results to nearest."""
     v = start(builder, x, target)
     c = v.kind
     return exp(v.at_least(c.exp_low).at_most(c.exp_high)).value
 
 
-def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """exp(x) - 1 without cancellation near 0. f32: 1.6 ulp; f64: 2.0 ulp."""
     v = start(builder, x, target)
     c = v.kind
@@ -27,7 +27,7 @@ def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None)
     return v.abs().less(c.tiny * c.tiny).select(v, result).value
 
 
-def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """1 / (1 + exp(-x)), also where that is denormal. f32: 1.8 ulp; f64: 1.7 ulp."""
     v = start(builder, x, target)
     z = exp((-v.abs()).at_least(v.kind.exp_low))
@@ -35,7 +35,7 @@ def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Target | None = Non
     return numerator.fma(-(z / (z + 1.0)), numerator).value
 
 
-def emit_tanh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_tanh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Hyperbolic tangent. f32: 2.0 ulp (2.5 without fused multiply-add); f64: 2.7 ulp.
 
     With h = expm1(-2 |x|) / 2 it is t = h / (h + 1), which is better rounded as h - h t.
@@ -52,7 +52,7 @@ def emit_tanh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) 
     return h.fma(-(h / (h + 1.0)), h).copysign(v).value
 
 
-def emit_sinh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_sinh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Hyperbolic sine. f32: 2.3 ulp; f64: 2.5 ulp."""
     v = start(builder, x, target)
     a = v.abs()
@@ -64,7 +64,7 @@ def emit_sinh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) 
     return v.abs().less(v.kind.tiny).select(v, result.copysign(v)).value
 
 
-def emit_cosh(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_cosh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Hyperbolic cosine. f32: 1.5 ulp; f64: 1.4 ulp."""
     v = start(builder, x, target)
     part = _reduce_exp(v.abs().at_most(v.kind.exp_high + 1.0))
@@ -106,8 +106,8 @@ def exp(x: Value) -> Value:
 def _scaled(p: Value, n: Value, k: Value) -> Value:
     """p * 2^n for p about 1, with gradual underflow and overflow; `k` has the lowest bits of n."""
     c = p.kind
-    if p.has_avx512:
-        return p.avx512("scalef", n)
+    if p.has_exponents:
+        return p.exponent("scalef", n)
     half = k >> 1  # in two steps, as 2^n alone may be out of range
     first = ((half << c.mantissa) + (c.bias << c.mantissa)).as_float()
     rest = (((k - half) << c.mantissa) + (c.bias << c.mantissa)).as_float()

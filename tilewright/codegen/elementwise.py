@@ -13,14 +13,15 @@ from typing import Any
 from llvmlite import ir
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import BFloat16Type
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 
-from tilewright.codegen.cpu.math import MATH
-from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import (
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math import MATH
+from tilewright.codegen.values import (
     F16,
     F32,
     F64,
+    I1,
     I16,
     I32,
     intrinsic,
@@ -36,31 +37,31 @@ from tilewright.kernel import dialect as tile
 Emit = Callable[..., ir.Value]
 
 
-def emit_element(builder: ir.IRBuilder, target: Target, op: Operation, args: list[ir.Value]) -> ir.Value:
+def emit_element(builder: ir.IRBuilder, target: Arithmetic, op: Operation, args: list[ir.Value]) -> ir.Value:
     """One register of the result of an element operation, from the registers of its operands."""
     return emit_kind(builder, target, type(op), op, args)
 
 
 def emit_kind(
-    builder: ir.IRBuilder, target: Target, kind: type[Operation], op: Operation | None, args: list[ir.Value]
+    builder: ir.IRBuilder, target: Arithmetic, kind: type[Operation], op: Operation | None, args: list[ir.Value]
 ) -> ir.Value:
     """The same for a kind of operation; `op` may be None where its attributes do not matter.
 
     f16 arithmetic of a machine without f16 runs in f32 and is rounded once more: LLVM would call a library.
     """
     halves = [scalar_type(arg) == F16 for arg in args]
-    if not any(halves) or kind not in ARITHMETIC or target.has("f16c") or not target.x86:
+    if not any(halves) or kind not in ARITHMETIC or target.converts_halves:
         return ELEMENT[kind](builder, target, op, *args)
     wide = [convert_half_to_float(builder, target, a) if half else a for a, half in zip(args, halves, strict=True)]
     result = ELEMENT[kind](builder, target, op, *wide)
     return convert_float_to_half(builder, target, result) if scalar_type(result) == F32 else result
 
 
-def _binary(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _binary(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     return getattr(builder, name)(a, b)
 
 
-def _divide(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _divide(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     """Integer division that cannot trap: by 0 it gives 0, and the most negative value by -1 wraps."""
     signed = name in ("sdiv", "srem", "floor")
     one, zero = constant(b.type, 1), constant(b.type, 0)
@@ -86,7 +87,7 @@ def _divide(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: 
     return builder.select(is_zero, zero, quotient)
 
 
-def _shift(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _shift(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     """A shift by the width or more gives 0 (or the sign, for an arithmetic one), as in NumPy."""
     width = scalar_type(a).width
     inside = builder.icmp_unsigned("<", b, constant(b.type, width))
@@ -96,7 +97,7 @@ def _shift(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: i
     return builder.select(inside, shifted, constant(a.type, 0))
 
 
-def _extreme(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _extreme(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     """Float maximum or minimum where NaN wins: ``a > b or a is NaN ? a : b``; one instruction against a constant."""
     sign = ">" if name == "max" else "<"
     if _is_number(b):
@@ -118,43 +119,43 @@ def _is_number(value: ir.Value) -> bool:
 
 
 def _integer_extreme(
-    signed: bool, sign: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value
+    signed: bool, sign: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value
 ) -> ir.Value:
     compare = builder.icmp_signed if signed else builder.icmp_unsigned
     return builder.select(compare(sign, a, b), a, b)
 
 
-def _intrinsic1(name: str, builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _intrinsic1(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     return intrinsic(builder, f"llvm.{name}.{mangle(a.type)}", a.type, [a])
 
 
-def _abs_integer(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _abs_integer(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     zero = constant(a.type, 0)
     return builder.select(builder.icmp_signed("<", a, zero), builder.sub(zero, a), a)
 
 
-def _fneg(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _fneg(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     return builder.fneg(a)
 
 
-def _fma(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+def _fma(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     return fma(builder, target, a, b, c)
 
 
-def fma(builder: ir.IRBuilder, target: Target, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+def fma(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """``a * b + c``, fused where the target can (elsewhere LLVM would call a library)."""
     name = "fma" if target.fma else "fmuladd"
     return intrinsic(builder, f"llvm.{name}.{mangle(a.type)}", a.type, [a, b, c])
 
 
-def _function(name: str, builder: ir.IRBuilder, target: Target, op: Operation, *args: ir.Value) -> ir.Value:
+def _function(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, *args: ir.Value) -> ir.Value:
     if scalar_type(args[0]) == F16:
         wide = [convert_half_to_float(builder, target, arg) for arg in args]
         return convert_float_to_half(builder, target, MATH[name](builder, *wide, target))
     return MATH[name](builder, *args, target)
 
 
-def _remainder(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _remainder(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     if scalar_type(a) == F16:
         wide = [convert_half_to_float(builder, target, arg) for arg in (a, b)]
         return convert_float_to_half(builder, target, emit_remainder(builder, *wide))
@@ -201,7 +202,7 @@ def _any(builder: ir.IRBuilder, flags: ir.Value) -> ir.Value:
     return intrinsic(builder, f"llvm.vector.reduce.or.{mangle(flags.type)}", scalar_type(flags), [flags])
 
 
-def _compare(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
+def _compare(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
     assert isinstance(op, tile.CompareOp)
     sign = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate.data]
     if isinstance(scalar_type(a), ir.IntType):
@@ -210,36 +211,44 @@ def _compare(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value, 
     return builder.fcmp_unordered(sign, a, b) if sign == "!=" else builder.fcmp_ordered(sign, a, b)
 
 
-def _select(builder: ir.IRBuilder, target: Target, op: Operation, c: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+def _select(
+    builder: ir.IRBuilder, target: Arithmetic, op: Operation, c: ir.Value, a: ir.Value, b: ir.Value
+) -> ir.Value:
     return builder.select(c, a, b)
 
 
-def _index_cast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _index_cast(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     wanted = with_lanes(llvm_type(tile.element(op.results[0])), lanes_of(a))
     if wanted == a.type:
         return a
     return builder.sext(a, wanted) if scalar_type(a).width < wanted.width else builder.trunc(a, wanted)
 
 
-def _bitcast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _bitcast(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     wanted = with_lanes(llvm_type(tile.element(op.results[0])), lanes_of(a))
     return a if wanted == a.type else builder.bitcast(a, wanted)
 
 
-def _cast(builder: ir.IRBuilder, target: Target, op: Operation, a: ir.Value) -> ir.Value:
+def _cast(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
     assert isinstance(op, tile.CastOp)
-    source, wanted = tile.element(op.value), tile.element(op.result)
+    return convert(builder, target, a, tile.element(op.value), tile.element(op.result), bool(op.unsigned))
+
+
+def convert(
+    builder: ir.IRBuilder, target: Arithmetic, a: ir.Value, source: Attribute, wanted: Attribute, unsigned: bool
+) -> ir.Value:
+    """`tile.cast` of a register from one element type to another."""
     if source == wanted:
         return a
     if isinstance(source, BFloat16Type):
         a = convert_bfloat_to_float(builder, a)
     to_bfloat = isinstance(wanted, BFloat16Type)
     to = F32 if to_bfloat else llvm_type(wanted)
-    value = _convert(builder, target, a, to, bool(op.unsigned))
+    value = _convert(builder, target, a, to, unsigned)
     return convert_float_to_bfloat(builder, value) if to_bfloat else value
 
 
-def _convert(builder: ir.IRBuilder, target: Target, a: ir.Value, to: ir.Type, unsigned: bool) -> ir.Value:
+def _convert(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value, to: ir.Type, unsigned: bool) -> ir.Value:
     source, lanes = scalar_type(a), lanes_of(a)
     wanted = with_lanes(to, lanes)
     if a.type == wanted:
@@ -287,10 +296,10 @@ def _saturated(builder: ir.IRBuilder, a: ir.Value, to: ir.IntType, unsigned: boo
     return builder.select(above, constant(wide, last), whole)
 
 
-def convert_half_to_float(builder: ir.IRBuilder, target: Target, a: ir.Value) -> ir.Value:
+def convert_half_to_float(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value) -> ir.Value:
     """f16 to f32: the hardware's conversion, or exact integer arithmetic where there is none."""
     wide = with_lanes(F32, lanes_of(a))
-    if target.has("f16c") or not target.x86:
+    if target.converts_halves:
         return builder.fpext(a, wide)
     bits_type = with_lanes(I32, lanes_of(a))
     bits = builder.zext(builder.bitcast(a, with_lanes(I16, lanes_of(a))), bits_type)
@@ -304,10 +313,10 @@ def convert_half_to_float(builder: ir.IRBuilder, target: Target, a: ir.Value) ->
     return builder.bitcast(builder.or_(result, sign), wide)
 
 
-def convert_float_to_half(builder: ir.IRBuilder, target: Target, a: ir.Value) -> ir.Value:
+def convert_float_to_half(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value) -> ir.Value:
     """f32 to f16, to nearest even."""
     narrow = with_lanes(F16, lanes_of(a))
-    if target.has("f16c") or not target.x86:
+    if target.converts_halves:
         return builder.fptrunc(a, narrow)
     bits_type, half_bits = with_lanes(I32, lanes_of(a)), with_lanes(I16, lanes_of(a))
 
@@ -344,6 +353,20 @@ def convert_float_to_bfloat(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
     quiet = builder.or_(bits, constant(type_, 0x00400000))
     chosen = builder.select(builder.fcmp_unordered("uno", a, a), quiet, rounded)
     return builder.trunc(builder.lshr(chosen, constant(type_, 16)), with_lanes(I16, lanes_of(a)))
+
+
+def scalar_constant(element_type: Attribute, number: float) -> ir.Constant:
+    """A number as a constant of an element type; integers wrap."""
+    if isinstance(element_type, BFloat16Type):
+        import ml_dtypes
+        import numpy as np
+
+        return ir.Constant(I16, int(np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)))
+    type_ = llvm_type(element_type)
+    if isinstance(type_, ir.IntType):
+        wrapped = int(number) & ((1 << type_.width) - 1)
+        return ir.Constant(type_, bool(wrapped) if type_ == I1 else wrapped)
+    return constant(type_, float(number))
 
 
 def constant(type_: ir.Type, value: Any) -> ir.Constant:

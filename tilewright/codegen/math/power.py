@@ -6,15 +6,15 @@ from math import inf, nan
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.coefficients import LOG_PAIR_64
-from tilewright.codegen.cpu.math.exponentials import exp
-from tilewright.codegen.cpu.math.logarithms import log, split_exponent
-from tilewright.codegen.cpu.math.pairs import two_product, two_sum
-from tilewright.codegen.cpu.math.value import Value, start
-from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.coefficients import LOG_PAIR_64
+from tilewright.codegen.math.exponentials import exp
+from tilewright.codegen.math.logarithms import log, split_exponent
+from tilewright.codegen.math.pairs import two_product, two_sum
+from tilewright.codegen.math.value import Value, start
 
 
-def emit_pow(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_pow(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """x to the y with the special cases of C99 annex F. f32: 0.51 ulp; f64: 1.7 ulp."""
     base, exponent = start(builder, x, target), start(builder, y, target)
     a = base.abs()

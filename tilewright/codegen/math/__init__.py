@@ -6,7 +6,7 @@ free of branches and of calls to a library; only sin, cos and tan keep a branch,
 that no vector below `TRIGONOMETRIC_LIMIT` takes. Zeros keep their sign, infinities, NaN and denormal numbers follow
 IEEE 754. f16 and bf16 are computed in f32 by the caller.
 
-Without a target the code is right everywhere; with one it uses AVX-512's exponent instructions and exact fused
+Without a target the code is right everywhere; with one it uses exponent instructions and exact fused
 multiply-adds where the target has them. The instructions must not carry fast-math flags: differences that look like
 zero are the low halves of sums.
 
@@ -23,12 +23,12 @@ from typing import Final
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.error_function import emit_erf
-from tilewright.codegen.cpu.math.exponentials import emit_cosh, emit_exp, emit_expm1, emit_sigmoid, emit_sinh, emit_tanh
-from tilewright.codegen.cpu.math.inverse_trigonometric import emit_acos, emit_asin, emit_atan
-from tilewright.codegen.cpu.math.logarithms import emit_acosh, emit_asinh, emit_atanh, emit_log, emit_log1p
-from tilewright.codegen.cpu.math.power import emit_pow
-from tilewright.codegen.cpu.math.trigonometric import emit_cos, emit_sin, emit_tan
+from tilewright.codegen.math.error_function import emit_erf
+from tilewright.codegen.math.exponentials import emit_cosh, emit_exp, emit_expm1, emit_sigmoid, emit_sinh, emit_tanh
+from tilewright.codegen.math.inverse_trigonometric import emit_acos, emit_asin, emit_atan
+from tilewright.codegen.math.logarithms import emit_acosh, emit_asinh, emit_atanh, emit_log, emit_log1p
+from tilewright.codegen.math.power import emit_pow
+from tilewright.codegen.math.trigonometric import emit_cos, emit_sin, emit_tan
 
 MATH: Final[dict[str, Callable[..., ir.Value]]] = {
     "exp": emit_exp,

@@ -8,29 +8,29 @@ from typing import Final
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.coefficients import TWO_OVER_PI
-from tilewright.codegen.cpu.math.pairs import two_sum
-from tilewright.codegen.cpu.math.value import F64, I64, I128, Value, start
-from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.cpu.values import intrinsic
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.coefficients import TWO_OVER_PI
+from tilewright.codegen.math.pairs import two_sum
+from tilewright.codegen.math.value import F64, I64, I128, Value, start
+from tilewright.codegen.values import intrinsic
 
 TRIGONOMETRIC_LIMIT: Final = 1.6e6  # up to here two products of the reduction are exact: 2^20 quadrants
 
 
-def emit_sin(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_sin(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Sine of any finite argument. f32: 1.6 ulp; f64: 2.4 ulp. NaN at infinity."""
     v = start(builder, x, target)
     angle = _reduce_angle(v)
     return _wave(angle, angle.quadrant).zero_kept(v)
 
 
-def emit_cos(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_cos(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Cosine of any finite argument. f32: 1.6 ulp; f64: 2.0 ulp. NaN at infinity."""
     angle = _reduce_angle(start(builder, x, target))
     return _wave(angle, angle.quadrant + 1).value
 
 
-def emit_tan(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_tan(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Tangent of any finite argument. f32: 3.1 ulp; f64: 3.2 ulp. NaN at infinity."""
     v = start(builder, x, target)
     angle = _reduce_angle(v)

@@ -32,6 +32,11 @@ def llvm_type(attribute: Attribute) -> ir.Type:
     raise InvalidProgram(f"no machine type for elements of {attribute}")
 
 
+def bits_of(type_: ir.Type) -> int:
+    """The width of a scalar type."""
+    return int(type_.width) if isinstance(type_, ir.IntType) else {F16: 16, F32: 32, F64: 64}[type_]
+
+
 def chunks_of(extent: int, lanes: int) -> list[int]:
     """The vector lengths that a row of `extent` elements is cut into."""
     full, rest = divmod(extent, lanes)

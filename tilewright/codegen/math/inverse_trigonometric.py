@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.math.value import Value, start
-from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.value import Value, start
 
 
-def emit_asin(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_asin(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Arc sine; NaN outside [-1, 1]. f32: 2.4 ulp; f64: 2.2 ulp."""
     v = start(builder, x, target)
     c = v.kind
@@ -17,7 +17,7 @@ def emit_asin(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) 
     return result.copysign(v).value
 
 
-def emit_acos(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_acos(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Arc cosine; NaN outside [-1, 1]. f32: 1.2 ulp; f64: 1.3 ulp."""
     v = start(builder, x, target)
     c = v.kind
@@ -28,7 +28,7 @@ def emit_acos(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) 
     return far.select(v.less(0.0).select(left, twice), near).value
 
 
-def emit_atan(builder: ir.IRBuilder, x: ir.Value, target: Target | None = None) -> ir.Value:
+def emit_atan(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Arc tangent. f32: 1.9 ulp; f64: 1.7 ulp."""
     v = start(builder, x, target)
     c = v.kind

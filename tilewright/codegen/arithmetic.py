@@ -1,0 +1,22 @@
+"""What shared code generation asks of a target: how it does element arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Arithmetic(Protocol):
+    """The parts of a target that element operations depend on."""
+
+    @property
+    def fma(self) -> bool:
+        """Whether multiply-adds round once without a call to a library."""
+
+    @property
+    def converts_halves(self) -> bool:
+        """Whether f16 is converted to and from f32 in hardware."""
+
+    @property
+    def exponents(self) -> Callable[..., Any] | None:
+        """``exponents(value, name, *others)`` for "scalef", "getexp" and "getmant", where instructions do that."""
