@@ -14,7 +14,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, TensorType, UnitAttr, i64
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    i64,
+)
 from xdsl.ir import Attribute, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -32,7 +42,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, StoreOp, element, shape
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -281,7 +291,8 @@ class AtomicOp(IRDLOperation):
         block_of(self)
         if self.kind.data not in ATOMICS:
             raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(ATOMICS)}")
-        if shape(self.value) or self.value.type != element(self.view) or self.result.type != self.value.type:
+        wrong = self.kind.data in ("and", "or", "xor") and isinstance(self.value.type, AnyFloat)
+        if wrong or shape(self.value) or not self.value.type == element(self.view) == self.result.type:
             raise VerifyException(f"{self.kind.data} of {self.value.type} on {self.view.type}")
 
 
@@ -449,6 +460,17 @@ class MmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         block_of(self)
+
+
+_WRITTEN: dict[type[Operation], int] = {
+    StoreOp: 1, AsyncCopyOp: 2, AtomicOp: 1, StoreMatrixOp: 1, StoreFragmentOp: 1,
+}  # fmt: skip
+
+
+def written_view(op: Operation) -> SSAValue | None:
+    """The view that an operation writes, of this dialect or `tile`; None for one that writes none itself."""
+    place = _WRITTEN.get(type(op))
+    return None if place is None else op.operands[place]
 
 
 Simt = Dialect(

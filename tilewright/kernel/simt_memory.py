@@ -1,0 +1,303 @@
+"""The memory that a block of threads sees, with the checks of every access: bounds, undefined memory, races, copies
+that are under way.
+
+An access is a flat array of element numbers with, for each, the lane (its index in the group that runs together), the
+thread and who touches it: a thread, or a warp as a whole. Whoever touches a unit (an element of global memory, some
+bytes of shared memory) that another has written since the last barrier makes a race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.elements import Array, dtype_of
+from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
+from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
+
+
+@dataclass
+class Place:
+    """A view as a block sees it. Element e is made of units ``start + e * grains`` to the next one's.
+
+    `per_thread` elements belong to each thread alone, and no unit is watched. `arriving` counts the copies under way to
+    a unit, `leaving` those from it.
+    """
+
+    view: View
+    touches: Touches | None = None
+    arriving: Array | None = None
+    leaving: Array | None = None
+    start: int = 0
+    grains: int = 1
+    per_thread: int = 0
+
+    @property
+    def elements(self) -> int:
+        return self.per_thread or len(self.view.array)
+
+    def units(self, chosen: Array) -> Array:
+        """Units of elements: (..., grains)."""
+        return self.start + chosen[..., None] * self.grains + np.arange(self.grains)
+
+
+@dataclass
+class Access:
+    """One operation's access: elements, and for each the thread and its lane in the group; `warps` touch as a whole."""
+
+    op: Operation
+    chosen: Array
+    threads: Array
+    lanes: Array
+    warps: bool = False
+
+    def at(self, kept: Array) -> Access:
+        return Access(self.op, self.chosen[kept], self.threads[kept], self.lanes[kept], self.warps)
+
+
+@dataclass
+class _Copy:
+    """Copies that one operation has started, one per row: the thread, its group, and the elements it moves."""
+
+    source: Place
+    target: Place
+    threads: Array
+    groups: Array
+    taken: Array  # elements of the source
+    valid: Array  # which of them are read
+    into: Array  # elements of the target
+    numbers: Array
+
+    def at(self, rows: Array) -> _Copy:
+        arrays = (each[rows] for each in (self.threads, self.groups, self.taken, self.valid, self.into, self.numbers))
+        return _Copy(self.source, self.target, *arrays)
+
+
+class BlockMemory:
+    """The memory of one block after the other: arguments of the kernel, shared memory, copies under way."""
+
+    def __init__(self, kernel: FuncOp, views: list[View]) -> None:
+        self.kernel = kernel
+        self.threads = prod(kernel.block)
+        self.arguments = [Place(view, Touches(len(view.array))) for view in views]
+        self.moment = 0  # barriers and blocks so far
+        self.number, self.coordinates = 0, [0]
+
+    def enter(self, number: int, coordinates: list[int]) -> dict[SSAValue, Place]:
+        """Start a block: undefined shared memory, no copies. Gives the places of all views."""
+        self.number, self.coordinates = number, coordinates
+        self.order()
+        self.copies: list[_Copy] = []
+        self.commits = np.zeros(self.threads, np.int64)
+        for place in self.arguments:
+            place.leaving = None
+        places = _shared(self.kernel)
+        places.update(zip(self.kernel.body.block.args, self.arguments, strict=True))
+        return places
+
+    def order(self) -> None:
+        """A barrier: what was touched before it cannot race with what is touched after it."""
+        self.moment += 1
+
+    @property
+    def base(self) -> int:
+        """Stamps of this moment start here: several, then the threads, then the warps."""
+        return self.moment * (1 + self.threads + self.threads // self.kernel.lanes)
+
+    def fail(self, op: Operation, message: str, thread: int | None = None) -> NoReturn:
+        place = f"@{self.kernel.sym_name.data}, block {self.coordinates}"
+        if thread is not None:
+            place += f", {self.name(thread)}"
+        raise InvalidProgram(f"{message}\n    {line(op)}", where=place)
+
+    def name(self, thread: int) -> str:
+        x, y, _ = self.kernel.block
+        return f"thread {[thread % x, thread // x % y, thread // (x * y)]}"
+
+    # Accesses -------------------------------------------------------------------------------------------------
+
+    def read(self, place: Place, access: Access) -> Array:
+        chosen = self._check(place, access, READ)
+        self._check_defined(place, access, chosen)
+        self._check_races(place, access, READ)
+        return np.asarray(place.view.array[chosen])
+
+    def write(self, place: Place, access: Access, numbers: Array) -> None:
+        chosen = self._check(place, access, WRITE)
+        self._check_races(place, access, WRITE)
+        if np.unique(chosen).size != chosen.size:
+            values, counts = np.unique(chosen, return_counts=True)
+            twice = int(first(chosen == values[counts > 1][0]))
+            self.fail(access.op, "two elements of one store have the same place", int(access.threads[twice]))
+        self._define(place, chosen, numbers)
+
+    def update(self, place: Place, access: Access, new: Callable[[int, Array], Array], order: Array) -> Array:
+        """The old elements; each becomes ``new(position, old)``, one after the other in this order of positions."""
+        chosen = self._check(place, access, UPDATE)
+        self._check_defined(place, access, chosen)
+        self._check_races(place, access, UPDATE)
+        array = place.view.array
+        old = np.zeros(chosen.shape, array.dtype)
+        for position in order:
+            old[position] = array[chosen[position]]
+            array[chosen[position]] = new(int(position), old[position])
+        return old
+
+    def check_alignment(self, op: Operation, place: Place, offsets: Array, align: int, threads: Array) -> None:
+        """Whether the elements at `offsets`, one per thread, lie at multiples of `align` bytes."""
+        at = place.view.start + offsets * place.view.element_bytes
+        wrong = at % align != 0
+        if wrong.any():
+            which = first(wrong)
+            self.fail(op, f"misaligned: byte {at[which]} is no multiple of {align}", int(threads[which]))
+
+    def _check(self, place: Place, access: Access, kind: str) -> Array:
+        """Bounds, permission and copies under way; the elements of the array behind the view."""
+        chosen, array = access.chosen, place.view.array
+        outside = (chosen < 0) | (chosen >= place.elements)
+        if outside.any():
+            which = first(outside)
+            message = f"touches element {chosen[which]} of a view of {place.elements} elements"
+            self.fail(access.op, message, int(access.threads[which]))
+        if kind != READ and not array.flags.writeable:
+            self.fail(access.op, "writes to an input or a constant")
+        if place.per_thread:
+            if access.warps:
+                self.fail(access.op, "a warp moves between registers and memory of one thread", int(access.threads[0]))
+            return np.asarray(chosen + access.lanes * place.per_thread)
+        if place.arriving is not None:
+            under_way = np.asarray(place.arriving[place.units(chosen)].any(axis=-1))
+            if under_way.any():
+                which = first(under_way)
+                message = f"{kind} element {chosen[which]}, to which an asynchronous copy is under way"
+                self.fail(access.op, message, int(access.threads[which]))
+        if place.leaving is not None and kind != READ:
+            under_way = place.leaving[chosen] != 0
+            if under_way.any():
+                which = first(under_way)
+                message = f"{kind} element {chosen[which]}, from which an asynchronous copy is under way"
+                self.fail(access.op, message, int(access.threads[which]))
+        return chosen
+
+    def _check_defined(self, place: Place, access: Access, chosen: Array) -> None:
+        if place.view.written is None:
+            return
+        empty = np.asarray(~place.view.written[chosen].all(axis=-1))
+        if empty.any():
+            which = first(empty)
+            message = f"reads element {access.chosen[which]}, which nothing has written"
+            self.fail(access.op, message, int(access.threads[which]))
+
+    def _check_races(self, place: Place, access: Access, kind: str) -> None:
+        chosen = access.chosen
+        if place.touches is not None:
+            who = access.threads // self.kernel.lanes + self.threads if access.warps else access.threads
+            units = place.units(chosen)
+            stamps = np.broadcast_to((self.base + 1 + who)[:, None], units.shape)
+            clash = place.touches.clash(kind, units.ravel(), stamps.ravel(), self.base)
+            if clash is not None:
+                earlier, position, other = clash
+                which = position // place.grains
+                what = f"which {self._stamped(other)} {earlier} with no barrier between"
+                self.fail(access.op, f"race: {kind} element {chosen[which]}, {what}", int(access.threads[which]))
+        if place.view.touches is not None:
+            blocks = place.view.touches.clash(kind, chosen, self.number + 2, 1)
+            if blocks is not None:
+                earlier, position, _ = blocks
+                message = f"race: {kind} element {chosen[position]}, which another block of this launch {earlier}"
+                self.fail(access.op, message, int(access.threads[position]))
+
+    def _stamped(self, stamp: int) -> str:
+        number = stamp - self.base - 1
+        if number < 0:
+            return "another thread"
+        return self.name(number) if number < self.threads else f"warp {number - self.threads}"
+
+    def _define(self, place: Place, chosen: Array, numbers: Array) -> None:
+        if place.view.written is not None:
+            place.view.written[chosen] = True
+        place.view.array[chosen] = numbers
+
+    # Asynchronous copies --------------------------------------------------------------------------------------
+
+    def start_copy(
+        self, op: AsyncCopyOp, source: Place, target: Place, taken: Array, valid: Array, into: Array, threads: Array
+    ) -> None:
+        """Start a copy per thread: elements `taken`, where `valid`, to `into`, all (threads, elements)."""
+        if source.per_thread:
+            self.fail(op, "copies from memory of one thread, not from global memory", int(threads[0]))
+        wide = np.broadcast_to(threads[:, None], taken.shape)
+        reads = Access(op, taken[valid], wide[valid], wide[valid])
+        numbers = np.zeros(taken.shape, source.view.array.dtype)
+        numbers[valid] = self.read(source, reads)
+        writes = Access(op, into.ravel(), wide.ravel(), wide.ravel())
+        self._check(target, writes, WRITE)
+        self._check_races(target, writes, WRITE)
+        if source.leaving is None:
+            source.leaving = np.zeros(source.elements, np.int64)
+        np.add.at(source.leaving, taken[valid], 1)
+        assert target.arriving is not None
+        target.arriving[target.units(into)] = 1
+        self.copies.append(_Copy(source, target, threads, self.commits[threads], taken, valid, into, numbers))
+
+    def commit(self, threads: Array) -> None:
+        self.commits[threads] += 1
+
+    def wait(self, threads: Array, pending: int) -> None:
+        """The groups of these threads but the latest `pending` arrive; what was not committed stays under way."""
+        waits = np.zeros(self.threads, np.bool_)
+        waits[threads] = True
+        remaining = []
+        for copy in self.copies:
+            done = waits[copy.threads] & (copy.groups < self.commits[copy.threads] - pending)
+            if done.any():
+                self._arrive(copy.at(done))
+            if not done.all():
+                remaining.append(copy.at(~done))
+        self.copies = remaining
+
+    def _arrive(self, copy: _Copy) -> None:
+        """The elements are there: for the thread that waited; for others, after a barrier."""
+        source, target = copy.source, copy.target
+        assert source.leaving is not None
+        assert target.arriving is not None
+        assert target.touches is not None
+        np.subtract.at(source.leaving, copy.taken[copy.valid], 1)
+        units = target.units(copy.into)
+        target.arriving[units] = 0
+        target.touches.by[WRITE][units] = (self.base + 1 + copy.threads)[:, None, None]
+        self._define(target, copy.into, copy.numbers)
+
+
+def _shared(kernel: FuncOp) -> dict[SSAValue, Place]:
+    """The shared memory of a block: views with an offset lie there, perhaps over others; the rest lie behind them."""
+    allocations = [op for op in operations(kernel.body) if isinstance(op, SharedOp)]
+    if not allocations:
+        return {}
+    end = max((op.offset.value.data + op.bytes for op in allocations if op.offset is not None), default=0)
+    starts = []
+    for op in allocations:
+        if op.offset is not None:
+            starts.append(op.offset.value.data)
+            continue
+        start = -(-end // op.align.value.data) * op.align.value.data
+        starts.append(start)
+        end = start + op.bytes
+    grain = min(element_bytes(op.result) for op in allocations)
+    memory, written = np.zeros(end, np.uint8), np.zeros(end, np.bool_)
+    touches, arriving = Touches(-(-end // grain)), np.zeros(-(-end // grain), np.int8)
+    places: dict[SSAValue, Place] = {}
+    for op, start in zip(allocations, starts, strict=True):
+        dtype: np.dtype[Any] = dtype_of(op.result.type)
+        stop = start + op.bytes
+        array = memory[start:stop].view(dtype)
+        view = View(array, written[start:stop].reshape(len(array), dtype.itemsize), start)
+        places[op.result] = Place(view, touches, arriving, None, start // grain, dtype.itemsize // grain)
+    return places
