@@ -24,9 +24,11 @@ from tilewright.codegen.values import (
     bits_of,
     chunks_of,
     from_scalars,
+    intrinsic,
     lane_pieces,
     lanes_of,
     llvm_type,
+    mangle,
     row_count,
     row_width,
     scalar_type,
@@ -212,7 +214,8 @@ class KernelEmitter:
         extents, axis, value = tile.shape(op.value), op.axis.value.data, self.values[op.value]
         combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
         if axis == len(extents) - 1:
-            rows = tuple((self._horizontal(row, combine),) for row in value.rows)
+            adds = op.kind.data == "sum" and isinstance(llvm_type(tile.element(op.value)), ir.IntType)
+            rows = tuple((self._horizontal(row, combine, adds),) for row in value.rows)
             self.values[op.result] = TileValue(tile.shape(op.result), rows)
             return
         inner = row_count(extents[axis + 1 :]) if axis + 1 < len(extents) - 1 else 1
@@ -229,11 +232,20 @@ class KernelEmitter:
             values = pairs + (values[-1:] if len(values) % 2 else [])
         return values[0]
 
-    def _horizontal(self, row: tuple[ir.Value, ...], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-        """Combine all elements of a row: vectors of one length first, then halves of the vector, then what is left."""
+    def _horizontal(
+        self, row: tuple[ir.Value, ...], combine: Callable[[ir.Value, ir.Value], ir.Value], adds: bool
+    ) -> ir.Value:
+        """Combine all elements of a row: vectors of one length first, then halves of the vector, then what is left.
+
+        With `adds`, for sums of integers, LLVM is told so: where it finds by itself that halves of a vector of products
+        of bytes are added, LLVM 22 takes `vpdpbusd` for the products and forgets to add the four sums that this gives.
+        """
         full = [register for register in row if lanes_of(register) == lanes_of(row[0])]
         rest = [piece for register in row[len(full) :] for piece in lane_pieces(self.builder, [register])]
         vector = self._tree(full, combine)
+        if adds and lanes_of(vector) > 1:
+            name = f"llvm.vector.reduce.add.{mangle(vector.type)}"
+            vector = intrinsic(self.builder, name, scalar_type(vector), [vector])
         while lanes_of(vector) > 1 and lanes_of(vector) % 2 == 0:
             half = lanes_of(vector) // 2
             halves = [
