@@ -619,6 +619,24 @@ class ReshapeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ConvertOp(IRDLOperation):
+    """The same tile in another layout: which thread and register hold which element."""
+
+    name = "tile.convert"
+    value = operand_def(TensorType)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
+
+    def __init__(self, value: SSAValue, type_: Attribute) -> None:
+        super().__init__(operands=[value], result_types=[type_])
+
+    def verify_(self) -> None:
+        if shape(self.value) != shape(self.result) or element(self.value) != element(self.result):
+            raise VerifyException(f"converts {self.value.type} to {self.result.type}")
+
+
+@irdl_op_definition
 class RemainderOp(IRDLOperation):
     """``d = a - q * b`` on floats, q the quotient without its fraction: exact, with the sign of a; NaN for b = 0."""
 
@@ -804,7 +822,7 @@ Tile = Dialect(
     [
         FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
         PrefetchOp, IotaOp,
-        BroadcastOp, ReshapeOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
+        BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
     ],
 )  # fmt: skip
 

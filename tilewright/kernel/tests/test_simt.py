@@ -39,6 +39,8 @@ simt.store_matrix %y, %s[%o] 2 transpose : tensor<4xf16>, {S}
 simt.store_fragment "wmma_16x16x16_f16_f16" %a, %v[%o, %o] : tensor<8xf16>, {G}
 %u = simt.shuffle "xor" %z, %i : tensor<4xf32>
 %q = simt.atomic "add" %h, %v[%o] mask %t : f16, {G} -> f16
+%j = simt.join %x, %y : tensor<8xf16>, tensor<4xf16> -> tensor<12xf16>
+%k = simt.part %j[8] : tensor<12xf16> -> tensor<4xf16>
 tile.store %u, %w32[%o] strides [1] align 16 : tensor<4xf32>, memref<64xf32>
 %m = simt.shared align 128 at 256 : {S}
 """
@@ -65,6 +67,10 @@ CASES = [
      '%r = simt.load_matrix %m[%o] 4 transpose : memref<64xf32, "shared"> -> tensor<4xf32>', "transposes elements"),
     (f'%r = simt.load_fragment "x" "d" %s[%o, %o] : {S} -> tensor<16xf16>', "operand 'd'; a, b or c"),
     (f'%r = simt.load_fragment "x" "a" %s[%o, %o] : {S} -> tensor<16xf32>', "a fragment tensor<16xf32> from a view"),
+    ("%r = simt.join %a, %f : tensor<8xf16>, tensor<4xf32> -> tensor<12xf16>", "joins tensor<8xf16>, tensor<4xf32> to"),
+    ("%r = simt.join %a, %a : tensor<8xf16>, tensor<8xf16> -> tensor<12xf16>", "joins 2 tiles to tensor<12xf16>"),
+    ("%r = simt.part %a[0] : tensor<8xf16> -> tensor<4xf32>", "takes tensor<4xf32> out of tensor<8xf16>"),
+    ("%r = simt.part %a[5] : tensor<8xf16> -> tensor<4xf16>", "elements 5 to 8 of tensor<8xf16>"),
     (f'simt.store_fragment "x" %f, %v[%o, %o] : tensor<4xf32>, {G}', "a fragment tensor<4xf32> to a view of f16"),
 ]  # fmt: skip
 

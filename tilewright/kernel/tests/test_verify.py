@@ -79,6 +79,7 @@ CASES = [
     ("%r = tile.broadcast %d : f64 -> tensor<8xf32>", "changes the element type of f64 to f32"),
     ("%r = tile.reshape %x : tensor<4x8xf32> -> tensor<31xf32>", "reshapes tensor<4x8xf32> to tensor<31xf32>"),
     ("%r = tile.reshape %x : tensor<4x8xf32> -> tensor<32xf64>", "changes the element type of tensor<4x8xf32> to f64"),
+    ("%r = tile.convert %x : tensor<4x8xf32> -> tensor<8x4xf32>", "converts tensor<4x8xf32> to tensor<8x4xf32>"),
     ("%r = tile.remainder %l, %l : tensor<4x8xi64>", "the remainder of tensor<4x8xi64>, which are no floats"),
     ('%r = tile.compare "lower" %x, %x : tensor<4x8xf32> -> tensor<4x8xi1>', "unknown predicate 'lower'; one of eq"),
     ('%r = tile.compare "lt" %x, %x : tensor<4x8xf32> -> tensor<4x8xi8>', "compares tensor<4x8xf32> into"),
