@@ -12,6 +12,7 @@ barrier behind that wait.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
@@ -38,6 +39,7 @@ from xdsl.irdl import (
     prop_def,
     result_def,
     traits_def,
+    var_operand_def,
 )
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
@@ -473,10 +475,60 @@ def written_view(op: Operation) -> SSAValue | None:
     return None if place is None else op.operands[place]
 
 
+# Registers of a thread ------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class JoinOp(IRDLOperation):
+    """Tiles of one dimension, one after the other."""
+
+    name = "simt.join"
+    parts = var_operand_def(TensorType)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$parts attr-dict `:` type($parts) `->` type($result)"
+
+    def __init__(self, parts: Sequence[SSAValue]) -> None:
+        total = sum(shape(part)[0] for part in parts)
+        super().__init__(operands=[list(parts)], result_types=[TensorType(element(parts[0]), [total])])
+
+    def verify_(self) -> None:
+        if any(len(shape(part)) != 1 or element(part) != element(self.result) for part in self.parts):
+            raise VerifyException(f"joins {', '.join(str(part.type) for part in self.parts)} to {self.result.type}")
+        if (sum(shape(part)[0] for part in self.parts),) != shape(self.result):
+            raise VerifyException(f"joins {len(self.parts)} tiles to {self.result.type}")
+
+
+@irdl_op_definition
+class PartOp(IRDLOperation):
+    """Elements `start` and following ones of a tile of one dimension."""
+
+    name = "simt.part"
+    value = operand_def(TensorType)
+    start = prop_def(IntegerAttr.constr(eq(i64)))
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$value `[` $start `]` attr-dict `:` type($value) `->` type($result)"
+
+    def __init__(self, value: SSAValue, start: int, count: int) -> None:
+        super().__init__(
+            operands=[value],
+            properties={"start": _number(start)},
+            result_types=[TensorType(element(value), [count])],
+        )
+
+    def verify_(self) -> None:
+        start = self.start.value.data
+        if len(shape(self.value)) != 1 or len(shape(self.result)) != 1 or element(self.value) != element(self.result):
+            raise VerifyException(f"takes {self.result.type} out of {self.value.type}")
+        if not 0 <= start <= shape(self.value)[0] - shape(self.result)[0]:
+            raise VerifyException(f"elements {start} to {start + shape(self.result)[0] - 1} of {self.value.type}")
+
+
 Simt = Dialect(
     "simt",
     [
         ThreadIdOp, BarrierOp, ShuffleOp, SharedOp, AsyncCopyOp, CommitOp, WaitOp, AtomicOp, LoadMatrixOp,
-        StoreMatrixOp, LoadFragmentOp, StoreFragmentOp, MmaOp,
+        StoreMatrixOp, LoadFragmentOp, StoreFragmentOp, MmaOp, JoinOp, PartOp,
     ],
 )  # fmt: skip
