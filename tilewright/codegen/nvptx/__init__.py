@@ -1,0 +1,1 @@
+"""Tile programs in distributed form to PTX for NVIDIA GPUs, through LLVM."""

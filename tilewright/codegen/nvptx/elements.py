@@ -1,0 +1,235 @@
+"""Element operations of a thread: shared arithmetic, except where a GPU has an instruction for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+
+from llvmlite import ir
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IndexType, IntegerAttr
+from xdsl.ir import Attribute, Operation
+
+from tilewright.codegen import elementwise
+from tilewright.codegen.nvptx.emission import (
+    BF16,
+    Emission,
+    is_bfloat,
+    resized,
+    scalars_of,
+    vector,
+)
+from tilewright.codegen.values import F16, F32, F64, I16, I64, mangle
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import simt
+
+Emit = Callable[[Emission, ir.Value, ir.Value], ir.Value]
+
+
+def element(at: Emission, op: Operation) -> None:
+    """Any element operation, register by register."""
+    operands = [at.elements(operand) for operand in op.operands]
+    count = prod(tile.shape(op.results[0]))
+    columns = [[values[0]] * count if len(values) != count else values for values in operands]
+    at.set(op.results[0], [apply(at, type(op), op, list(column)) for column in zip(*columns, strict=True)])
+
+
+def apply(at: Emission, kind: type[Operation], op: Operation | None, args: list[ir.Value]) -> ir.Value:
+    """One register of the result of a kind of element operation."""
+    own = _OWN.get(kind)
+    found = own(at, *args) if own is not None else None
+    return found if found is not None else elementwise.emit_kind(at.builder, at.target, kind, op, args)
+
+
+def _exact(name: str, at: Emission, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow."""
+    if a.type != at.index or at.index == I64:
+        return None
+    return getattr(at.builder, name)(a, b, flags=("nsw",))
+
+
+def _extreme(name: str, at: Emission, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """One instruction in which NaN wins, where there is one."""
+    if at.target.capability < 80 or a.type not in (F16, F32):
+        return None
+    return at.call(f"llvm.{name}.{mangle(a.type)}", a.type, [a, b])
+
+
+_OWN: dict[type[Operation], Callable[..., ir.Value | None]] = {
+    arith.AddiOp: partial(_exact, "add"),
+    arith.SubiOp: partial(_exact, "sub"),
+    arith.MuliOp: partial(_exact, "mul"),
+    arith.MaximumfOp: partial(_extreme, "maximum"),
+    arith.MinimumfOp: partial(_extreme, "minimum"),
+}
+
+
+def index_cast(at: Emission, op: arith.IndexCastOp) -> None:
+    type_ = at.type_of(tile.element(op.results[0]))
+    assert isinstance(type_, ir.IntType), "an index cast gives integers"
+    at.set(op.results[0], [resized(at.builder, value, type_) for value in at.elements(op.operands[0])])
+
+
+def cast(at: Emission, op: tile.CastOp) -> None:
+    source, wanted = tile.element(op.value), tile.element(op.result)
+    at.set(op.result, convert(at, at.elements(op.value), source, wanted, bool(op.unsigned)))
+
+
+def convert(
+    at: Emission, values: Sequence[ir.Value], source: Attribute, wanted: Attribute, unsigned: bool = False
+) -> list[ir.Value]:
+    """`tile.cast` of registers; pairs of floats are narrowed by one instruction where there is one."""
+    if source == wanted:
+        return list(values)
+    narrows = is_bfloat(wanted) or at.type_of(wanted) == F16
+    if narrows and values[0].type == F32 and at.target.capability >= 80:
+        return _narrowed(at, values, BF16 if is_bfloat(wanted) else F16)
+    found = [elementwise.convert(at.builder, at.target, a, source, wanted, unsigned) for a in values]
+    if isinstance(wanted, IndexType):
+        return [resized(at.builder, value, at.index) for value in found]
+    return found
+
+
+def _narrowed(at: Emission, values: Sequence[ir.Value], narrow: ir.Type) -> list[ir.Value]:
+    builder, found = at.builder, list[ir.Value]()
+    for start in range(0, len(values), 2):
+        pair = list(values[start : start + 2])
+        filled = vector(builder, pair if len(pair) == 2 else [*pair, ir.Constant(F32, 0.0)])
+        cut = builder.fptrunc(filled, ir.VectorType(narrow, 2))
+        if narrow == BF16:
+            cut = builder.bitcast(cut, ir.VectorType(I16, 2))
+        found += scalars_of(builder, cut)[: len(pair)]
+    return found
+
+
+# Constants and shapes -------------------------------------------------------------------------------------------------
+
+
+def constant(at: Emission, op: arith.ConstantOp) -> None:
+    attribute, element_type = op.value, tile.element(op.result)
+    count = prod(tile.shape(op.result))
+    if isinstance(attribute, IntegerAttr | FloatAttr):
+        numbers = [attribute.value.data]
+    elif isinstance(attribute, DenseIntOrFPElementsAttr):
+        numbers = list(attribute.get_values())
+        numbers = numbers * count if len(numbers) == 1 else numbers
+    else:
+        raise InvalidProgram(f"constant {attribute} is not a number or a dense tile")
+    if isinstance(element_type, IndexType):
+        at.set(op.result, [at.index(int(number)) for number in numbers])
+    else:
+        at.set(op.result, [elementwise.scalar_constant(element_type, number) for number in numbers])
+
+
+def iota(at: Emission, op: tile.IotaOp) -> None:
+    axis = op.axis.value.data
+    at.set(op.result, [I64(index[axis]) for index in product(*map(range, tile.shape(op.result)))])
+
+
+def broadcast(at: Emission, op: tile.BroadcastOp) -> None:
+    source, extents = tile.shape(op.value), tile.shape(op.result)
+    values = at.elements(op.value)
+    if not source:
+        at.set(op.result, [values[0]] * prod(extents))
+        return
+    places = []
+    for index in product(*map(range, extents)):
+        place = 0
+        for position, extent in zip(index, source, strict=True):
+            place = place * extent + (position if extent > 1 else 0)
+        places.append(place)
+    at.set(op.result, [values[place] for place in places])
+
+
+def reshape(at: Emission, op: tile.ReshapeOp) -> None:
+    at.set(op.result, at.elements(op.value))
+
+
+def join(at: Emission, op: simt.JoinOp) -> None:
+    at.set(op.result, [value for part in op.parts for value in at.elements(part)])
+
+
+def part(at: Emission, op: simt.PartOp) -> None:
+    start, count = op.start.value.data, tile.shape(op.result)[0]
+    at.set(op.result, at.elements(op.value)[start : start + count])
+
+
+# Combinations ---------------------------------------------------------------------------------------------------------
+
+_COMBINE: dict[tuple[str, bool, bool], type[Operation]] = {
+    ("sum", True, False): arith.AddfOp,
+    ("prod", True, False): arith.MulfOp,
+    ("max", True, False): arith.MaximumfOp,
+    ("min", True, False): arith.MinimumfOp,
+    ("sum", False, False): arith.AddiOp,
+    ("prod", False, False): arith.MuliOp,
+    ("max", False, False): arith.MaxSIOp,
+    ("min", False, False): arith.MinSIOp,
+    ("max", False, True): arith.MaxUIOp,
+    ("min", False, True): arith.MinUIOp,
+}
+
+
+def combine(at: Emission, kind: str, element_type: Attribute, unsigned: bool, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two elements combined as `tile.reduce` does."""
+    floating = a.type in (F16, F32, F64) or is_bfloat(element_type)
+    if is_bfloat(element_type):
+        wide = [elementwise.convert_bfloat_to_float(at.builder, value) for value in (a, b)]
+        result = apply(at, _COMBINE[kind, True, False], None, wide)
+        return elementwise.convert_float_to_bfloat(at.builder, result)
+    low = unsigned or a.type.width == 1 if not floating else False  # i1 counts as 0 and 1
+    return apply(at, _COMBINE[kind, floating, low and kind in ("max", "min")], None, [a, b])
+
+
+def reduce(at: Emission, op: tile.ReduceOp) -> None:
+    """A tree over the elements along the axis."""
+    extents, axis, values = tile.shape(op.value), op.axis.value.data, at.elements(op.value)
+    inner, count = prod(extents[axis + 1 :]), extents[axis]
+    results = []
+    for outer in range(prod(extents[:axis])):
+        for lane in range(inner):
+            start = outer * count * inner + lane
+            group = [values[start + step * inner] for step in range(count)]
+            while len(group) > 1:
+                pairs = [
+                    combine(at, op.kind.data, tile.element(op.value), bool(op.unsigned), a, b)
+                    for a, b in zip(group[::2], group[1::2], strict=False)
+                ]
+                group = pairs + (group[-1:] if len(group) % 2 else [])
+            results.append(group[0])
+    at.set(op.result, results)
+
+
+def dot(at: Emission, op: tile.DotOp) -> None:
+    """``c + a * b`` of one thread, in multiply-adds of the type of c."""
+    (m, k), n = tile.shape(op.a), tile.shape(op.c)[1]
+    group = tile.shape(op.b)[2] if len(tile.shape(op.b)) == 3 else 1
+    wanted = tile.element(op.c)
+    a, b = (
+        convert(at, at.elements(operand), tile.element(operand), wanted, name in op.unsigned.data)
+        for operand, name in ((op.a, "a"), (op.b, "b"))
+    )
+    results = list(at.elements(op.c))
+    for row, step, column in product(range(m), range(k), range(n)):
+        left = a[row * k + step]
+        right = b[((step // group) * n + column) * group + step % group]
+        place = row * n + column
+        results[place] = _multiply_add(at, wanted, left, right, results[place])
+    at.set(op.result, results)
+
+
+def _multiply_add(at: Emission, element_type: Attribute, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    if is_bfloat(element_type):
+        wide = [elementwise.convert_bfloat_to_float(at.builder, value) for value in (a, b, c)]
+        return elementwise.convert_float_to_bfloat(at.builder, elementwise.fma(at.builder, at.target, *wide))
+    if isinstance(a.type, ir.IntType):
+        return at.builder.add(at.builder.mul(a, b), c)
+    return elementwise.fma(at.builder, at.target, a, b, c)
+
+
+def known(value: ir.Value) -> int | None:
+    """The number that a register is known to hold."""
+    return int(value.constant) if isinstance(value, ir.Constant) and isinstance(value.constant, int) else None

@@ -1,0 +1,90 @@
+"""What a caller needs to launch generated kernels: the host sequence of a module, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import SSAValue
+
+from tilewright.codegen.nvptx.emit import block_of, entry_name, grid_of
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.simt import element_bytes
+
+BUFFER_ALIGN = 256  # of inputs, outputs, and the starts of arena and constants
+ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module names
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of a launch: input or output number `index`, or `index` bytes into the constants or the arena."""
+
+    space: str
+    index: int
+    bytes: int
+
+    @property
+    def align(self) -> int:
+        if self.space in ("input", "output") or self.index == 0:
+            return BUFFER_ALIGN
+        return min(BUFFER_ALIGN, self.index & -self.index)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel: its name in the tile program, in PTX, and how it is launched. `arguments` are bytes of each buffer."""
+
+    name: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the host sequence; `flops` and `bytes` are for reports."""
+
+    kernel: str
+    arguments: tuple[Buffer, ...]
+    flops: int
+    bytes: int
+
+
+def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
+    """The launches of `tile.main` in order; those of an empty grid do nothing and are left out."""
+    kernels = {op.sym_name.data: op for op in program.body.block.ops if isinstance(op, tile.FuncOp)}
+    buffers: dict[SSAValue, Buffer] = {}
+    found = []
+    for main in program.body.block.ops:
+        for op in main.body.block.ops if isinstance(main, tile.MainOp) else ():
+            if isinstance(op, tile.BufferOp):
+                buffers[op.result] = Buffer(op.space.data, op.index.value.data, _bytes(op.result))
+            elif isinstance(op, tile.LaunchOp):
+                name = op.kernel.root_reference.data
+                cost = kernels[name].cost
+                numbers = {key: int(value.value.data) for key, value in cost.data.items()} if cost else {}  # type: ignore[attr-defined]
+                if kernels[name].programs:
+                    given = tuple(buffers[argument] for argument in op.arguments)
+                    found.append(Launch(name, given, numbers.get("flops", 0), numbers.get("bytes", 0)))
+    return tuple(found)
+
+
+def kernel_of(func: tile.FuncOp, shared_bytes: int) -> Kernel:
+    sizes = tuple(_bytes(argument) for argument in func.body.block.args)
+    return Kernel(func.sym_name.data, entry_name(func), grid_of(func), block_of(func), shared_bytes, sizes)
+
+
+def alignments(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[int]:
+    """Bytes that every argument of a kernel is a multiple of, in all of its launches."""
+    mine = [launch for launch in launches if launch.kernel == func.sym_name.data]
+    count = len(func.body.block.args)
+    if not mine:
+        return [ARGUMENT_ALIGN] * count
+    return [min(launch.arguments[number].align for launch in mine) for number in range(count)]
+
+
+def _bytes(view: SSAValue) -> int:
+    assert isinstance(view.type, MemRefType), "buffers are views"
+    return int(view.type.get_shape()[0]) * element_bytes(view)

@@ -1,0 +1,102 @@
+"""Tile program in distributed form to PTX: emission, LLVM's -O3, assembly. The module's text is the only input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.nvptx.emission import Needs
+from tilewright.codegen.nvptx.emit import emit_kernel
+from tilewright.codegen.nvptx.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.nvptx.target import Target, target_of
+from tilewright.codegen.optimise import run_passes
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+
+
+@dataclass(frozen=True)
+class PtxCode:
+    """PTX of a module with what its caller must provide.
+
+    Shared memory of a kernel is dynamic: a launch asks for its `shared_bytes`.
+    """
+
+    ptx: str
+    target: Target
+    kernels: tuple[Kernel, ...]
+    launches: tuple[Launch, ...]
+    arena_bytes: int
+    constants_bytes: int
+
+    def kernel(self, name: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+
+def generate(program: ModuleOp) -> PtxCode:
+    """Compile a verified tile program in distributed form. Same text, same bytes."""
+    target = target_of(program)
+    module, kernels, launches, needs = _emitted(program, target)
+    machine = _machine(target, needs)
+    module.data_layout = str(machine.target_data)
+    parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
+    optimise(parsed, machine)
+    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
+    return PtxCode(
+        str(machine.emit_assembly(parsed)),
+        target,
+        kernels,
+        launches,
+        0 if main is None else int(main.arena_bytes.value.data),
+        0 if main is None else int(main.constants_bytes.value.data),
+    )
+
+
+def llvm_text(program: ModuleOp) -> str:
+    """LLVM IR of a module before optimisation."""
+    return str(_emitted(program, target_of(program))[0])
+
+
+def optimise(module: Any, machine: Any) -> None:
+    """LLVM's -O3 without its vectorisers and unrolling: both are decided in the tile program."""
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    run_passes(module, machine, options)
+
+
+def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel, ...], tuple[Launch, ...], Needs]:
+    module = ir.Module("tilewright")
+    module.triple = target.triple
+    launches, needs, kernels = launches_of(program), Needs(), []
+    for func in program.body.block.ops:
+        if isinstance(func, tile.FuncOp):
+            shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
+            kernels.append(kernel_of(func, shared_bytes))
+    entries = [kernel.entry for kernel in kernels]
+    if len(set(entries)) < len(entries):
+        raise InvalidProgram(f"kernels share a name in PTX: {', '.join(sorted(entries))}")
+    return module, tuple(kernels), launches, needs
+
+
+def _machine(target: Target, needs: Needs) -> Any:
+    _initialise()
+    try:
+        found = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise InvalidProgram(f"LLVM has no target {target.triple!r}: {error}") from error
+    return found.create_target_machine(cpu=target.cpu, features=target.feature_string(needs.ptx), opt=3)
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    # Addresses of shared and local memory take one register; an option of LLVM's whole process, of this target only.
+    llvm.set_option("", "--nvptx-short-ptr")

@@ -1,0 +1,79 @@
+"""Check PTX with NVIDIA's assembler, where one is found: what a kernel takes of registers and memory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tilewright.errors import InvalidProgram
+
+_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu13", "nvidia-cuda-nvcc-cu12")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What `ptxas` says of an entry: registers per thread, bytes spilled (stored and loaded) and on the stack, and
+    static shared memory.
+    """
+
+    registers: int
+    spills: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@cache
+def find() -> str | None:
+    """The path of `ptxas`: on PATH, or in an installed package."""
+    found = shutil.which("ptxas")
+    if found is not None:
+        return found
+    from importlib import metadata
+
+    for package in _PACKAGES:
+        try:
+            files = metadata.files(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name == "ptxas":
+                return str(file.locate())
+    return None
+
+
+def check(ptx: str, arch: str) -> dict[str, Resources] | None:
+    """Resources of every entry, by name; None where no assembler is found. InvalidProgram where it refuses the text."""
+    program = find()
+    if program is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [program, "-v", f"-arch={arch}", str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = done.stdout + done.stderr
+    if done.returncode:
+        raise InvalidProgram(f"ptxas refuses the PTX for {arch}: {report.strip()}")
+    return _parsed(report)
+
+
+def _parsed(report: str) -> dict[str, Resources]:
+    found: dict[str, Resources] = {}
+    for part in report.split("Compiling entry function '")[1:]:
+        name = part[: part.index("'")]
+
+        def number(pattern: str, text: str = part) -> int:
+            return sum(map(int, re.findall(pattern, text)))
+
+        found[name] = Resources(
+            number(r"Used (\d+) registers"),
+            number(r"(\d+) bytes spill (?:stores|loads)"),
+            number(r"(\d+) bytes stack frame"),
+            number(r"(\d+) bytes smem"),
+        )
+    return found

@@ -1,0 +1,148 @@
+"""Run generated GPU code on the CPU: the launches of a module on NumPy arrays, through the emulator.
+
+Every argument is a buffer of its own in the emulator, so that a kernel that leaves it is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+Extents = tuple[int, int, int]
+
+
+class Buffer(Protocol):
+    """Memory of a launch: input or output number `index`, or `index` bytes into the constants or the arena."""
+
+    @property
+    def space(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class Launch(Protocol):
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def arguments(self) -> Sequence[Buffer]: ...
+
+
+class Kernel(Protocol):
+    @property
+    def entry(self) -> str: ...
+    @property
+    def grid(self) -> Extents: ...
+    @property
+    def block(self) -> Extents: ...
+    @property
+    def shared_bytes(self) -> int: ...
+
+
+class Code(Protocol):
+    """What code generation gives for a GPU whose code the emulator reads."""
+
+    @property
+    def ptx(self) -> str: ...
+    @property
+    def launches(self) -> Sequence[Launch]: ...
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def constants_bytes(self) -> int: ...
+    def kernel(self, name: str) -> Kernel: ...
+
+
+@dataclass
+class Emulated:
+    """What was found, launch by launch, and what each launch counted (`emulator.counts`)."""
+
+    findings: list[Any] = field(default_factory=list)
+    counts: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def run_module(
+    code: Code, inputs: Sequence[Array], outputs: Sequence[Array], constants: Array | None = None
+) -> Emulated:
+    """Run every launch in order; `outputs` are written in place, `constants` are the bytes that launches read.
+
+    Raises InvalidArgument where an array has not the size that a launch wants.
+    """
+    from tilewright import emulator
+
+    constants = np.zeros(0, np.uint8) if constants is None else constants.reshape(-1).view(np.uint8)
+    memories = _Memories(inputs, outputs, constants, np.zeros(code.arena_bytes, np.uint8))
+    if len(constants) != code.constants_bytes:
+        raise InvalidArgument(f"{len(constants)} bytes", where="constants", help=f"{code.constants_bytes} bytes")
+    module, done = emulator.parse(code.ptx), Emulated()
+    for launch in code.launches:
+        kernel = code.kernel(launch.kernel)
+        arguments = [memories.argument(buffer) for buffer in launch.arguments]
+        made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
+        memories.written(launch.arguments)
+        done.findings += made.findings
+        done.counts.append((launch.kernel, made.counts))
+    return done
+
+
+def run_kernel(code: Code, name: str, arguments: Sequence[Any]) -> Emulated:
+    """Run one kernel on arrays in the order of its arguments; those that it writes are changed in place."""
+    from tilewright import emulator
+
+    kernel = code.kernel(name)
+    module = emulator.parse(code.ptx)
+    made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, list(arguments), kernel.shared_bytes)
+    return Emulated(list(made.findings), [(name, made.counts)])
+
+
+class _Memories:
+    """The four memories of a module; which bytes of outputs and arena no launch has been given yet."""
+
+    def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array], constants: Array, arena: Array) -> None:
+        self.arrays = {"input": [_bytes(array) for array in inputs], "output": [_bytes(array) for array in outputs]}
+        self.flat = {"constant": constants, "arena": arena}
+        self.fresh = {("output", number): np.ones(array.nbytes, np.bool_) for number, array in enumerate(outputs)}
+        self.fresh["arena", 0] = np.ones(len(arena), np.bool_)
+
+    def argument(self, buffer: Buffer) -> Any:
+        from tilewright import emulator
+
+        if buffer.space in self.arrays:
+            array, start = self.arrays[buffer.space][buffer.index], 0
+            if len(array) != buffer.bytes:
+                where = f"{buffer.space} {buffer.index}"
+                raise InvalidArgument(f"{len(array)} bytes", where=where, help=f"the program has {buffer.bytes}")
+        else:
+            array, start = self.flat[buffer.space], buffer.index
+        view = array[start : start + buffer.bytes]
+        fresh = self._fresh(buffer)
+        return emulator.Uninitialised(view) if fresh is not None and fresh.all() else view
+
+    def written(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            fresh = self._fresh(buffer)
+            if fresh is not None:
+                fresh[:] = False
+
+    def _fresh(self, buffer: Buffer) -> Array | None:
+        if buffer.space == "output":
+            return self.fresh["output", buffer.index]
+        if buffer.space == "arena":
+            return self.fresh["arena", 0][buffer.index : buffer.index + buffer.bytes]
+        return None
+
+
+def _bytes(array: Array) -> Array:
+    if not array.flags.c_contiguous:
+        raise InvalidArgument("the array has gaps", where="argument", help="numpy.ascontiguousarray makes one without")
+    return array.reshape(-1).view(np.uint8)
+
+
+__all__ = ["Emulated", "run_kernel", "run_module"]
