@@ -15,8 +15,9 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAt
 from xdsl.ir import Operation
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import BroadcastOp, DotOp, IotaOp, ReduceOp, ReshapeOp, shape
+from tilewright.kernel.dialect import BroadcastOp, ConvertOp, DotOp, IotaOp, ReduceOp, ReshapeOp, shape
 from tilewright.kernel.elements import Array, cast, dtype_of, unsigned
+from tilewright.kernel.simt import JoinOp, PartOp
 
 
 def _constant(op: arith.ConstantOp) -> Array:
@@ -40,12 +41,12 @@ def _iota(op: IotaOp) -> Array:
 def _broadcast(op: BroadcastOp, value: Array) -> Array:
     batch = value.shape[: value.ndim - len(shape(op.value))]
     extents = shape(op.result)
-    aligned = value if shape(op.value) else value.reshape(*batch, *[1] * len(extents))
+    aligned = value if shape(op.value) else value.reshape((*batch, *[1] * len(extents)))
     return np.broadcast_to(aligned, (*batch, *extents))
 
 
 def _reshape(op: ReshapeOp, value: Array) -> Array:
-    return value.reshape(*value.shape[: value.ndim - len(shape(op.value))], *shape(op.result))
+    return value.reshape((*value.shape[: value.ndim - len(shape(op.value))], *shape(op.result)))
 
 
 _REDUCERS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -67,7 +68,7 @@ def _dot(op: DotOp, a: Array, b: Array, c: Array) -> Array:
     (_, depth), columns = shape(op.a), shape(op.c)[1]
     if len(shape(op.b)) == 3:  # b[k // g, n, k % g]
         wide_b = np.swapaxes(wide_b, -1, -2)
-        wide_b = wide_b.reshape(*wide_b.shape[:-3], depth, columns)
+        wide_b = wide_b.reshape((*wide_b.shape[:-3], depth, columns))
     with np.errstate(all="ignore"):
         if c.dtype in (np.float32, np.float64) or c.dtype.kind == "i":
             return np.asarray(c + wide_a @ wide_b)
@@ -77,6 +78,20 @@ def _dot(op: DotOp, a: Array, b: Array, c: Array) -> Array:
         return total
 
 
+def _convert(op: ConvertOp, value: Array) -> Array:
+    return value
+
+
+def _join(op: JoinOp, *parts: Array) -> Array:
+    batch = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return np.concatenate([np.broadcast_to(part, (*batch, part.shape[-1])) for part in parts], axis=-1)
+
+
+def _part(op: PartOp, value: Array) -> Array:
+    start = op.start.value.data
+    return value[..., start : start + shape(op.result)[0]]
+
+
 WHOLE: dict[type[Operation], Callable[..., Array]] = {
     arith.ConstantOp: _constant,
     IotaOp: _iota,
@@ -84,4 +99,7 @@ WHOLE: dict[type[Operation], Callable[..., Array]] = {
     ReshapeOp: _reshape,
     ReduceOp: _reduce,
     DotOp: _dot,
+    ConvertOp: _convert,
+    JoinOp: _join,
+    PartOp: _part,
 }

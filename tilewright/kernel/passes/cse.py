@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from tilewright.kernel.dialect import FuncOp, StoreOp
-from tilewright.kernel.passes.effects import PURE, READS, stored_views
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.passes.effects import PURE, READS, Writes
 from tilewright.kernel.rewrite import replace_by_values
 
 
@@ -24,7 +24,8 @@ class CsePass(ModulePass):
     After:   %a, twice
     Legal for operations that only compute, where the first is visible at the second; for loads and gathers, if in
     addition nothing between the two writes to their view. Views of one kernel share no memory, so that a write to
-    another view does not count.
+    another view does not count. Of what other threads write, a barrier or a wait shows all that it may. Shuffles and
+    products of a warp are merged likewise: the first has run for the same lanes.
     """
 
     name = "cse"
@@ -32,13 +33,11 @@ class CsePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                stored: dict[Operation, set[SSAValue]] = {}
-                stored_views(kernel.body.block, stored)
-                _Walk(stored).block(kernel.body.block)
+                _Walk(Writes(kernel)).block(kernel.body.block)
 
 
 class _Walk:
-    def __init__(self, stored: dict[Operation, set[SSAValue]]) -> None:
+    def __init__(self, stored: Writes) -> None:
         self.stored = stored
         self.known: dict[Hashable, Operation] = {}
         self.version: dict[SSAValue, int] = {}  # grows with every write to a view
@@ -54,10 +53,10 @@ class _Walk:
                 self.merge(op, _key(op, 0), added)
             elif kind in READS:
                 self.merge(op, _key(op, self.version.get(op.operands[0], 0)), added)
-            elif isinstance(op, StoreOp):
-                self.written(op.view)
             elif op.regions:
                 self.regions(op)
+            else:
+                self.written(*self.stored.of(op))
             op = following
         for key in added:
             del self.known[key]
@@ -71,7 +70,7 @@ class _Walk:
             replace_by_values(op, earlier.results)
 
     def regions(self, op: Operation) -> None:
-        stored = self.stored[op]
+        stored = self.stored.of(op)
         for region in op.regions:
             for inner in region.blocks:
                 if isinstance(op, scf.ForOp):

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from tilewright.kernel.dialect import AllocOp, FuncOp, StoreOp
 from tilewright.kernel.passes.effects import PURE, READS
 from tilewright.kernel.rewrite import erase
+from tilewright.kernel.simt import SharedOp
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class DcePass(ModulePass):
     Before:  %a = arith.addi %x, %y        with no use of %a
     After:   nothing
     Legal for operations that compute or read and whose results have no uses, for loops and branches without results
-    and with nothing left inside, and for scratch memory that is only written, with the stores to it.
+    and with nothing left inside, for scratch memory that is only written, with the stores to it, and for shared memory
+    that nothing touches.
     """
 
     name = "dce"
@@ -33,7 +35,7 @@ class DcePass(ModulePass):
                 _sweep(kernel.body.block)
 
 
-REMOVABLE = PURE | READS
+REMOVABLE = PURE | READS | {SharedOp}
 
 
 def _sweep(block: Block) -> None:

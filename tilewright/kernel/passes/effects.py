@@ -1,39 +1,90 @@
-"""Which operations only compute, and what memory a region writes."""
+"""Which operations only compute, which read, and what memory others write."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.kernel.dialect import (
+    AllocOp,
     BroadcastOp,
+    ConvertOp,
     DotOp,
+    FuncOp,
     GatherOp,
     IotaOp,
     LoadOp,
     ProgramIdOp,
     ReduceOp,
     ReshapeOp,
-    StoreOp,
+    operations,
 )
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.simt import (
+    BarrierOp,
+    JoinOp,
+    LoadFragmentOp,
+    LoadMatrixOp,
+    MmaOp,
+    PartOp,
+    SharedOp,
+    ShuffleOp,
+    ThreadIdOp,
+    WaitOp,
+    written_view,
+)
 
 PURE: frozenset[type[Operation]] = frozenset(
-    {*ELEMENT, arith.ConstantOp, ProgramIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp}
+    {
+        *ELEMENT, arith.ConstantOp, ProgramIdOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, ConvertOp,
+        JoinOp, PartOp,
+    }  # fmt: skip
 )
 """Operations that depend on their operands alone and can run at any time: none traps."""
 
-READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp})
+READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp, LoadMatrixOp, LoadFragmentOp, ShuffleOp, MmaOp})
+"""Operations that read a view, their first operand, or work with the other lanes of the warp: they may run only where
+they surely would have."""
 
 
-def stored_views(block: Block, inside: dict[Operation, set[SSAValue]]) -> set[SSAValue]:
-    """The views that a block writes; `inside` receives those of every loop and branch in it."""
-    stored: set[SSAValue] = set()
-    for op in block.ops:
-        if type(op) is StoreOp:
-            stored.add(op.view)
-        elif op.regions:
-            blocks = [inner for region in op.regions for inner in region.blocks]
-            inside[op] = set().union(*(stored_views(inner, inside) for inner in blocks))
-            stored |= inside[op]
-    return stored
+class Writes:
+    """The views that operations of a kernel write, as one thread sees it.
+
+    Barriers and waits show what other threads and asynchronous copies wrote: they count as writes to every view that
+    is written in the kernel at all, but for the memory of one thread. Shared views that have a place may lie over each
+    other, and count as one.
+    """
+
+    def __init__(self, kernel: FuncOp) -> None:
+        self.inside: dict[Operation, set[SSAValue]] = {}
+        self.shown: frozenset[SSAValue] = frozenset()
+        self.placed: frozenset[SSAValue] = frozenset()
+        if kernel.block:
+            ops = operations(kernel.body)
+            self.placed = frozenset(op.result for op in ops if isinstance(op, SharedOp) and op.offset is not None)
+            written = {view for op in ops for view in self.of_one(op)}
+            self.shown = frozenset(view for view in written if not isinstance(view.owner, AllocOp))
+        self._note(kernel.body.block)
+
+    def of(self, op: Operation) -> Collection[SSAValue]:
+        """What an operation writes, with all that is inside of it."""
+        return self.inside[op] if op.regions else self.of_one(op)
+
+    def of_one(self, op: Operation) -> Collection[SSAValue]:
+        if isinstance(op, BarrierOp | WaitOp):
+            return self.shown
+        view = written_view(op)
+        if view is None:
+            return ()
+        return self.placed if view in self.placed else (view,)
+
+    def _note(self, block: Block) -> set[SSAValue]:
+        stored: set[SSAValue] = set()
+        for op in block.ops:
+            if op.regions:
+                inner = [self._note(block) for region in op.regions for block in region.blocks]
+                self.inside[op] = set().union(*inner)
+            stored.update(self.of(op))
+        return stored

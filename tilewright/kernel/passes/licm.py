@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import FuncOp
-from tilewright.kernel.passes.effects import PURE, READS, stored_views
+from tilewright.kernel.passes.effects import PURE, READS, Writes
 from tilewright.kernel.passes.rules.control import trips
 
 
@@ -24,7 +24,8 @@ class LicmPass(ModulePass):
     After:   %t = tile.load %v[%o]     scf.for %i = ... { use(%t, %i) }
     Legal for operations that only compute and whose operands are defined outside. A load also needs that the loop
     writes nothing to its view, and that it surely runs: it is not inside a branch and the loop has constant bounds
-    and at least one trip.
+    and at least one trip. A loop with a barrier or a wait counts as one that writes whatever these may show. Shuffles
+    and products of a warp move as loads do.
     """
 
     name = "licm"
@@ -32,15 +33,13 @@ class LicmPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                stored: dict[Operation, set[SSAValue]] = {}
-                stored_views(kernel.body.block, stored)
-                _Nest(stored).walk(kernel.body.block)
+                _Nest(Writes(kernel)).walk(kernel.body.block)
 
 
 class _Nest:
     """The loops around a block, from the outermost that operations may leave; a branch is never left."""
 
-    def __init__(self, stored: dict[Operation, set[SSAValue]]) -> None:
+    def __init__(self, stored: Writes) -> None:
         self.stored = stored
         self.loops: list[scf.ForOp] = []
         self.level: dict[SSAValue, int] = {}  # of what is defined inside: how many of the loops are around it
@@ -84,7 +83,7 @@ class _Nest:
 
     def reads_alike(self, op: Operation, loop: scf.ForOp) -> bool:
         """Whether a load in the loop reads the same before it, and may."""
-        return op.operands[0] not in self.stored[loop] and (trips(loop) or 0) > 0
+        return op.operands[0] not in self.stored.of(loop) and (trips(loop) or 0) > 0
 
     def define(self, values: Sequence[SSAValue], level: int) -> None:
         if level:

@@ -25,10 +25,11 @@ from tilewright.kernel.dialect import (
     StoreOp,
     element,
     shape,
-    strides_of,
 )
 from tilewright.kernel.elements import dtype_of
+from tilewright.kernel.passes.rules.access import reloaded, restored
 from tilewright.kernel.rewrite import replace, replace_by_number, replace_by_values, uniform
+from tilewright.kernel.simt import ThreadIdOp
 
 Range = tuple[int, int]
 """The smallest and the largest number that any element of a value can be; i1 is 0 or 1."""
@@ -41,7 +42,8 @@ class RangesPass(ModulePass):
     Before:  scf.for %i = %c0 to %c7 step %c1 { %r = arith.remsi %i, %c8   tile.load %v[%r] bounds(%c64) ... x 32 }
     After:   scf.for %i = %c0 to %c7 step %c1 { tile.load %v[%i] ... x 32 }
     Legal because a range holds every value that can occur: what may leave its type has none. Ranges come from
-    loops, the grid, counts along tiles and constants, through sums, products, quotients and remainders of them.
+    loops, the grid, the threads of a block, counts along tiles and constants, through sums, products, quotients and
+    remainders of them.
     """
 
     name = "ranges"
@@ -49,14 +51,15 @@ class RangesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                _Walk(kernel.grid.get_values()).visit(kernel.body.block)
+                _Walk(kernel.extents, kernel.block).visit(kernel.body.block)
 
 
 @dataclass
 class _Walk:
     """One walk forward: operands are known before the operations that use them."""
 
-    grid: tuple[Any, ...]
+    grid: tuple[int, ...]
+    threads: tuple[int, ...]
     known: dict[SSAValue, Range] = field(default_factory=dict)
 
     def visit(self, block: Block) -> None:
@@ -99,7 +102,10 @@ class _Walk:
             self.drop_bounds(op)
             return
         if isinstance(op, ProgramIdOp):
-            self.known[op.result] = (0, int(self.grid[op.axis.value.data]) - 1)
+            self.known[op.result] = (0, self.grid[op.axis.value.data] - 1)
+            return
+        if isinstance(op, ThreadIdOp):
+            self.known[op.result] = (0, self.threads[op.axis.value.data] - 1)
             return
         if isinstance(op, IotaOp):
             self.known[op.result] = (0, shape(op.result)[op.axis.value.data] - 1)
@@ -132,9 +138,9 @@ class _Walk:
         if any(limit is None or limit[0] < extent for limit, extent in zip(limits, extents, strict=True)):
             return
         if isinstance(op, LoadOp):
-            replace(op, LoadOp(op.view, op.offset, extents, strides_of(op), (), op.mask))
+            replace(op, reloaded(op, (), op.mask))
         else:
-            replace(op, StoreOp(op.value, op.view, op.offset, strides_of(op), (), op.mask, op.nontemporal is not None))
+            replace(op, restored(op, (), op.mask))
 
 
 _BIT = IntegerType(1)

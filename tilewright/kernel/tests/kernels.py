@@ -109,12 +109,12 @@ class KernelBuilder:
         body: Callable[[SSAValue, Sequence[SSAValue]], Sequence[SSAValue]],
     ) -> Sequence[SSAValue]:
         """A loop of so many trips; `body` gets the number of the trip and the carried values, and gives the next."""
-        bounds = [self.index(bound) for bound in (0, trips, 1)]
+        low, high, step = (self.index(bound) for bound in (0, trips, 1))
         outer, self.block = self.block, Block(arg_types=[INDEX, *(value.type for value in carried)])
         inner = self.block
         inner.add_op(scf.YieldOp(*body(inner.args[0], inner.args[1:])))
         self.block = outer
-        loop = scf.ForOp(*bounds, carried, inner)
+        loop = scf.ForOp(low, high, step, carried, inner)
         self.block.add_op(loop)
         return loop.results
 

@@ -1,7 +1,8 @@
-"""Loads, stores and gathers: bounds and masks that allow everything are dropped, those that allow nothing decide."""
+"""Accesses of memory: bounds and masks that allow everything are dropped, those that allow nothing decide."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from xdsl.ir import Operation, SSAValue
@@ -9,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.kernel.dialect import GatherOp, LoadOp, StoreOp, shape, strides_of
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.rewrite import Rule, erase, replace, replace_by_number, uniform
+from tilewright.kernel.simt import AsyncCopyOp
 
 
 def _permits(op: Any, extents: tuple[int, ...]) -> tuple[bool, bool, bool]:
@@ -31,7 +33,7 @@ def load_permits(op: LoadOp) -> bool:
     bounds, mask = _kept(op, every, unmasked)
     if bounds == tuple(op.bounds) and mask is op.mask:
         return False
-    replace(op, LoadOp(op.view, op.offset, shape(op.result), strides_of(op), bounds, mask))
+    replace(op, reloaded(op, bounds, mask))
     return True
 
 
@@ -46,7 +48,7 @@ def store_permits(op: StoreOp) -> bool:
     bounds, mask = _kept(op, every, unmasked)
     if bounds == tuple(op.bounds) and mask is op.mask:
         return False
-    replace(op, StoreOp(op.value, op.view, op.offset, strides_of(op), bounds, mask, op.nontemporal is not None))
+    replace(op, restored(op, bounds, mask))
     return True
 
 
@@ -62,6 +64,29 @@ def gather_permits(op: GatherOp) -> bool:
     return nothing or unmasked
 
 
+def copy_permits(op: AsyncCopyOp) -> bool:
+    """A copy of which every element is valid needs no number that says so."""
+    number = uniform(op.valid) if op.valid is not None else None
+    elements = op.elements.value.data
+    if number is None or number < elements:
+        return False
+    places = (op.source, op.source_offset, op.target, op.target_offset)
+    replace(op, AsyncCopyOp(*places, elements, bypass=op.bypass is not None))
+    return True
+
+
+def reloaded(op: LoadOp, bounds: Sequence[SSAValue], mask: SSAValue | None) -> LoadOp:
+    """The same load under other bounds and mask."""
+    align = op.align.value.data if op.align is not None else None
+    return LoadOp(op.view, op.offset, shape(op.result), strides_of(op), bounds, mask, align)
+
+
+def restored(op: StoreOp, bounds: Sequence[SSAValue], mask: SSAValue | None) -> StoreOp:
+    """The same store under other bounds and mask."""
+    align, nontemporal = op.align.value.data if op.align is not None else None, op.nontemporal is not None
+    return StoreOp(op.value, op.view, op.offset, strides_of(op), bounds, mask, nontemporal, align)
+
+
 def _kept(op: LoadOp | StoreOp, every: bool, unmasked: bool) -> tuple[tuple[SSAValue, ...], SSAValue | None]:
     return () if every else tuple(op.bounds), None if unmasked else op.mask
 
@@ -74,4 +99,5 @@ RULES: dict[type[Operation], list[Rule]] = {
     LoadOp: [load_permits],
     StoreOp: [store_permits],
     GatherOp: [gather_permits],
+    AsyncCopyOp: [copy_permits],
 }
