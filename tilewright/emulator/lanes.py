@@ -64,7 +64,8 @@ class State:
         self.warp_of = everywhere // 32  # through the chunk
         self.lane_of = everywhere % 32
         self.alive = self.thread_of < threads
-        self.undefined: dict[int, Array] = dict.fromkeys(range(len(widths)), np.ones(self.size, np.bool_))
+        # Of registers that are not defined for all threads: one bit per undefined byte.
+        self.undefined: dict[int, Array] = dict.fromkeys(range(len(widths)), np.full(self.size, 0xFF, np.uint8))
         self.clocks = Clocks(len(blocks), self.threads)
         # Registers that pending asynchronous products will write ("result") or still read ("source"), by thread.
         self.in_flight: dict[int, dict[str, Array]] = {}
@@ -137,8 +138,8 @@ class Lanes:
         known, found = self.state.undefined, None
         for slot in slots:
             if slot in known:
-                mask = known[slot][self.index]
-                found = mask.copy() if found is None else found | mask
+                mask = known[slot][self.index] != 0
+                found = mask if found is None else found | mask
         return found if found is not None and found.any() else None
 
     def define(self, slots: tuple[int, ...], undefined: Array | bool | None = None) -> None:
@@ -152,12 +153,26 @@ class Lanes:
                 if self.all_of_chunk():
                     del known[slot]
                     continue
-            mask = known[slot].copy() if slot in known else np.zeros(self.state.size, np.bool_)
-            mask[self.index] = False if nothing else undefined
-            if mask[self.state.alive].any():
-                known[slot] = mask
-            else:
-                known.pop(slot, None)
+            value = 0 if nothing else np.where(undefined, np.uint8(0xFF), np.uint8(0))
+            self._set_bytes(slot, value)
+
+    def undefined_bytes(self, slot: int) -> Array:
+        """One bit per byte of the register that nothing defined."""
+        known = self.state.undefined
+        return known[slot][self.index] if slot in known else np.zeros(self.count, np.uint8)
+
+    def define_bytes(self, slot: int, undefined: Array) -> None:
+        if undefined.any() or slot in self.state.undefined:
+            self._set_bytes(slot, undefined)
+
+    def _set_bytes(self, slot: int, value: Array | int) -> None:
+        known = self.state.undefined
+        mask = known[slot].copy() if slot in known else np.zeros(self.state.size, np.uint8)
+        mask[self.index] = value
+        if mask[self.state.alive].any():
+            known[slot] = mask
+        else:
+            known.pop(slot, None)
 
     def require(self, slots: tuple[int, ...], what: str) -> None:
         """Report registers that nothing defined where their value matters."""
@@ -197,6 +212,7 @@ class Step:
     uses_products: bool = False  # knows itself how to treat registers of pending products
     warps: int = 1  # neighbouring warps that have to come together
     guarded: tuple[int, ...] = ()  # registers that need a fence between other writes and this instruction
+    taint: Callable[[Lanes], None] | None = None  # how undefined bytes spread, where it is not from any to all
 
 
 def as_index(positions: Array) -> Index:

@@ -144,7 +144,7 @@ def _step(linked: Linked, node: Instruction, scope: Any, context: dict[str, int]
     return Step(
         node.place, node.opcode, built.group, built.run, tuple(decoder.reads), tuple(decoder.writes), guard, node.negated,
         built.own_taint, built.control, built.meeting, frozenset((*decoder.reads, *decoder.writes)), built.uses_products,
-        built.warps, built.guarded,
+        built.warps, built.guarded, built.taint,
     )  # fmt: skip
 
 

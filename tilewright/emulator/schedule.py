@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.emulator.lanes import Index, Lanes, State, Step, as_index
 from tilewright.emulator.scalars import Array
 
-_PATIENCE = 2000  # backward branches before other groups get their turn
+_PATIENCE = 5000  # steps that a group waits before those that turn in loops step back behind it
 _TIME_LIMITS = 3  # how often stalled waits may return without success before it is a deadlock
 
 
@@ -23,26 +23,24 @@ class Scheduler:
         self.state = state
         self.steps = steps
         self.left = limit
-        self.groups: dict[int, list[Array]] = {0: [np.flatnonzero(state.alive)]}
+        self.groups: dict[int, list[Array]] = {}
         self.parked: dict[int, list[Array]] = {}  # waiting for other lanes of their warp
         self.sleeping: dict[int, list[Array]] = {}  # waiting for an mbarrier
         self.waiting: dict[int, list[Array]] = {}  # at a barrier: not run again until it lets them go
-        self.deferred: set[int] = set()
+        self.waits_since: dict[int, int] = {}  # by instruction, in steps left
+        self.spinning = (1, 0)  # first and last instruction of loops that step back
+        self.visited = (1 << 60, 0)
         self.progress = 0  # events that others may have waited for
         self.hurried = False  # waits return without success
-        self.turns = 0
+        self.push(0, np.flatnonzero(state.alive))
 
     def run(self) -> None:
         stalls, last = 0, -1
         while True:
             while self.groups:
-                open_ = [at for at in self.groups if at not in self.deferred]
-                if not open_:
-                    self.deferred.clear()
-                    continue
-                at = min(open_)
+                at = self._choose()
                 index = self._take(at)
-                if not self._run_from(at, index, self._limit()):
+                if not self._run_from(at, index):
                     return
             stalls = stalls + 1 if self.progress == last else 0
             last = self.progress
@@ -52,7 +50,18 @@ class Scheduler:
             self.wake()
         self._report_stuck()
 
+    def _choose(self) -> int:
+        """The group furthest behind; those in a loop that others wait for too long only if there is no other."""
+        if max(self.waits_since[at] for at in self.groups) - self.left > _PATIENCE:
+            self.spinning, self.visited = self.visited, (1 << 60, 0)
+            self.waits_since = dict.fromkeys(self.groups, self.left)
+        first, last = self.spinning
+        at = min((at for at in self.groups if not first <= at <= last), default=min(self.groups))
+        self.visited = (min(self.visited[0], at), max(self.visited[1], at))
+        return at
+
     def _take(self, at: int) -> Index:
+        self.waits_since.pop(at, None)
         parts = self.groups.pop(at) + self.parked.pop(at, [])
         if len(parts) == 1:
             return as_index(parts[0])
@@ -62,6 +71,7 @@ class Scheduler:
         """Threads go on at an instruction."""
         if len(positions):
             self.groups.setdefault(at, []).append(positions)
+            self.waits_since.setdefault(at, self.left)
 
     def sleep(self, at: int, positions: Array) -> None:
         """Threads repeat the instruction when an mbarrier has changed."""
@@ -70,7 +80,8 @@ class Scheduler:
 
     def wake(self) -> None:
         for at, parts in self.sleeping.items():
-            self.groups.setdefault(at, []).extend(parts)
+            for part in parts:
+                self.push(at, part)
         self.sleeping = {}
 
     def happened(self) -> None:
@@ -82,16 +93,18 @@ class Scheduler:
     def unpark(self) -> None:
         """Lanes that others wait for have gone: look again."""
         for at, parts in self.parked.items():
-            self.groups.setdefault(at, []).extend(parts)
+            for part in parts:
+                self.push(at, part)
         self.parked = {}
 
-    def _run_from(self, at: int, index: Index, limit: int) -> bool:
+    def _run_from(self, at: int, index: Index) -> bool:
         """Run a group until it meets another, splits or waits; False at the limit of instructions."""
         state, steps = self.state, self.steps
         clocks, counts, undefined, in_flight = state.clocks, state.counts, state.undefined, state.in_flight
         lanes = Lanes(state, index, _count(index), steps[at])
         warps = _warps(state, lanes)
-        turns, written_at = 0, state.written_at
+        written_at, started = state.written_at, self.left
+        limit = self._limit(at)
         while True:
             step = steps[at]
             lanes.step = step
@@ -140,7 +153,10 @@ class Scheduler:
             else:
                 following = step.control(active, self, at)
             if undefined and not step.own_taint and not undefined.keys().isdisjoint(step.joined):
-                active.define(step.writes, active.undefined(step.reads))
+                if step.taint is not None:
+                    step.taint(active)
+                else:
+                    active.define(step.writes, active.undefined(step.reads))
             if written_at and not step.uses_products:
                 for slot in step.writes:
                     if slot in written_at:
@@ -155,21 +171,23 @@ class Scheduler:
                     return True
                 if following is None:
                     return True
-                if following <= at:
-                    turns += 1
-                    if turns >= _PATIENCE and self.groups:
-                        self.push(following, lanes.positions())
-                        self.deferred.add(following)
-                        return True
+                if following <= at and self.groups and started - self.left > _PATIENCE:
+                    self.visited = (min(self.visited[0], following), max(self.visited[1], at))
+                    self.push(following, lanes.positions())
+                    return True
                 at = following
-                limit = self._limit()
+                limit = self._limit(at)
             if at >= limit:
                 break
         self.push(at, lanes.positions())
         return True
 
-    def _limit(self) -> int:
-        return min((other for other in self.groups if other not in self.deferred), default=1 << 60)
+    def _limit(self, at: int) -> int:
+        """Up to where a group at `at` may run: to the first of the others, but past those that step back."""
+        first, last = self.spinning
+        if first <= at <= last:
+            return min((other for other in self.groups if other >= at), default=1 << 60)
+        return min((other for other in self.groups if not first <= other <= last), default=1 << 60)
 
     def _gather(self, at: int, lanes: Lanes) -> Array | None:
         """Of lanes at an instruction that needs others of their warps, those that can go; None if all can."""

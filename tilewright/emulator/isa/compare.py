@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.emulator.decode import Decoder
-from tilewright.emulator.isa.table import Built, elementwise, instruction
+from tilewright.emulator.isa.table import Built, bytewise, elementwise, instruction
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.rounding import flush, from_bf16
 from tilewright.emulator.scalars import CONTAINERS, WIDTHS, Array
+from tilewright.emulator.syntax import Name
 
 GROUP = "compare and select"
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
@@ -166,7 +167,8 @@ def move(decoder: Decoder) -> Built:
     if len(targets) == len(sources) == 1:
         raw = kind if kind == "pred" else f"b{WIDTHS[kind]}"
         put, get = decoder.target(targets[0], raw), decoder.value(sources[0], kind)
-        return Built(lambda lanes: put(lanes, get(lanes)), "move")
+        built = Built(lambda lanes: put(lanes, get(lanes)), "move")
+        return bytewise(decoder, built, lambda masks: masks[0] if masks else np.zeros(1, np.uint8))
     width = WIDTHS[kind]
     if len(sources) > 1:
         part = width // len(sources)
@@ -182,7 +184,18 @@ def move(decoder: Decoder) -> Built:
                 found = found | (np.asarray(get(lanes)).astype(container) << container(number * part))
             put(lanes, found)
 
-        return Built(pack, "move")
+        registers = [isinstance(source, Name) for source in sources]
+
+        def packed(masks: list[Array]) -> Array:
+            given, together = iter(masks), np.zeros(1, np.uint16)
+            for number, is_register in enumerate(registers):
+                if is_register:
+                    own = next(given).astype(np.uint16) & np.uint16((1 << part // 8) - 1)
+                    together = together | (own << np.uint16(number * part // 8))
+            return together.astype(np.uint8)
+
+        return bytewise(decoder, Built(pack, "move"), packed) if len(decoder.reads) == sum(registers) else Built(
+            pack, "move")  # fmt: skip
     part = width // len(targets)
     if part not in CONTAINERS:
         raise decoder.error(f"{len(targets)} parts of {width} bits")
@@ -195,4 +208,12 @@ def move(decoder: Decoder) -> Built:
         for number, put in enumerate(puts):
             put(lanes, (value >> value.dtype.type(number * part)).astype(small))
 
-    return Built(unpack, "move")
+    whole, slots = tuple(decoder.reads), list(decoder.writes)
+    numbers = [number for number, target in enumerate(targets) if not (isinstance(target, Name) and target.text == "_")]
+
+    def spread(lanes: Lanes) -> None:
+        mask = lanes.undefined_bytes(whole[0]) if whole else np.zeros(lanes.count, np.uint8)
+        for slot, number in zip(slots, numbers, strict=True):
+            lanes.define_bytes(slot, (mask >> np.uint8(number * part // 8)) & np.uint8((1 << part // 8) - 1))
+
+    return Built(unpack, "move", taint=spread)

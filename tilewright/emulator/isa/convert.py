@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.floating import canonical
-from tilewright.emulator.isa.table import Built, elementwise, instruction
+from tilewright.emulator.isa.table import Built, bytewise, elementwise, instruction
 from tilewright.emulator.rounding import flush, from_bf16, saturate, to_bf16, to_f16, to_f32, to_tf32
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
 
@@ -53,7 +53,14 @@ def convert(decoder: Decoder) -> Built:
             return saturate(found) if saturates and result != "bf16" else found
         return _between_integers(values, result, saturates)
 
-    return elementwise(decoder, GROUP, converted, result, (kind,))
+    built = elementwise(decoder, GROUP, converted, result, (kind,))
+    if kind in _FLOATS or result in _FLOATS or saturates:
+        return built
+    read = np.uint8((1 << min(WIDTHS[kind], WIDTHS[result]) // 8) - 1)
+    return bytewise(
+        decoder, built, lambda masks: np.where(masks[0] & read, np.uint8(0xFF), np.uint8(0)) if masks else np.zeros(
+            1, np.uint8)
+    )  # fmt: skip
 
 
 def narrowed(values: Any, kind: str, mode: str = "rn") -> Array:

@@ -86,7 +86,7 @@ def mad(decoder: Decoder, kind: str) -> Built:
             decoder, GROUP, lambda a, b, c: wide_product(a, b, kind).astype(_dtype(wide)) + c, wide, (kind, kind, wide)
         )  # fmt: skip
     if decoder.flag("cc"):
-        raise decoder.error("mad with carry is not emulated")
+        return _multiply_carrying(decoder, kind, part, keeps=True, uses=False)
     saturated = decoder.flag("sat")
     if part == "hi":
         if saturated:
@@ -198,7 +198,7 @@ def carried(decoder: Decoder) -> Built:
     kind = decoder.type()
     keeps = decoder.flag("cc")
     if decoder.name == "madc":
-        raise decoder.error("mad with carry is not emulated")
+        return _multiply_carrying(decoder, kind, decoder.one_of("lo", "hi"), keeps=keeps, uses=True)
     return _carrying(decoder, kind, _with_carry if decoder.name == "addc" else _with_borrow, keeps=keeps)
 
 
@@ -211,6 +211,26 @@ def _carrying(decoder: Decoder, kind: str, function: Any, *, keeps: bool) -> Bui
     def run(lanes: Any) -> None:
         carry = lanes.state.extra.setdefault("carry", np.zeros(lanes.state.size, np.bool_))
         result, out = function(np.asarray(first(lanes)), np.asarray(second(lanes)), carry[lanes.index])
+        if keeps:
+            carry[lanes.index] = out
+        put(lanes, result)
+
+    return Built(run, GROUP)
+
+
+def _multiply_carrying(decoder: Decoder, kind: str, part: str, *, keeps: bool, uses: bool) -> Built:
+    """Half of a product plus an addend, with the thread's carry bit."""
+    unsigned = f"u{WIDTHS[kind]}"
+    decoder.count(4)
+    put, addend = decoder.put(0, unsigned), decoder.get(3, unsigned)
+    first, second = decoder.get(1, kind), decoder.get(2, kind)
+
+    def run(lanes: Any) -> None:
+        carry = lanes.state.extra.setdefault("carry", np.zeros(lanes.state.size, np.bool_))
+        a, b = np.asarray(first(lanes)), np.asarray(second(lanes))
+        product = high_product(a, b, kind) if part == "hi" else a * b
+        before = carry[lanes.index] if uses else np.zeros(lanes.count, np.bool_)
+        result, out = _with_carry(np.asarray(product).view(CONTAINERS[WIDTHS[kind]]), np.asarray(addend(lanes)), before)
         if keeps:
             carry[lanes.index] = out
         put(lanes, result)

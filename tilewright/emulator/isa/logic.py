@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.emulator.decode import Decoder
-from tilewright.emulator.isa.table import Built, elementwise, instruction
+from tilewright.emulator.isa.table import Built, bytewise, elementwise, instruction
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
+from tilewright.emulator.syntax import Name, Number
 
 GROUP = "logic"
 _FUNCTIONS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -21,7 +22,24 @@ def logic(decoder: Decoder) -> Built:
     function = _FUNCTIONS[decoder.name]
     if kind == "pred" and decoder.name != "xor":
         return _logic_of_predicates(decoder, function)
-    return elementwise(decoder, GROUP, function, kind, (kind, kind))
+    built = elementwise(decoder, GROUP, function, kind, (kind, kind))
+    constants = [operand.value for operand in decoder.operands[1:] if isinstance(operand, Number)]
+    kept = _bytes_kept(constants[0], decoder.name) if constants else 0xFF
+    return bytewise(decoder, built, lambda masks: _either(masks) & np.uint8(kept))
+
+
+def _either(masks: list[Array]) -> Array:
+    """Bytes that are undefined in any source: bits do not wander."""
+    found = np.zeros(1, np.uint8)
+    for mask in masks:
+        found = found | mask
+    return found
+
+
+def _bytes_kept(constant: int, name: str) -> int:
+    """The bytes on which the other operand has an influence."""
+    absorbs = {"and": 0x00, "or": 0xFF}.get(name, -1)
+    return sum(1 << byte for byte in range(8) if constant >> 8 * byte & 0xFF != absorbs)
 
 
 def _logic_of_predicates(decoder: Decoder, function: Any) -> Built:
@@ -78,7 +96,7 @@ def lop3(decoder: Decoder) -> Built:
                 found = found | term
         put(lanes, found)
 
-    return Built(run, GROUP)
+    return bytewise(decoder, Built(run, GROUP), _either)
 
 
 @instruction("shl", "shr")
@@ -98,7 +116,19 @@ def shift(decoder: Decoder) -> Built:
         beyond = np.asarray(a) >> dtype.type(width - 1) if signed and not left else dtype.type(0)
         return np.where(far, beyond, found)
 
-    return elementwise(decoder, GROUP, lambda a, b: shifted(a, np.asarray(b)), kind, (kind, "u32"))
+    built = elementwise(decoder, GROUP, lambda a, b: shifted(a, np.asarray(b)), kind, (kind, "u32"))
+    amount = decoder.operand(2)
+    if not isinstance(amount, Number) or signed:
+        return built
+    low, high = amount.value // 8, -(-amount.value // 8)
+    whole = np.uint16((1 << width // 8) - 1)
+
+    def moved(masks: list[Array]) -> Array:
+        mask = masks[0].astype(np.uint16) & whole
+        spread = (mask << low | mask << high) if left else (mask >> low | mask >> high)
+        return (spread & whole).astype(np.uint8)
+
+    return bytewise(decoder, built, moved) if amount.value < width else built
 
 
 @instruction("shf")
@@ -297,7 +327,22 @@ def permute(decoder: Decoder) -> Built:
             found = found | (np.where(select & np.uint64(8), sign, value) << np.uint64(8 * byte))
         return np.asarray(found).astype(np.uint32)
 
-    return elementwise(decoder, GROUP, chosen, "b32", ("b32", "b32", "b32"))
+    built = elementwise(decoder, GROUP, chosen, "b32", ("b32", "b32", "b32"))
+    control = decoder.operand(3)
+    registers = [isinstance(operand, Name) for operand in decoder.operands[1:3]]
+    if mode or not isinstance(control, Number):
+        return built
+
+    def selected(masks: list[Array]) -> Array:
+        sources = iter(masks)
+        both = [next(sources) if is_register else np.zeros(1, np.uint8) for is_register in registers]
+        found: Any = np.uint8(0)
+        for byte in range(4):
+            select = control.value >> 4 * byte & 7
+            found = found | ((both[select // 4] >> (select % 4) & 1) << byte)
+        return np.asarray(found, np.uint8)
+
+    return bytewise(decoder, built, selected) if len(decoder.reads) == sum(registers) else built
 
 
 def _special_selection(mode: str, byte: int, control: Array) -> Array:

@@ -23,6 +23,7 @@ class Built:
     uses_products: bool = False
     warps: int = 1
     guarded: tuple[int, ...] = ()
+    taint: Callable[[Lanes], None] | None = None
 
 
 Builder = Callable[[Decoder], Built]
@@ -55,6 +56,22 @@ def elementwise(
         first, second = gets
         return Built(lambda lanes: put(lanes, function(first(lanes), second(lanes))), group)
     return Built(lambda lanes: put(lanes, function(*[get(lanes) for get in gets])), group)
+
+
+def bytewise(decoder: Decoder, built: Built, rule: Callable[[list[Array]], Array]) -> Built:
+    """`built`, with a rule for undefined bytes: from the masks of the registers read, in order, to that of the result.
+
+    A mask has one bit per byte. Constants are not among the registers.
+    """
+    reads, writes = tuple(decoder.reads), tuple(decoder.writes)
+
+    def taint(lanes: Lanes) -> None:
+        found = rule([lanes.undefined_bytes(slot) for slot in reads])
+        for slot in writes:
+            lanes.define_bytes(slot, found)
+
+    built.taint = taint
+    return built
 
 
 def whole_warps(lanes: Lanes) -> int:
