@@ -218,9 +218,10 @@ def find_product(
             _reason(chosen, machine, constants),
             "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
             "" if second is None else _reason(second, machine, constants),
-            tuple(refused),
+            tuple(dict.fromkeys(refused)),
         )
-    return None, Decision(subject, "none", "no record has a mapping that runs in place", refused=tuple(refused))
+    why = "no record has a mapping that runs in place"
+    return None, Decision(subject, "none", why, refused=tuple(dict.fromkeys(refused)))
 
 
 def _is_affine(index: Expr) -> bool:

@@ -129,6 +129,15 @@ def test_what_the_machine_lacks_is_refused_by_name_and_rule() -> None:
     assert "refused: fma_16_f32_f32 by the machine has its features: lacks avx512f" in decision.explain()
 
 
+def test_a_refusal_is_told_once() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (1, 16), "u8"), b.input("w", (16, 1), "i8")
+    total = linalg.matmul(b, x, w, accumulate="i32", out_dtype="i32")
+    (decision,) = instructions(make_plan(b.finish([total]), resolve_cpu("x86-64-v4"), 1))
+    told = [str(each) for each in decision.refused]
+    assert len(set(told)) == len(told) >= 2
+
+
 @pytest.mark.parametrize(("machine", "family"), [("x86-64-v3", "widen_8"), ("aarch64", "widen_4")])
 def test_constant_filters_are_the_vector_whichever_order_a_record_names_the_types_in(machine: str, family: str) -> None:
     graph = convolution("u8", "i8", "i32")
