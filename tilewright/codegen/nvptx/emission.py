@@ -203,7 +203,7 @@ def to_words(builder: ir.IRBuilder, scalars: Sequence[ir.Value], word: ir.IntTyp
     words = []
     for start in range(0, len(scalars), per):
         group = list(scalars[start : start + per])
-        group += [ir.Constant(type_, ir.Undefined)] * (per - len(group))
+        group += [ir.Constant(type_, 0)] * (per - len(group))  # defined, for what moves whole words
         packed = vector(builder, group)
         words.append(packed if packed.type == word else builder.bitcast(packed, word))
     return words

@@ -30,6 +30,7 @@ from tilewright.kernel import simt
 def load_matrix(at: Emission, op: simt.LoadMatrixOp) -> None:
     count = op.count.value.data
     address = at.address(at.places[op.view], at.scalar(op.offset))
+    at.require("ldmatrix", 75, 65)
     trans = ".trans" if op.transpose is not None else ""
     result = I32 if count == 1 else ir.LiteralStructType([I32] * count)
     found = at.call(f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{trans}.b16.p3", result, [address])

@@ -11,7 +11,7 @@ from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.nvptx.emission import Needs
-from tilewright.codegen.nvptx.emit import emit_kernel
+from tilewright.codegen.nvptx.emit import emit_kernel, entry_name
 from tilewright.codegen.nvptx.manifest import Kernel, Launch, alignments, kernel_of, launches_of
 from tilewright.codegen.nvptx.target import Target, target_of
 from tilewright.codegen.optimise import run_passes
@@ -75,13 +75,13 @@ def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel
     module = ir.Module("tilewright")
     module.triple = target.triple
     launches, needs, kernels = launches_of(program), Needs(), []
-    for func in program.body.block.ops:
-        if isinstance(func, tile.FuncOp):
-            shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
-            kernels.append(kernel_of(func, shared_bytes))
-    entries = [kernel.entry for kernel in kernels]
+    functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
+    entries = [entry_name(func) for func in functions]
     if len(set(entries)) < len(entries):
         raise InvalidProgram(f"kernels share a name in PTX: {', '.join(sorted(entries))}")
+    for func in functions:
+        shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
+        kernels.append(kernel_of(func, shared_bytes))
     return module, tuple(kernels), launches, needs
 
 

@@ -1,0 +1,138 @@
+"""Whole kernels: random programs of one thread against the interpreter, grids, limits, names, errors."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.nvptx.pipeline import generate, llvm_text
+from tilewright.codegen.nvptx.target import ATTRIBUTE, Target
+from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.random import random_kernel
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.runtime.emulated import run_module
+
+WHERE = """
+%t = simt.thread_id 0
+%x = tile.program_id 0
+%c32 = arith.constant 32 : index
+"""
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_random_programs_agree_with_the_interpreter(seed: int) -> None:
+    program = random_kernel(seed, functions=False)
+    expected, got = program.outputs(), program.outputs()
+    run_main(program.module, program.inputs, expected)
+    code = compiled(one_thread(program.module), MACHINES[seed % len(MACHINES)])
+    done = run_module(code, program.inputs, got)
+    assert not done.findings, (seed, done.findings)
+    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert same(a, b).all(), f"seed {seed}, output {number}: {a} instead of {b}"
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, "sm_100a", "sm_120"])
+def test_every_processor_takes_a_kernel(machine: str) -> None:
+    body = """
+    %t = simt.thread_id 0
+    %v = tile.load %a[%t] strides [] : memref<32xf32> -> f32
+    %e = math.exp %v : f32
+    tile.store %e, %o[%t] strides [] : f32, memref<32xf32>"""
+    code = compiled(kernel(body, "%a: memref<32xf32>, %o: memref<32xf32>"), machine)
+    assert f".target {machine}" in code.ptx
+    assert ".reqntid 32, 1, 1" in code.ptx
+
+
+def test_the_same_text_gives_the_same_bytes() -> None:
+    program = one_thread(random_kernel(3).module)
+    assert compiled(program, "sm_90a").ptx == compiled(print_module(program), "sm_90a").ptx
+
+
+@pytest.mark.parametrize(
+    ("grid", "launched"),
+    [
+        ("5", (5, 1, 1)),
+        ("2, 3, 4", (4, 3, 2)),
+        ("2, 3, 2, 5", (60, 1, 1)),
+        ("70000, 1", (1, 70_000, 1)),
+        ("70000, 2", (140_000, 1, 1)),
+    ],
+)
+def test_grids_map_to_blocks(grid: str, launched: tuple[int, int, int]) -> None:
+    """The last axis is x; what does not fit y and z, or has more axes, is dealt along x."""
+    extents = [int(number) for number in grid.split(",")]
+    if launched[1] == 70_000:
+        launched = (70_000, 1, 1)  # y takes 65535 blocks
+    total = int(np.prod(extents))
+    body = "%c0 = arith.constant 0 : index\n%n0 = arith.addi %c0, %c0 : index\n"
+    for axis, extent in enumerate(extents):
+        body += f"%p{axis} = tile.program_id {axis}\n%e{axis} = arith.constant {extent} : index\n"
+        body += (
+            f"%m{axis} = arith.muli %n{axis}, %e{axis} : index\n%n{axis + 1} = arith.addi %m{axis}, %p{axis} : index\n"
+        )
+    last = len(extents)
+    body += f"%i = arith.index_cast %n{last} : index to i32\n"
+    body += f"tile.store %i, %o[%n{last}] strides [] : i32, memref<{total}xi32>"
+    text = kernel(body, f"%o: memref<{total}xi32>", grid, "1, 1, 1", 1)
+    assert compiled(text).kernel("k").grid == launched
+    if total < 1000:
+        out = np.full(total, -1, np.int32)
+        agree(text, [out])
+        assert (out == np.arange(total)).all()
+
+
+def test_limits_of_registers_and_blocks_reach_the_entry() -> None:
+    text = kernel("", "%o: memref<32xf32>").replace(
+        "warp 32 {", "warp 32 attributes {registers = 64 : i64, blocks_per_multiprocessor = 2 : i64} {"
+    )
+    code = compiled(text)
+    assert ".maxnreg 64" in code.ptx
+    assert ".minnctapersm 2" in code.ptx
+
+
+def test_large_views_are_indexed_with_64_bits() -> None:
+    body = """
+    %p = tile.program_id 0
+    %n = arith.constant 2000000000 : index
+    %x = arith.muli %p, %n : index
+    %v = tile.load %a[%x] strides [] : memref<4000000000xi8> -> i8
+    tile.store %v, %o[%p] strides [] : i8, memref<2xi8>"""
+    text = kernel(body, "%a: memref<4000000000xi8>, %o: memref<2xi8>", "2", "1, 1, 1", 1)
+    module = parse_module(text)
+    module.attributes[ATTRIBUTE] = Target("sm_80").attribute()
+    assert re.search(r"mul nsw i32", llvm_text(module)) is None
+    module = parse_module(text.replace("4000000000", "4000"))
+    module.attributes[ATTRIBUTE] = Target("sm_80").attribute()
+    assert re.search(r"mul nsw i32", llvm_text(module))
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu", "message"),
+    [
+        ("builtin.module {\n tile.func @k() grid [1] {\n tile.return\n }\n}", "sm_80", "tile form"),
+        (kernel("", "", "1", "64, 1, 1", 64), "sm_80", "warps of 64 threads"),
+        (kernel("", "", "70000, 70000"), "sm_80", "4900000000 blocks"),
+        (kernel("", ""), "sm_60", "no code for sm_60"),
+        (kernel("", ""), "znver5", "no NVIDIA processor"),
+    ],
+)
+def test_refusals(text: str, cpu: str, message: str) -> None:
+    module = parse_module(text)
+    module.attributes[ATTRIBUTE] = Target(cpu).attribute()
+    with pytest.raises(InvalidProgram, match=message):
+        generate(module)
+
+
+def test_a_module_without_a_target_is_refused() -> None:
+    with pytest.raises(InvalidProgram, match="no tile.target attribute"):
+        generate(parse_module(kernel("", "")))
+
+
+def test_kernels_that_share_a_name_in_ptx_are_refused() -> None:
+    text = kernel("", "").replace("@k", '@"k.1"').rstrip("}") + kernel("", "").replace("@k", '@"k_1"').split("\n", 1)[1]
+    with pytest.raises(InvalidProgram, match="share a name in PTX: k_1, k_1"):
+        compiled(text)
