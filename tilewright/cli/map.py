@@ -91,7 +91,7 @@ def map_operator(
     compute = _compute(expression, op, _sizes(size))
     options = {"commute": commute, "complete": complete, "flip": flip}
     if every:
-        if intrinsic or asked or explain:
+        if intrinsic or asked or explain or verify or machine:
             raise InvalidArgument("this is about one record", where="--all", help="leave it out, or name no record")
         _show_all(_adapted(compute, dtype, None), registry, dtype, mode, options, strict, as_json)
         return

@@ -186,6 +186,8 @@ def test_given_types_must_be_those_of_the_record() -> None:
         ((*C2D, *SIZES, *WMMA, "--dtype", "X=f16"), "invalid-argument", "no type for W"),
         ((*C2D, *SIZES, *WMMA, "--machine", "nonsuch"), "invalid-machine", "nonsuch"),
         ((*C2D, *SIZES, *WMMA, "--all"), "invalid-argument", "one record"),
+        ((*C2D, *SIZES, "--all", "--verify"), "invalid-argument", "one record"),
+        ((*C2D, *SIZES, "--all", "--machine", "host"), "invalid-argument", "one record"),
         (("--expr", "Y[i] += A[x]\nZ[i] += A[x]", "--size", "i=2,x=2", *WMMA), "invalid-expression", "one statement"),
     ],
 )  # fmt: skip
