@@ -218,7 +218,11 @@ def parse_compute(
     parser = _Parser(text, where, dict(sizes or {}), dtypes)
     parser.parse()
     if len(parser.nodes) != 1 or parser.graph_only is not None:
-        parser.fail(parser.graph_only or parser.last, "this is not one statement", help="write one, as C[i, j] += A[i, k] * B[k, j]")
+        parser.fail(
+            parser.graph_only or parser.last,
+            "this is not one statement",
+            help="write one, as C[i, j] += A[i, k] * B[k, j]",
+        )
     return parser.nodes[0]
 
 
