@@ -104,10 +104,12 @@ class RandomKernel:
 
 def random_kernel(seed: int, size: int = 40, functions: bool = True) -> RandomKernel:
     """A kernel of about `size` operations; without `functions`, only of correctly rounded ones."""
-    return _Generator(random.Random(seed), functions).generate(size)
+    return Generator(random.Random(seed), functions).generate(size)
 
 
-class _Generator:
+class Generator:
+    """Builds one kernel step by step; `pool` holds the values that steps may use."""
+
     def __init__(self, rng: random.Random, functions: bool) -> None:
         self.rng, self.functions = rng, functions
         self.grid = [rng.choice((1, 2, 3)) for _ in range(rng.choice((1, 2)))]
@@ -121,12 +123,8 @@ class _Generator:
         self.depth = 0
 
     def generate(self, size: int) -> RandomKernel:
-        ids = [self.add(ProgramIdOp(axis)) for axis in range(len(self.grid))]
-        self.linear = ids[0]
-        for axis, extent in enumerate(self.grid[1:], start=1):
-            self.linear = self.add(arith.AddiOp(self.add(arith.MuliOp(self.linear, self.index(extent))), ids[axis]))
+        self.linear = self.number_parts()
         self.start = self.add(arith.MuliOp(self.linear, self.index(PART_ELEMENTS)))
-        self.pool.extend(ids)
         for view, type_ in zip(self.output_views(), self.outputs, strict=True):
             zero = self.add(BroadcastOp(self.number(type_.element_type), [PART_ELEMENTS]))
             self.add(StoreOp(zero, view, self.start, [1]))
@@ -135,6 +133,15 @@ class _Generator:
             self.store(value)
         self.block.add_op(ReturnOp())
         return RandomKernel(ModuleOp([self.kernel, self.main()]), self.data(), tuple(self.outputs))
+
+    def number_parts(self) -> SSAValue:
+        """The number of this program's parts of the outputs."""
+        ids = [self.add(ProgramIdOp(axis)) for axis in range(len(self.grid))]
+        self.pool.extend(ids)
+        linear = ids[0]
+        for axis, extent in enumerate(self.grid[1:], start=1):
+            linear = self.add(arith.AddiOp(self.add(arith.MuliOp(linear, self.index(extent))), ids[axis]))
+        return linear
 
     def main(self) -> MainOp:
         main = MainOp(0, 0)
@@ -219,7 +226,7 @@ class _Generator:
 
     def steps(self, count: int) -> None:
         for _ in range(count):
-            self.rng.choice(_STEPS)(self)
+            self.rng.choice(STEPS)(self)
 
     def shape_and(self, types: Sequence[Attribute]) -> tuple[tuple[int, ...], Attribute]:
         return self.rng.choice(SHAPES), self.rng.choice(types)
@@ -412,9 +419,9 @@ class _Generator:
         self.block, self.depth, self.pool = outer, self.depth - 1, pool
 
 
-_STEPS: list[Callable[[_Generator], None]] = [
-    _Generator.arithmetic, _Generator.arithmetic, _Generator.arithmetic, _Generator.function, _Generator.compare,
-    _Generator.select, _Generator.cast, _Generator.bits, _Generator.indices, _Generator.reshape, _Generator.broadcast,
-    _Generator.iota, _Generator.reduce, _Generator.dot, _Generator.memory, _Generator.memory, _Generator.scratch,
-    _Generator.gather, _Generator.prefetch, _Generator.store, _Generator.loop, _Generator.branch,
+STEPS: list[Callable[[Generator], None]] = [
+    Generator.arithmetic, Generator.arithmetic, Generator.arithmetic, Generator.function, Generator.compare,
+    Generator.select, Generator.cast, Generator.bits, Generator.indices, Generator.reshape, Generator.broadcast,
+    Generator.iota, Generator.reduce, Generator.dot, Generator.memory, Generator.memory, Generator.scratch,
+    Generator.gather, Generator.prefetch, Generator.store, Generator.loop, Generator.branch,
 ]  # fmt: skip

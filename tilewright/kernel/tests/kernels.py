@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from math import prod
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, MemRefType, ModuleOp, StringAttr, f16, f32, i1, i32
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, MemRefType, ModuleOp, StringAttr, f16, f32, i1, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.kernel import simt
@@ -63,7 +63,8 @@ class KernelBuilder:
 
     def number(self, value: float, type_: Attribute, *extents: int) -> SSAValue:
         """A float, or a tile full of it."""
-        scalar = self.add(arith.ConstantOp(FloatAttr(value, type_)))  # type: ignore[arg-type]
+        assert isinstance(type_, AnyFloat)
+        scalar = self.add(arith.ConstantOp(FloatAttr(value, type_)))
         return self.add(BroadcastOp(scalar, extents)) if extents else scalar
 
     def sum(self, first: SSAValue | int, *others: SSAValue | int) -> SSAValue:

@@ -130,6 +130,18 @@ def test_private_memory_and_tiles_belong_to_each_thread() -> None:
     assert (run(body).reshape(64, 4)[:, :2] == (r + q @ r)[:, :, 0]).all()
 
 
+def test_parts_of_registers_are_cut_and_joined() -> None:
+    body = f"""
+    %o = arith.muli %t, %c4 : index
+    %w = tile.load %x[%o] strides [1] : {G} -> tensor<4xf32>
+    %same = tile.broadcast %one : f32 -> tensor<1xf32>
+    %p = simt.part %w[1] : tensor<4xf32> -> tensor<2xf32>
+    %z = simt.join %p, %same, %same : tensor<2xf32>, tensor<1xf32>, tensor<1xf32> -> tensor<4xf32>
+    tile.store %z, %y[%o] strides [1] : tensor<4xf32>, {G}"""
+    x = np.arange(256).reshape(64, 4)
+    assert (run(body).reshape(64, 4) == np.c_[x[:, 1:3], np.ones((64, 2))]).all()
+
+
 def test_atomics_take_turns_in_the_order_of_threads() -> None:
     body = f"""
     tile.store %one, %s[%t] strides [] : f32, {S}

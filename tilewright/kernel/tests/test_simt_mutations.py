@@ -45,7 +45,8 @@ def run(module: ModuleOp, order: Order) -> None:
 
 
 def drop(op: Operation) -> None:
-    op.detach()
+    assert op.parent is not None
+    op.parent.erase_op(op, safe_erase=False)
 
 
 def wait_for_one_less(op: Operation) -> None:
@@ -53,7 +54,7 @@ def wait_for_one_less(op: Operation) -> None:
     block = op.parent
     assert block is not None
     block.insert_op_before(simt.WaitOp(op.pending.value.data + 1), op)
-    op.detach()
+    drop(op)
 
 
 def mutants(module: ModuleOp) -> list[tuple[str, ModuleOp]]:

@@ -1,0 +1,102 @@
+"""Random kernels in distributed form: the order of threads and the passes change nothing, the text comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import simt
+from tilewright.kernel.dialect import operations
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.opt import opt
+from tilewright.kernel.passes.table import run_pass, run_pipeline
+from tilewright.kernel.random import RandomKernel
+from tilewright.kernel.simt_interpreter import Order
+from tilewright.kernel.simt_random import random_distributed
+from tilewright.kernel.text import parse_module, print_module
+
+SEEDS = st.integers(0, 2**32)
+PASSES = ("canonicalise", "cse", "dce", "licm", "ranges")
+
+
+def outputs(kernel: RandomKernel, module: ModuleOp, order: Order = "together") -> list[np.ndarray]:
+    arrays = kernel.outputs()
+    run_main(module, kernel.inputs, arrays, races=True, order=order)
+    return arrays
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal bits, any NaN being equal to any other."""
+    if a.dtype.kind == "i":
+        return bool((a == b).all())
+    nan = np.isnan(a)
+    return bool((nan == np.isnan(b)).all() and a[~nan].tobytes() == b[~nan].tobytes())
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_orders_agree(seed: int) -> None:
+    kernel = random_distributed(seed)
+    expected = outputs(kernel, kernel.module)
+    orders: tuple[Order, ...] = ("ascending", "descending", "random")
+    for order in orders:
+        assert all(map(same, expected, outputs(kernel, kernel.module, order)))
+
+
+@pytest.mark.parametrize("name", PASSES)
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_pass_keeps_every_bit(name: str, seed: int) -> None:
+    kernel = random_distributed(seed)
+    expected = outputs(kernel, kernel.module)
+    run_pass(kernel.module, name)
+    assert all(map(same, expected, outputs(kernel, kernel.module, "descending")))
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS, st.sets(st.sampled_from(PASSES), max_size=2))
+def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
+    kernel = random_distributed(seed)
+    expected = outputs(kernel, kernel.module)
+    run_pipeline(kernel.module, disable=sorted(disable), verify_each=True)
+    assert all(map(same, expected, outputs(kernel, kernel.module, "random")))
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_text_comes_back(seed: int) -> None:
+    kernel = random_distributed(seed)
+    text = print_module(kernel.module)
+    assert print_module(parse_module(text)) == text == opt(text, [])
+    assert all(map(same, outputs(kernel, kernel.module), outputs(kernel, parse_module(text))))
+
+
+def test_kernels_use_every_operation() -> None:
+    """All but those that cut and join registers, and do so deep in loops and branches too."""
+    kinds = {op.name for seed in range(30) for op in operations(random_distributed(seed).module.body)}
+    names = {op.name for op in simt.Simt.operations}
+    assert names - kinds <= {"simt.part", "simt.join"}
+
+
+def test_most_dropped_barriers_are_found() -> None:
+    """Barriers that separate what threads of different numbers do; one behind the last use of memory may go."""
+    found = tried = 0
+    for seed in range(12):
+        kernel = random_distributed(seed)
+        barriers = [op for op in operations(kernel.module.body) if isinstance(op, simt.BarrierOp)]
+        for number in range(len(barriers)):
+            mutant = kernel.module.clone()
+            barrier = [op for op in operations(mutant.body) if isinstance(op, simt.BarrierOp)][number]
+            assert barrier.parent is not None
+            barrier.parent.erase_op(barrier)
+            tried += 1
+            try:
+                outputs(kernel, mutant)
+            except InvalidProgram:
+                found += 1
+    assert tried > 20
+    assert found > tried // 4
