@@ -68,6 +68,8 @@ def schedule_mma(
     in elements, 0 where a loop is not tiled.
     """
     from tilewright.instruction.mma import MmaProblem, Options, deduce_mma, mma_target
+    from tilewright.instruction.mma.target import schedule_name
+    from tilewright.instruction.registry import standard
     from tilewright.machine import resolve
 
     problem = MmaProblem(
@@ -75,8 +77,10 @@ def schedule_mma(
         lhs_transposed, rhs_transposed,
     )  # fmt: skip
     target = mma_target(resolve(machine))
+    records = standard()
     options = Options(
-        warpgroup=warpgroup, forbid=frozenset(forbid or ()),
+        warpgroup=warpgroup,
+        forbid=frozenset(schedule_name(records.find(each)) if each in records else each for each in forbid or ()),
         tensor_core_table=None if tensor_core_table is None else tensor_core_table.value,
     )  # fmt: skip
     deduction = deduce_mma(problem, target, policy=policy, options=options)

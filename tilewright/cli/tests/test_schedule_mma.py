@@ -76,6 +76,7 @@ def test_fixed_tiles_and_what_is_forbidden() -> None:
     wmma = run("schedule-mma", *sizes, "--tensor-core-table", "wmma", "--forbid", "NV_WMMA_F16_16x16x16_F16")
     assert "NV_WMMA_F32_16x16x16_F16, path TC, pipeline tensor-core" in wmma
     assert "81408 bytes in 3 stages" in wmma
+    assert wmma == run("schedule-mma", *sizes, "--tensor-core-table", "wmma", "--forbid", "wmma_16x16x16_f16_f16")
     rest = scheduled(*sizes, "--tensor-core-table", "auto", "--forbid", "TC", "--forbid", "TF", "--forbid", "TF+pad")
     assert (rest["fallback"], rest["why"][0]) == ("SIMT", {"tried": "TC", "reason": "strategy-disabled"})
     outer = scheduled("--m", "3,64", "--n", "64", "--k", "64", "--machine", "sm_80", "--tensor-core-table", "auto")

@@ -130,8 +130,8 @@ def view(record: Intrinsic, parent: Intrinsic | None = None) -> MmaIntrinsic | N
     a, b, c = (element_type(operand.dtype) for operand in record.operands)
     known = all(isinstance(operand.layout, Fragment) for operand in record.operands)
     return MmaIntrinsic(
-        _shown(record), spatial[0].extent, spatial[1].extent, reductions[0].extent, a, b, c, _LANES[record.group],
-        known, None if parent is None else _shown(parent),
+        schedule_name(record), spatial[0].extent, spatial[1].extent, reductions[0].extent, a, b, c,
+        _LANES[record.group], known, None if parent is None else schedule_name(parent),
     )  # fmt: skip
 
 
@@ -147,7 +147,8 @@ def _listed(machine: Gpu, registry: Registry) -> Iterator[MmaIntrinsic]:
                 yield found
 
 
-def _shown(record: Intrinsic) -> str:
+def schedule_name(record: Intrinsic) -> str:
+    """What schedules call a record: its first alias, if it has one."""
     return record.aliases[0] if record.aliases else record.name
 
 
