@@ -74,12 +74,12 @@ def _check_disabled(names: Sequence[str]) -> None:
     """Raise InvalidArgument for a name of no pass that can be switched off."""
     if not names:
         return
-    from tilewright.kernel.passes.table import PASSES  # brings xDSL, which a cached module does without
+    from tilewright.kernel.passes.table import OPTIMISATIONS  # brings xDSL, which a cached module does without
 
     for name in names:
-        if name not in table.NAMES and name not in PASSES:
+        if name not in table.NAMES and name not in OPTIMISATIONS:
             fact = f"pass {name!r} cannot be switched off" if name in table.REQUIRED else f"no pass {name!r}"
-            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(PASSES)}"
+            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(OPTIMISATIONS)}"
             raise InvalidArgument(fact, where="disable", help=known)
 
 

@@ -40,8 +40,8 @@ PURE: frozenset[type[Operation]] = frozenset(
     {
         *ELEMENT, arith.ConstantOp, ProgramIdOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, ConvertOp,
         JoinOp, PartOp,
-    }  # fmt: skip
-)
+    }
+)  # fmt: skip
 """Operations that depend on their operands alone and can run at any time: none traps."""
 
 READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp, LoadMatrixOp, LoadFragmentOp, ShuffleOp, MmaOp})

@@ -9,6 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.kernel.distribute.assign import AssignLayoutsPass
+from tilewright.kernel.distribute.expand import DistributePass
 from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
@@ -24,10 +26,24 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         CsePass(),  # after licm: what two loops computed alike is now in one block
         DcePass(),
     ),
+    "gpu": (
+        CanonicalisePass(),
+        AssignLayoutsPass(),  # required
+        DistributePass(),  # required
+        RangesPass(),
+        CanonicalisePass(),
+        LicmPass(),
+        CsePass(),
+        DcePass(),
+    ),
 }
-"""Every pass is an optimisation: switching one off needs no other to be switched off."""
+"""Those that are not required are optimisations: switching one off needs no other to be switched off."""
+
+REQUIRED = frozenset({AssignLayoutsPass.name, DistributePass.name})
+"""What later phases need: these cannot be switched off."""
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}
+OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)
 
 
 def run_pipeline(module: ModuleOp, target: str = "cpu", disable: Sequence[str] = (), verify_each: bool = False) -> None:
@@ -36,6 +52,8 @@ def run_pipeline(module: ModuleOp, target: str = "cpu", disable: Sequence[str] =
         raise InvalidArgument(f"no pipeline for target {target!r}", help=f"one of {', '.join(PIPELINES)}")
     for name in disable:
         _named(name)
+        if name in REQUIRED:
+            raise InvalidArgument(f"pass {name!r} cannot be switched off", where="disable", help="later phases need it")
     for each in PIPELINES[target]:
         if each.name not in disable:
             _run(module, each, verify_each)

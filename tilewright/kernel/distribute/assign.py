@@ -1,0 +1,244 @@
+"""Layouts for all tiles of a kernel: accesses choose theirs to coalesce, what is computed keeps that of its operands.
+
+Constants and counts have no layout of their own: they are made again in the layout of whoever uses them. Where an
+operation needs a tile in another layout than it is in, a `tile.convert` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, TensorType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.dialect import FuncOp, element, shape
+from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, with_layout
+from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
+from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.simt import element_bytes
+from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
+from tilewright.layouts.linear import LinearLayout
+
+ACCESS_BYTES = 16
+_ANYWHERE = (arith.ConstantOp, tile.IotaOp)
+
+
+@dataclass(frozen=True)
+class AssignLayoutsPass(ModulePass):
+    """Say which thread and register of a block of `warps` warps holds which element of every tile.
+
+    Before:  %x = tile.load %v[%o] strides [1] : memref<1024xf32> -> tensor<256xf32>
+    After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
+    Legal for extents that are powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
+    """
+
+    name = "assign-layouts"
+    warps: int = 4
+    lanes: int = 32
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                _Assignment(self.warps, self.lanes).block(kernel.body.block)
+
+
+class _Assignment:
+    def __init__(self, warps: int, lanes: int) -> None:
+        self.warps, self.lanes = warps, lanes
+        self.seen: dict[tuple[int, ...], LinearLayout] = {}  # the first layout of every shape
+
+    def block(self, block: Block) -> None:
+        for op in list(block.ops):
+            self.operation(op)
+
+    def operation(self, op: Operation) -> None:
+        for result in op.results:
+            check_extents(result)
+        match op:
+            case tile.LoadOp():
+                self.load(op)
+            case tile.StoreOp():
+                self.store(op)
+            case tile.GatherOp():
+                self.element_wise(op)
+            case tile.ReduceOp():
+                layout = self.anchored(op, 0)
+                self.give(op.result, projected(layout, shape(op.result)))
+            case tile.BroadcastOp() if shape(op.value):
+                self.broadcast(op)
+            case tile.ReshapeOp() if shape(op.value):
+                layout = self.anchored(op, 0)
+                if shape(op.result):
+                    self.give(op.result, canonical(layout.reshape(shape(op.result))))
+            case tile.DotOp():
+                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.warps)
+                for index, layout in enumerate(layouts):
+                    self.convert(op, index, layout)
+                self.give(op.result, layouts[2])
+            case scf.ForOp():
+                self.loop(op)
+            case scf.IfOp():
+                self.branch(op)
+            case scf.YieldOp():
+                pass  # with the operation it ends
+            case _ if isinstance(op, _ANYWHERE) or (isinstance(op, tile.BroadcastOp) and shape(op.result)):
+                if shape(op.results[0]):
+                    self.give(op.results[0], self.usual(shape(op.results[0])))
+            case _ if type(op) in ELEMENT:
+                self.element_wise(op)
+            case _ if any(shape(value) for value in (*op.operands, *op.results)):
+                raise InvalidProgram(
+                    f"{op.name} on tiles of a block", help="expand it to element work, loads and stores"
+                )
+
+    # Operations
+
+    def load(self, op: tile.LoadOp) -> None:
+        if not shape(op.result):
+            return
+        layout = self.coalesced(op, op.result)
+        self.give(op.result, layout)
+        if op.mask is not None and shape(op.mask):
+            self.convert(op, list(op.operands).index(op.mask), layout)
+
+    def store(self, op: tile.StoreOp) -> None:
+        if not shape(op.value):
+            return
+        own = layout_of(op.value)
+        small = prod(shape(op.value)) <= self.warps * self.lanes  # one element per thread: nothing to join
+        layout = own if own is not None and small and not _is_anywhere(op.value) else self.coalesced(op, op.value)
+        for index, operand in enumerate(op.operands):
+            if shape(operand):
+                self.convert(op, index, layout)
+
+    def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:
+        """Neighbouring threads on neighbouring elements, each with as many as one access takes."""
+        extents, strides = shape(value), tile.strides_of(op)
+        order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
+        size = element_bytes(op.view)
+        known = size if op.align is None else op.align.value.data
+        contiguous = max(1, min(known, ACCESS_BYTES) // size) if strides[order[0]] == 1 else 1
+        layout = coalesced_blocked(extents, order, min(contiguous, extents[order[0]]), self.warps, self.lanes)
+        return self.note(canonical(layout.to_linear(extents)))
+
+    def element_wise(self, op: Operation) -> None:
+        tiles = [index for index, operand in enumerate(op.operands) if shape(operand)]
+        if not tiles:
+            return
+        leading = next((index for index in tiles if not _is_anywhere(op.operands[index])), tiles[0])
+        layout = self.anchored(op, leading)
+        for index in tiles:
+            self.convert(op, index, layout)
+        for result in op.results:
+            if shape(result):
+                self.give(result, layout)
+
+    def broadcast(self, op: tile.BroadcastOp) -> None:
+        """To a layout whose copies along the repeated dimensions are those of the operand, if one is known."""
+        extents = shape(op.result)
+        layout = self.usual(extents)
+        self.convert(op, 0, projected(layout, shape(op.value)))
+        self.give(op.result, layout)
+
+    def loop(self, op: scf.ForOp) -> None:
+        for number, argument in enumerate(op.body.block.args[1:]):
+            if shape(argument):
+                layout = self.anchored(op, 3 + number)
+                self.give(argument, layout)
+        self.block(op.body.block)
+        self.yielded(op, op.body)
+
+    def branch(self, op: scf.IfOp) -> None:
+        for region in op.regions:
+            for block in region.blocks:
+                self.block(block)
+        for result in op.results:
+            if shape(result):
+                self.give(result, self.usual(shape(result)))
+        for region in op.regions:
+            self.yielded(op, region)
+
+    def yielded(self, op: Operation, region: Region) -> None:
+        """What a region gives, in the layouts of the results of its operation."""
+        for block in region.blocks:
+            last = block.last_op
+            assert last is not None
+            for index in range(len(last.operands)):
+                wanted = layout_of(op.results[index]) or (
+                    layout_of(block.args[1 + index]) if isinstance(op, scf.ForOp) else None
+                )
+                if wanted is not None:
+                    self.convert(last, index, wanted)
+                    self.give(op.results[index], wanted)
+
+    # Layouts
+
+    def anchored(self, op: Operation, index: int) -> LinearLayout:
+        """The layout of an operand; what has none of its own gets the usual one of its shape."""
+        value = op.operands[index]
+        layout = layout_of(value)
+        assert layout is not None, f"{op.name} reads a tile without a layout"
+        return layout
+
+    def usual(self, extents: Sequence[int]) -> LinearLayout:
+        known = self.seen.get(tuple(extents))
+        if known is not None:
+            return known
+        return self.note(canonical(initial_blocked(extents, self.warps, self.lanes).to_linear(extents)))
+
+    def note(self, layout: LinearLayout) -> LinearLayout:
+        self.seen.setdefault(layout.shape, layout)
+        return layout
+
+    def give(self, value: SSAValue, layout: LinearLayout) -> None:
+        made = with_layout(value.type, layout)
+        if made == value.type:
+            return
+        value._type = made
+        owner = value.owner
+        if isinstance(owner, arith.ConstantOp):
+            dense = owner.properties["value"]
+            assert isinstance(dense, DenseIntOrFPElementsAttr)
+            assert isinstance(made, TensorType)
+            owner.properties["value"] = DenseIntOrFPElementsAttr(made, dense.data)
+
+    def convert(self, op: Operation, index: int, layout: LinearLayout) -> None:
+        """Let `op` read an operand in a layout."""
+        value = op.operands[index]
+        if layout_of(value) == layout:
+            return
+        owner = value.owner
+        if isinstance(owner, Operation) and _is_anywhere(value):
+            again = owner.clone()
+            block = op.parent
+            assert block is not None
+            block.insert_op_before(again, op)
+            self.give(again.results[0], layout)
+            again.results[0].name_hint = value.name_hint
+            op.operands[index] = again.results[0]
+            return
+        convert = tile.ConvertOp(value, with_layout(value.type, layout))
+        convert.location = op.location
+        block = op.parent
+        assert block is not None
+        block.insert_op_before(convert, op)
+        op.operands[index] = convert.result
+
+
+def _is_anywhere(value: SSAValue) -> bool:
+    """Whether a tile can be made in any layout: constants, counts, repeated scalars."""
+    owner = value.owner
+    return isinstance(owner, _ANYWHERE) or (isinstance(owner, tile.BroadcastOp) and not shape(owner.value))
+
+
+def layouts_missing(kernel: FuncOp) -> list[Attribute]:
+    """Types of tiles of a kernel that have no layout."""
+    values = [value for op in tile.operations(kernel.body) for value in op.results]
+    return [value.type for value in values if shape(value) and layout_of(value) is None and element(value) is not None]

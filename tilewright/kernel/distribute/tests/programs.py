@@ -1,0 +1,144 @@
+"""Kernels in tile form, as text: what the tests of layouts and code generation share."""
+
+from __future__ import annotations
+
+
+def add(elements: int, tile: int) -> str:
+    """``y[i] = exp(x[i] + 1)``, the last tile perhaps ragged."""
+    return f"""\
+tile.func @k(%x: memref<{elements}xf32>, %y: memref<{elements}xf32>) grid [{-(-elements // tile)}] {{
+  %p = tile.program_id 0
+  %c = arith.constant {tile} : index
+  %n = arith.constant {elements} : index
+  %o = arith.muli %p, %c : index
+  %left = arith.subi %n, %o : index
+  %a = tile.load %x[%o] bounds(%left) strides [1] align 16 : memref<{elements}xf32> -> tensor<{tile}xf32>
+  %one = arith.constant dense<1.0> : tensor<{tile}xf32>
+  %s = arith.addf %a, %one : tensor<{tile}xf32>
+  %e = math.exp %s : tensor<{tile}xf32>
+  tile.store %e, %y[%o] bounds(%left) strides [1] align 16 : tensor<{tile}xf32>, memref<{elements}xf32>
+  tile.return
+}}
+"""
+
+
+def softmax(programs: int, rows: int, columns: int) -> str:
+    """Softmax of the rows of a matrix; a program has `rows` of them."""
+    size = rows * columns
+    memory, t, r = f"memref<{programs * size}xf32>", f"tensor<{rows}x{columns}xf32>", f"tensor<{rows}x1xf32>"
+    return f"""\
+tile.func @k(%x: {memory}, %y: {memory}) grid [{programs}] {{
+  %p = tile.program_id 0
+  %c = arith.constant {size} : index
+  %o = arith.muli %p, %c : index
+  %a = tile.load %x[%o] strides [{columns}, 1] : {memory} -> {t}
+  %m = tile.reduce "max" %a, 1 : {t} -> {r}
+  %mb = tile.broadcast %m : {r} -> {t}
+  %d = arith.subf %a, %mb : {t}
+  %e = math.exp %d : {t}
+  %s = tile.reduce "sum" %e, 1 : {t} -> {r}
+  %sb = tile.broadcast %s : {r} -> {t}
+  %q = arith.divf %e, %sb : {t}
+  tile.store %q, %y[%o] strides [{columns}, 1] : {t}, {memory}
+  tile.return
+}}
+"""
+
+
+def reduction(kind: str, rows: int, columns: int, axis: int, dtype: str) -> str:
+    """One dimension of a matrix reduced."""
+    result = (1, columns) if axis == 0 else (rows, 1)
+    memory, t, r = f"memref<{rows * columns}x{dtype}>", f"tensor<{rows}x{columns}x{dtype}>", f"x{dtype}>"
+    r = f"tensor<{result[0]}x{result[1]}x{dtype}>"
+    return f"""\
+tile.func @k(%x: {memory}, %y: {memory}) grid [1] {{
+  %o = arith.constant 0 : index
+  %a = tile.load %x[%o] strides [{columns}, 1] : {memory} -> {t}
+  %m = tile.reduce "{kind}" %a, {axis} : {t} -> {r}
+  tile.store %m, %y[%o] strides [{result[1]}, 1] : {r}, {memory}
+  tile.return
+}}
+"""
+
+
+def transposition(rows: int, columns: int, dtype: str) -> str:
+    """A matrix read by columns and written by rows."""
+    memory, t = f"memref<{rows * columns}x{dtype}>", f"tensor<{rows}x{columns}x{dtype}>"
+    return f"""\
+tile.func @k(%x: {memory}, %y: {memory}) grid [1] {{
+  %o = arith.constant 0 : index
+  %a = tile.load %x[%o] strides [1, {rows}] align 16 : {memory} -> {t}
+  tile.store %a, %y[%o] strides [{columns}, 1] align 16 : {t}, {memory}
+  tile.return
+}}
+"""
+
+
+def counted_sum(rows: int, columns: int, step: int) -> str:
+    """Column sums in a loop over blocks of rows, plus the number of the column."""
+    memory, part, total = f"memref<{rows * columns}xf32>", f"tensor<{step}x{columns}xf32>", f"tensor<1x{columns}xf32>"
+    return f"""\
+tile.func @k(%x: {memory}, %y: memref<{columns}xf32>) grid [1] {{
+  %z = arith.constant dense<0.0> : {total}
+  %low = arith.constant 0 : index
+  %high = arith.constant {rows} : index
+  %step = arith.constant {step} : index
+  %w = arith.constant {columns} : index
+  %r = scf.for %i = %low to %high step %step iter_args(%acc = %z) -> ({total}) {{
+    %o = arith.muli %i, %w : index
+    %a = tile.load %x[%o] strides [{columns}, 1] : {memory} -> {part}
+    %m = tile.reduce "sum" %a, 0 : {part} -> {total}
+    %n = arith.addf %acc, %m : {total}
+    scf.yield %n : {total}
+  }}
+  %f = tile.reshape %r : {total} -> tensor<{columns}xf32>
+  %t = tile.iota 0 : tensor<{columns}xi64>
+  %c = tile.cast %t : tensor<{columns}xi64> -> tensor<{columns}xf32>
+  %g = arith.addf %f, %c : tensor<{columns}xf32>
+  tile.store %g, %y[%low] strides [1] : tensor<{columns}xf32>, memref<{columns}xf32>
+  tile.return
+}}
+"""
+
+
+def matmul(
+    sizes: tuple[int, int, int],
+    block: tuple[int, int, int],
+    intrinsic: str = "mma_m16n8k16_f16_f32",
+    dtype: str = "f16",
+    accumulator: str = "f32",
+) -> str:
+    """``c = a b`` with a program per block of c and a loop over slices of k."""
+    (m, n, k), (bm, bn, bk) = sizes, block
+    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}x{accumulator}>"
+    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}x{accumulator}>"
+    zero = "0.0" if accumulator.startswith("f") else "0"
+    return f"""\
+tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{m // bm}, {n // bn}] {{
+  %p = tile.program_id 0
+  %q = tile.program_id 1
+  %bm = arith.constant {bm} : index
+  %bn = arith.constant {bn} : index
+  %bk = arith.constant {bk} : index
+  %depth = arith.constant {k} : index
+  %width = arith.constant {n} : index
+  %low = arith.constant 0 : index
+  %i = arith.muli %p, %bm : index
+  %j = arith.muli %q, %bn : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<{zero}> : {z}
+  %r = scf.for %k = %low to %depth step %bk iter_args(%acc = %z) -> ({z}) {{
+    %ao = arith.addi %rows, %k : index
+    %kn = arith.muli %k, %width : index
+    %bo = arith.addi %kn, %j : index
+    %x = tile.load %a[%ao] strides [{k}, 1] align 16 : {a} -> {x}
+    %y = tile.load %b[%bo] strides [{n}, 1] align 16 : {b} -> {y}
+    %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned "" : {x}, {y}, {z}
+    scf.yield %d : {z}
+  }}
+  %in = arith.muli %i, %width : index
+  %co = arith.addi %in, %j : index
+  tile.store %r, %c[%co] strides [{n}, 1] align 16 : {z}, {c}
+  tile.return
+}}
+"""

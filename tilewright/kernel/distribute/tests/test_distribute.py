@@ -1,0 +1,157 @@
+"""Kernels on the threads of a block compute what they do on whole tiles, without a race, for any number of warps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.distribute.assign import AssignLayoutsPass
+from tilewright.kernel.distribute.expand import DistributePass
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, ShuffleOp
+from tilewright.kernel.text import parse_module, print_module
+
+RNG = np.random.default_rng(0)
+Array = np.ndarray
+
+
+def distributed(text: str, warps: int) -> ModuleOp:
+    """A program on threads, through the text form between the two passes."""
+    module = parse_module(text)
+    AssignLayoutsPass(warps).apply(Context(), module)
+    module = parse_module(print_module(module))
+    DistributePass(warps).apply(Context(), module)
+    return parse_module(print_module(module))
+
+
+def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False) -> ModuleOp:
+    wanted, found = ([array.copy() for array in arrays] for _ in range(2))
+    run_kernel(parse_module(text), "k", wanted)
+    module = distributed(text, warps)
+    run_kernel(module, "k", found, races=True)
+    for one, other in zip(wanted, found, strict=True):
+        if exact:
+            np.testing.assert_array_equal(other, one)
+        else:
+            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=2e-6, atol=1e-6)
+    return module
+
+
+def floats(count: int, dtype: object = np.float32) -> Array:
+    return RNG.standard_normal(count).astype(dtype)
+
+
+def count(module: ModuleOp, kind: type) -> int:
+    (kernel,) = [op for op in module.body.ops if isinstance(op, FuncOp)]
+    return sum(isinstance(op, kind) for op in operations(kernel.body))
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 8])
+@pytest.mark.parametrize("elements", [1, 7, 256, 1000])
+def test_element_work_with_a_ragged_end(elements: int, warps: int) -> None:
+    check(programs.add(elements, 256), [floats(elements), np.zeros(elements, np.float32)], warps)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 8])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 128), (1, 512), (32, 4), (2, 1)])
+def test_softmax(rows: int, columns: int, warps: int) -> None:
+    check(programs.softmax(2, rows, columns), [floats(2 * rows * columns), np.zeros(2 * rows * columns, "f4")], warps)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("kind", "dtype"), [("sum", "i32"), ("max", "f32"), ("min", "i8"), ("prod", "i64")])
+@pytest.mark.parametrize("warps", [1, 4])
+def test_reductions(kind: str, dtype: str, axis: int, warps: int) -> None:
+    of = {"i32": np.int32, "f32": np.float32, "i8": np.int8, "i64": np.int64}[dtype]
+    values = RNG.integers(-5, 6, 16 * 64).astype(of)
+    check(programs.reduction(kind, 16, 64, axis, dtype), [values, np.zeros_like(values)], warps, exact=True)
+
+
+def test_a_row_in_one_warp_needs_no_shared_memory() -> None:
+    values = np.arange(128, dtype=np.int32)
+    module = check(programs.reduction("sum", 4, 32, 1, "i32"), [values, np.zeros_like(values)], 4, exact=True)
+    assert count(module, SharedOp) == count(module, BarrierOp) == 0
+    assert count(module, ShuffleOp) == 5
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (64, 8), (1, 128)])
+def test_transposition_through_shared_memory(rows: int, columns: int, warps: int) -> None:
+    values = floats(rows * columns, np.float16)
+    check(programs.transposition(rows, columns, "f16"), [values, np.zeros_like(values)], warps, exact=True)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 8])
+def test_loops_carry_tiles(warps: int) -> None:
+    check(programs.counted_sum(64, 64, 16), [floats(4096), np.zeros(64, np.float32)], warps)
+
+
+PRODUCTS = [
+    ("mma_m16n8k16_f16_f32", "f16", "f32", np.float16, np.float32),
+    ("mma_m16n8k16_bf16_f32", "bf16", "f32", ml_dtypes.bfloat16, np.float32),
+    ("mma_m16n8k32_s8_s32", "i8", "i32", np.int8, np.int32),
+    ("mma_m8n8k4_f64_f64", "f64", "f64", np.float64, np.float64),
+]
+
+
+@pytest.mark.parametrize(("intrinsic", "a", "c", "of", "to"), PRODUCTS, ids=[each[0] for each in PRODUCTS])
+@pytest.mark.parametrize(
+    ("warps", "block"), [(1, (16, 8, 32)), (4, (64, 64, 32)), (2, (32, 16, 64)), (8, (32, 64, 32))], ids=str
+)
+def test_products_on_matrix_instructions(
+    intrinsic: str, a: str, c: str, of: type, to: type, warps: int, block: tuple[int, int, int]
+) -> None:
+    """Small whole numbers: every sum is exact, whatever its order."""
+    m, n, k = block[0] * 2, block[1], 64
+    left, right = (RNG.integers(-3, 4, size).astype(of) for size in (m * k, k * n))
+    text = programs.matmul((m, n, k), block, intrinsic, a, c)
+    module = check(text, [left, right, np.zeros(m * n, to)], warps, exact=True)
+    assert count(module, MmaOp) >= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.sampled_from([1, 2, 8, 32]), columns=st.sampled_from([1, 4, 32, 128]), warps=st.sampled_from([1, 2, 4, 8]),
+    axis=st.integers(0, 1), kind=st.sampled_from(["sum", "max", "min"]),
+)  # fmt: skip
+def test_any_reduction(rows: int, columns: int, warps: int, axis: int, kind: str) -> None:
+    values = RNG.integers(-99, 99, rows * columns).astype(np.int32)
+    check(programs.reduction(kind, rows, columns, axis, "i32"), [values, np.zeros_like(values)], warps, exact=True)
+
+
+# What is refused --------------------------------------------------------------------------------------------------
+
+
+def test_extents_that_no_linear_layout_holds_are_refused_with_the_next_that_is() -> None:
+    with pytest.raises(InvalidProgram, match="a tile of 48 elements") as caught:
+        distributed(programs.add(100, 48), 4)
+    assert caught.value.help == "extents are powers of two: 64 under bounds"
+
+
+@pytest.mark.parametrize(
+    ("intrinsic", "block", "message"),
+    [
+        ("fma", (16, 8, 16), "intrinsic 'fma' for a product in a block"),
+        ("mma_m16n8k16_f16_f32", (8, 8, 16), "a product of 8x8x16 on mma_m16n8k16_f16_f32"),
+    ],
+)
+def test_products_that_no_instruction_takes(intrinsic: str, block: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
+        distributed(programs.matmul((16, 16, 16), block, intrinsic), 1)
+
+
+def test_tiles_without_layouts_are_refused() -> None:
+    module = parse_module(programs.add(256, 256))
+    with pytest.raises(InvalidProgram, match="has no layout") as caught:
+        DistributePass(4).apply(Context(), module)
+    assert caught.value.help == "run assign-layouts before distribute"
