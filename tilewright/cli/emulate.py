@@ -117,7 +117,10 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     if count > 4096:
         raise InvalidArgument(f"{count} parameters", where=str(path))
     found = [arrays.get(f"p{number}") for number in range(count)]
-    return [Uninitialised(value) if f"p{number}" in fresh else value for number, value in enumerate(found)]
+    return [
+        Uninitialised(value) if value is not None and f"p{number}" in fresh else value
+        for number, value in enumerate(found)
+    ]
 
 
 def _print(result: Result) -> None:

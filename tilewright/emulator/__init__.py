@@ -1,7 +1,7 @@
 """A GPU that runs on the CPU: PTX text in, results and findings out.
 
-`parse` reads a module, `run` executes one of its entries on NumPy arrays. What the kernel does wrong (races, accesses out
-of bounds, missing barriers, waits that come too late) is in `Result.findings`, what it does is in `Result.counts`.
+`parse` reads a module, `run` executes one of its entries on NumPy arrays. What the kernel does wrong (races, accesses
+out of bounds, missing barriers, reads before the wait) is in `Result.findings`, what it does is in `Result.counts`.
 """
 
 from __future__ import annotations

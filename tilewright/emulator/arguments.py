@@ -119,5 +119,3 @@ def _scalar(value: Array, parameter: Storage, where: str) -> Array:
                                   help=f"a scalar of {WIDTHS[kind]} bits")  # fmt: skip
         value = value.astype({2: np.float16, 4: np.float32, 8: np.float64}[length])
     return np.frombuffer(value.tobytes(), np.uint8)
-
-

@@ -49,7 +49,9 @@ class AsyncCopies:
         number = self.next_number()
         shared.expect_write(cells, number)
         self.pending.append(
-            Pending(number, positions, offsets, values, cells, self.open_group[positions], np.zeros(len(numbers), np.bool_))
+            Pending(
+                number, positions, offsets, values, cells, self.open_group[positions], np.zeros(len(numbers), np.bool_)
+            )
         )
         self.per_thread[positions] += 1
 
@@ -80,7 +82,7 @@ class AsyncCopies:
         size = copy.values.shape[1]
         chosen = np.flatnonzero(ready)
         shared.bytes.data[copy.offsets[chosen, None] + np.arange(size)] = copy.values[chosen]
-        shared.end_write(copy.cells[chosen], copy.threads[chosen] % self.state.threads)
+        shared.end_write(copy.cells[chosen], copy.threads[chosen] % self.state.threads, engine=False)
         copy.done[chosen] = True
         self.per_thread[copy.threads[chosen]] -= 1
 

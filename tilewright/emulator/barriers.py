@@ -98,7 +98,9 @@ class Barriers:
         if expected is None and missing > 0:
             ends = np.flatnonzero(~state.alive[block * state.threads : block * state.threads + state.real_threads])
             who = state.place_of(block * state.threads + int(ends[0]))[1]
-            lanes_there = Lanes(state, np.sort(everyone), len(everyone), scheduler.steps[int(self.resume[everyone[0]]) - 1])
+            lanes_there = Lanes(
+                state, np.sort(everyone), len(everyone), scheduler.steps[int(self.resume[everyone[0]]) - 1]
+            )
             lanes_there.report(
                 "barrier-divergence",
                 f"{len(everyone)} of {state.real_threads} threads reach the barrier; thread {who} had exited",

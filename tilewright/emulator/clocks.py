@@ -80,7 +80,15 @@ class Clocks:
         found |= (thread // 32 == other // 32) & (time <= self.warp_floor[warp])
         if self.matrix is not None:
             found |= time <= self.matrix[block, thread, other]
-        return found
+        return np.asarray(found)
+
+    def ordered_group(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
+        """As `ordered`, for a product of the warpgroup from `warp` on: one of its threads is enough."""
+        found = (time <= self.block_floor[block]) | (thread // 128 == warp // 4)
+        if self.matrix is not None:
+            lanes = np.minimum(warp[..., None] * 32 + np.arange(128), self.threads - 1)
+            found |= time <= self.matrix[block[..., None], thread[..., None], lanes].max(axis=-1)
+        return np.asarray(found)
 
     def ordered_warp(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
         """As `ordered`, for what several threads of a warp of the block did."""

@@ -1,9 +1,9 @@
 """What a run counts: instructions by class, memory requests and their transactions, bank conflicts, bytes by level.
 
 A *request* is one memory instruction of one warp. Global requests cost one transaction per 32-byte sector they touch.
-Shared requests cost one wavefront per distinct word of the fullest of 32 banks of 4 bytes; requests of 8 bytes per thread
-are served for half a warp at a time, those of 16 bytes for a quarter. A *conflict* is a wavefront beyond the fewest that
-the bytes need.
+Shared requests cost one wavefront per distinct word of the fullest of 32 banks of 4 bytes; requests of 8 bytes per
+thread are served for half a warp at a time, those of 16 bytes for a quarter. A *conflict* is a wavefront beyond the
+fewest that the bytes need.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Counts:
         self.bytes[f"global_{kind}_sectors"] += SECTOR_BYTES * sectors
 
     def shared_access(self, line: int, kind: str, warps: Array, lanes: Array, addresses: Array, size: int) -> None:
-        """As `global_access`, for byte addresses in shared memory; `lanes` say which part of the warp is served when."""
+        """As `global_access`, for byte addresses in shared memory; `lanes` say which part of a warp is served."""
         phases = max(1, size // 4)
         phase = warps * phases + lanes * phases // 32
         wavefronts, fewest = wavefronts_of(phase, addresses, size)

@@ -12,9 +12,9 @@ from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.link import Linked, Mark, Register, Scope, Storage
 from tilewright.emulator.memory import GLOBAL_BASE
 from tilewright.emulator.problems import InvalidPtx, refuse
+from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
 from tilewright.emulator.special import SPECIAL
 from tilewright.emulator.syntax import Address, Instruction, Name, Negated, Number, Operand, Pair, Vector
-from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
 
 Get = Callable[[Lanes], Any]
 Put = Callable[[Lanes, Any], None]
@@ -189,7 +189,9 @@ class Decoder:
             raise refuse(operand.place, f"{operand.text!r} is no register")
         slot, width = symbol.slot, WIDTHS[kind]
         if symbol.width < width or (width == 1) != (symbol.width == 1):
-            raise refuse(operand.place, f"{self.node.opcode}: {operand.text} has {symbol.width} bits, {width} are needed")
+            raise refuse(
+                operand.place, f"{self.node.opcode}: {operand.text} has {symbol.width} bits, {width} are needed"
+            )
         self.writes.append(slot)
         container = CONTAINERS[symbol.width]
         same, signed = symbol.width == width, kind in SIGNED
@@ -201,7 +203,9 @@ class Decoder:
                 if same and array.dtype.itemsize == container.itemsize:
                     array = array.view(container)
                 else:
-                    array = array.view(own).astype(container) if signed else array.view(CONTAINERS[width]).astype(container)
+                    array = (
+                        array.view(own).astype(container) if signed else array.view(CONTAINERS[width]).astype(container)
+                    )
             lanes.state.registers[slot][lanes.index] = array
 
         return put

@@ -1,8 +1,8 @@
 """Which matrix element a lane's registers hold: the emulator's own tables, from the formulas of the PTX ISA.
 
-A lane is in group ``g = lane // 4`` with number ``t = lane % 4``. A register of 32 bits holds ``w = 32 / bits`` elements
-side by side along K (one, if an element has 32 bits or more). Rows 0-7 and 8-15 of A, and the halves of K, are in
-registers of their own.
+A lane is in group ``g = lane // 4`` with number ``t = lane % 4``. A register of 32 bits holds ``w = 32 / bits``
+elements side by side along K (one, if an element has 32 bits or more). Rows 0-7 and 8-15 of A, and the halves of K,
+are in registers of their own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def wgmma_d(n: int) -> Fragment:
 
 @cache
 def wmma(rows: int, columns: int, elements: int) -> Fragment:
-    """Fragments of ``wmma``, whose layout PTX leaves open: lane by lane in row-major order, repeated if there is room."""
+    """Fragments of ``wmma``, whose layout PTX leaves open: lane by lane in row-major order, repeated if it fits."""
     lane, e = _grid(elements)
     place = (lane * elements + e) % (rows * columns)
     return Fragment(place // columns, place % columns, (rows, columns))

@@ -153,7 +153,7 @@ class Lanes:
                 if self.all_of_chunk():
                     del known[slot]
                     continue
-            value = 0 if nothing else np.where(undefined, np.uint8(0xFF), np.uint8(0))
+            value = 0 if nothing else np.asarray(undefined).astype(np.uint8) * np.uint8(0xFF)
             self._set_bytes(slot, value)
 
     def undefined_bytes(self, slot: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.emulator.problems import InvalidPtx, Place, refuse
+from tilewright.emulator.scalars import WIDTHS, size
 from tilewright.emulator.syntax import (
     Address,
     Block,
@@ -22,7 +23,6 @@ from tilewright.emulator.syntax import (
     Variable,
     Vector,
 )
-from tilewright.emulator.scalars import WIDTHS, size
 
 _DEEPEST_CALL = 32
 _MOST_INSTRUCTIONS = 1 << 20
@@ -227,7 +227,9 @@ class _Linker:
         assert isinstance(results, Group), "taken above"
         function = self.module.functions.get(name)
         if name in PROVIDED:
-            self.linked.instructions.append((Instruction(f"call.{name}", (), node.place, node.guard, node.negated), scope))
+            self.linked.instructions.append(
+                (Instruction(f"call.{name}", (), node.place, node.guard, node.negated), scope)
+            )
             return
         if function is None or function.body is None:
             raise refuse(node.place, f"calls {name!r}, which has no body here",
@@ -255,17 +257,18 @@ class _Linker:
                     inner.add(formal.name, found, formal.place)
                     continue
                 alias = f"${'in' if incoming else 'out'} {number}"
+                place = Name(alias, node.place)
+                own: Name | Address
                 if isinstance(formal, Registers):
                     self._registers(formal, inner)
                     bridge.names[alias] = inner.names[formal.name]
-                    move = (f"mov.{formal.type}", Name(alias, node.place), actual)
+                    opcode, own = f"mov.{formal.type}", place
                 else:
                     self._variable(formal, inner)
                     bridge.names[alias] = inner.names[formal.name]
-                    address = Address(Name(alias, node.place), 0, None, node.place)
-                    move = (f"{'st' if incoming else 'ld'}.param.{formal.type}", address, actual)
-                opcode, own, outer_operand = move
-                pair = (own, outer_operand) if incoming else (outer_operand, own)
+                    opcode = f"{'st' if incoming else 'ld'}.param.{formal.type}"
+                    own = Address(place, 0, None, node.place)
+                pair = (own, actual) if incoming else (actual, own)
                 made = (Instruction(opcode, pair, node.place), bridge)
                 if incoming:
                     self.linked.instructions.append(made)

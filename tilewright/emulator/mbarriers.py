@@ -68,13 +68,13 @@ class Mbarriers:
         if found.block == block and thread != found.maker:
             ordered = state.clocks.ordered(*(np.array([each]) for each in (block, thread, found.maker, found.made)))
             if not ordered.all():
-                lanes.report("race", f"the mbarrier at byte {offset % stride} is used with nothing that orders it after its "
-                             "initialisation", number, address=offset % stride, space="shared")  # fmt: skip
+                message = f"the mbarrier at byte {offset % stride} is used before its initialisation is ordered"
+                lanes.report("race", message, number, address=offset % stride, space="shared")
         return found
 
     def arrive(
-        self, lanes: Lanes, scheduler: Scheduler, barrier: Mbarrier, offset: int, threads: Array, count: int, number: int,
-        *, drop: bool = False,
+        self, lanes: Lanes, scheduler: Scheduler, barrier: Mbarrier, offset: int, threads: Array, count: int,
+        number: int, *, drop: bool = False,
     ) -> None:  # fmt: skip
         """`count` arrivals by threads of one block (positions in the chunk)."""
         state = self.state
@@ -100,14 +100,13 @@ class Mbarriers:
             scheduler.happened()
 
     def deliver(self, barrier: Mbarrier, scheduler: Scheduler) -> None:
-        """Bulk copies that this mbarrier counts arrive."""
-        if not barrier.loads:
-            return
+        """Bulk copies that this mbarrier counts arrive, one after the other, until its phase is complete."""
         shared, clocks = self.state.shared, self.state.clocks
-        loads, barrier.loads = barrier.loads, []
-        for load in loads:
+        phase = barrier.phase
+        while barrier.loads and barrier.phase == phase:
+            load = barrier.loads.pop(0)
             shared.bytes.data[load.start : load.start + len(load.values)] = load.values
-            shared.end_write(load.cells, clocks.engine)
+            shared.end_write(load.cells, clocks.engine, engine=True)
             barrier.bytes -= len(load.values)
             barrier.gathered = barrier.gathered.copy()
             barrier.gathered[clocks.engine] = clocks.now

@@ -150,7 +150,7 @@ class GlobalMemory:
             values[~good] = 0
         unwritten = None
         if self.undefined is not None:
-            unwritten = self.undefined[offsets[:, None] + np.arange(size)].any(axis=1)
+            unwritten = np.asarray(self.undefined[offsets[:, None] + np.arange(size)].any(axis=1))
             if unwritten.any():
                 wrong = np.flatnonzero(unwritten)
                 lanes.report(
@@ -196,8 +196,8 @@ class LocalMemory:
             wrong = np.flatnonzero(~good)
             address = int(at[wrong[0]])
             lanes.report(
-                "out-of-bounds", f"{verb} {size} bytes at byte {address} of local memory, which has {self.length}", wrong,
-                address=address, space="local",
+                "out-of-bounds", f"{verb} {size} bytes at byte {address} of local memory, which has {self.length}",
+                wrong, address=address, space="local",
             )  # fmt: skip
         aligned = at % size == 0
         if not aligned.all():
@@ -220,7 +220,7 @@ class LocalMemory:
             address = int(addresses[never[0]])
             lanes.report("uninitialised", f"reads byte {address} of local memory, which nothing wrote", never,
                          address=address, space="local")  # fmt: skip
-        return values, ~written.all(axis=1)
+        return values, np.asarray(~written.all(axis=1))
 
     def store(self, lanes: Lanes, addresses: Array, width: int, values: Array, undefined: Array | None) -> None:
         size = width * (1 if values.ndim == 1 else values.shape[1])

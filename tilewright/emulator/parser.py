@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tilewright.emulator.lexer import Text, Token, tokens
 from tilewright.emulator.problems import InvalidPtx, Place, refuse
+from tilewright.emulator.scalars import WIDTHS
 from tilewright.emulator.syntax import (
     Address,
     Block,
@@ -26,7 +27,6 @@ from tilewright.emulator.syntax import (
     Variable,
     Vector,
 )
-from tilewright.emulator.scalars import WIDTHS
 
 _SPACES = ("reg", "shared", "global", "const", "local", "param")
 _LINKAGE = (".visible", ".extern", ".weak", ".common")

@@ -3,8 +3,8 @@
 Floats: the products of a block of K and the accumulator are aligned to the largest exponent among them, cut to a fixed
 number of fraction bits, added exactly, and the sum is cut to f32 (to nearest for an f16 result). Width of the block and
 fraction bits depend on the generation: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores",
-2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90. f64 is a chain of fused multiply-adds along K; integers are
-exact and wrap, or saturate with `.satfinite`.
+2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90. f64 is a chain of fused multiply-adds along K; integers
+are exact and wrap, or saturate with `.satfinite`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def elements(registers: Array, kind: str) -> Array:
         import ml_dtypes
 
         dtype = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[kind]
-        return raw.view(np.uint8).view(dtype).astype(np.float64)
+        return np.asarray(raw.view(np.uint8).view(dtype).astype(np.float64))
     if kind == "s32":
         return raw.view(np.int32).astype(np.int64)
     if kind in ("s8", "u8"):
@@ -137,5 +137,5 @@ def _integers(a: Array, b: Array, c: Array, saturate: bool, bits: str) -> Array:
     else:
         found = c + (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
     if saturate:
-        return np.clip(found, -(1 << 31), (1 << 31) - 1)
-    return (found + (1 << 31)) % (1 << 32) - (1 << 31)
+        return np.asarray(np.clip(found, -(1 << 31), (1 << 31) - 1))
+    return np.asarray((found + (1 << 31)) % (1 << 32) - (1 << 31))

@@ -34,7 +34,7 @@ def to_f32(values: Any, mode: str = "rn") -> Array:
     values = np.asarray(values, np.float64)
     nearest = values.astype(np.float32)
     if mode == "rn":
-        return nearest
+        return np.asarray(nearest)
     wide = nearest.astype(np.float64)
     if mode == "rz":
         wrong = np.abs(wide) > np.abs(values)
@@ -58,7 +58,7 @@ def to_f16(values: Any, mode: str = "rn") -> Array:
     values = np.asarray(values, np.float64)
     nearest = values.astype(np.float16)
     if mode == "rn":
-        return nearest
+        return np.asarray(nearest)
     wide = nearest.astype(np.float64)
     target = {"rz": np.float16(0), "rm": np.float16(-np.inf), "rp": np.float16(np.inf)}[mode]
     wrong = {"rz": np.abs(wide) > np.abs(values), "rm": wide > values, "rp": wide < values}[mode]
@@ -112,7 +112,7 @@ def directed(result: Any, error: Any, mode: str) -> Array:
     """A result rounded to nearest, moved to the neighbour that `mode` asks for; `error` is exact minus result."""
     result, error = np.asarray(result), np.asarray(error)
     if mode == "rn":
-        return result
+        return np.asarray(result)
     toward = {"rz": -np.sign(result), "rm": -1.0, "rp": 1.0}[mode]
     move = np.isfinite(result) & (error != 0) & (np.sign(error) == toward)
     return np.asarray(np.where(move, np.nextafter(result, np.inf * np.where(toward == 0, 1, toward)), result))

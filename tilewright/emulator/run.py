@@ -1,4 +1,4 @@
-"""Run an entry of a module on NumPy buffers: arguments placed, blocks executed in chunks, findings and counts returned."""
+"""Run an entry of a module on NumPy buffers: arguments placed, blocks executed in chunks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tilewright.emulator.link import Linked, Scope, link
 from tilewright.emulator.mbarriers import Mbarriers
 from tilewright.emulator.memory import GLOBAL_BASE, GlobalMemory, LocalMemory
 from tilewright.emulator.problems import refuse
+from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
 from tilewright.emulator.syntax import Instruction, Module
-from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
 
@@ -66,8 +66,9 @@ def run(
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
     """
     linked = link(module, entry)
-    size_of_cluster = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
-    size_of_cluster = (*size_of_cluster, 1, 1, 1)[:3]
+    size_of_cluster: tuple[int, ...] = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
+    x, y, z = (*size_of_cluster, 1, 1, 1)[:3]
+    size_of_cluster = (x, y, z)
     _check_launch(linked, grid, block, size_of_cluster, shared_bytes)
     memory, context = GlobalMemory(), {}
     placed = place_arguments(memory, linked, args)
@@ -80,7 +81,7 @@ def run(
     memory.close()
     _initialise(memory, linked, context)
     findings, counts = Findings(module.lines, module.files), Counts()
-    launch = Launch(grid, block, size_of_cluster, linked.static_bytes + shared_bytes, shared_bytes, findings, counts)
+    launch = Launch(grid, block, (x, y, z), linked.static_bytes + shared_bytes, shared_bytes, findings, counts)
     with np.errstate(all="ignore"):
         steps = [_step(linked, node, scope, context) for node, scope in linked.instructions]
         steps.append(_end(linked))
@@ -97,7 +98,9 @@ def _check_launch(
 ) -> None:
     threads = int(np.prod(block))
     if min(*grid, *block) < 1 or shared_bytes < 0:
-        raise InvalidArgument(f"grid {grid}, block {block}, {shared_bytes} bytes", where="launch", help="1 or more each")
+        raise InvalidArgument(
+            f"grid {grid}, block {block}, {shared_bytes} bytes", where="launch", help="1 or more each"
+        )
     if threads > _MOST_BLOCK_THREADS:
         raise InvalidArgument(f"{threads} threads per block", where="launch", help=f"at most {_MOST_BLOCK_THREADS}")
     if int(np.prod([float(each) for each in grid])) > 1 << 24:
@@ -112,7 +115,9 @@ def _check_launch(
         raise InvalidArgument(f"block {block}", where="launch", help=f"the kernel requires {(*required, 1, 1)[:3]}")
     most = linked.entry.limits.get("maxntid")
     if most and threads > int(np.prod(most)):
-        raise InvalidArgument(f"{threads} threads per block", where="launch", help=f"the kernel allows {int(np.prod(most))}")
+        raise InvalidArgument(
+            f"{threads} threads per block", where="launch", help=f"the kernel allows {int(np.prod(most))}"
+        )
 
 
 def _initialise(memory: GlobalMemory, linked: Linked, context: dict[str, int]) -> None:
@@ -134,17 +139,20 @@ def _step(linked: Linked, node: Instruction, scope: Any, context: dict[str, int]
     decoder = Decoder(linked, node, scope, context)
     builder = isa.INSTRUCTIONS.get(decoder.name)
     if builder is None:
-        raise refuse(node.place, f"instruction {node.opcode!r} is not emulated", "docs/reference/emulator.md lists them")
+        raise refuse(
+            node.place, f"instruction {node.opcode!r} is not emulated", "docs/reference/emulator.md lists them"
+        )
     try:
         built = builder(decoder)
     except KeyError as error:
         raise refuse(node.place, f"{node.opcode}: {error.args[0]!r} is not possible here") from error
     decoder.end()
     guard = None if node.guard is None else _guard(decoder, node)
+    reads, writes = tuple(decoder.reads), tuple(decoder.writes)
     return Step(
-        node.place, node.opcode, built.group, built.run, tuple(decoder.reads), tuple(decoder.writes), guard, node.negated,
-        built.own_taint, built.control, built.meeting, frozenset((*decoder.reads, *decoder.writes)), built.uses_products,
-        built.warps, built.guarded, built.taint,
+        node.place, node.opcode, built.group, built.run, reads, writes, guard, node.negated, built.own_taint,
+        built.control, built.meeting, frozenset((*reads, *writes)), built.uses_products, built.warps, built.guarded,
+        built.taint,
     )  # fmt: skip
 
 

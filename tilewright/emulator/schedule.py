@@ -251,5 +251,5 @@ def _count(index: Index) -> int:
 
 def _warps(state: State, lanes: Lanes) -> int:
     if isinstance(lanes.index, slice):
-        return (lanes.index.stop + 31) // 32 - lanes.index.start // 32
+        return int((lanes.index.stop + 31) // 32 - lanes.index.start // 32)
     return int((np.diff(state.warp_of[lanes.index]) != 0).sum()) + 1

@@ -15,6 +15,7 @@ from tilewright.emulator.scalars import Array
 
 RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above, offset below
 _SEVERAL = 63  # in place of a lane: several lanes of the warp read the cell
+_GROUP = 62  # in place of a lane: a product of the warpgroup that starts with this warp read it
 _ASYNC, _ATOMIC = 1, 2  # how a cell was written
 
 
@@ -114,7 +115,7 @@ class SharedMemory:
             undefined = missing.any(axis=1)
         if self.will_write is not None:
             self._report_cells(
-                lanes, "early-read", "reads byte {at} of shared memory before the wait for the asynchronous copy into it",
+                lanes, "early-read", "reads byte {at} of shared memory before the wait for the copy into it",
                 self.will_write[cells] != 0, numbers, cells,
             )  # fmt: skip
         block, thread = state.block_of[who][:, None], state.thread_of[who][:, None]
@@ -127,7 +128,7 @@ class SharedMemory:
             unordered[late] = ~clocks.ordered(block[late], thread[late], other, written[late])
             unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
-                lanes, "race", "reads byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
+                lanes, "race", "reads byte {at} of shared memory, which {writer} wrote, in no order with it",
                 unordered, numbers, cells,
             )  # fmt: skip
         if not strong:
@@ -194,7 +195,11 @@ class SharedMemory:
         changes = np.ones(cells.shape, np.bool_) if same is None else ~same
         for pending, kind, text in (
             (self.will_write, "overwritten", "writes byte {at} of shared memory while an asynchronous copy writes it"),
-            (self.will_read, "overwritten", "writes byte {at} of shared memory while an asynchronous operation reads it"),
+            (
+                self.will_read,
+                "overwritten",
+                "writes byte {at} of shared memory while an asynchronous operation reads it",
+            ),
         ):
             if pending is not None:
                 busy = pending[cells]
@@ -208,7 +213,7 @@ class SharedMemory:
             unordered[late] = ~clocks.ordered(block[late], thread[late], self.writer[cells[late]], written[late])
             unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
-                lanes, "race", "writes byte {at} of shared memory, which {writer} wrote with nothing that orders the two",
+                lanes, "race", "writes byte {at} of shared memory, which {writer} wrote, in no order with it",
                 unordered, numbers, cells,
             )  # fmt: skip
         late = (self.last_read[cells] > floor) & changes & (block == home)
@@ -225,18 +230,24 @@ class SharedMemory:
         own = np.broadcast_to(thread[late][:, None], reads.shape)
         warps = np.broadcast_to(np.arange(reads.shape[1]), reads.shape)
         wrong = time > clocks.block_floor[own_block]
-        one = wrong & (lane != _SEVERAL)
+        one = wrong & (lane < _GROUP)
         wrong[one] = ~clocks.ordered(own_block[one], own[one], (warps * 32 + lane)[one], time[one])
         many = wrong & (lane == _SEVERAL)
         if many.any():
             wrong[many] = ~clocks.ordered_warp(own_block[many], own[many], warps[many], time[many])
+        together = wrong & (lane == _GROUP)
+        if together.any():
+            wrong[together] = ~clocks.ordered_group(
+                own_block[together], own[together], warps[together], time[together]
+            )  # fmt: skip
         if not wrong.any():
             return
         unordered = np.zeros(cells.shape, np.bool_)
         unordered[late] = wrong.any(axis=1)
         row, warp = (int(each[0]) for each in np.nonzero(wrong))
-        lane_text = f"lane {int(lane[row, warp])}" if lane[row, warp] != _SEVERAL else "several lanes"
-        text = f"writes byte {{at}} of shared memory, which {lane_text} of warp {warp} read with nothing that orders the two"
+        several = {_SEVERAL: "several lanes", _GROUP: "a product"}
+        lane_text = several.get(int(lane[row, warp]), f"lane {int(lane[row, warp])}")
+        text = f"writes byte {{at}} of shared memory, which {lane_text} of warp {warp} read, in no order with it"
         self._report_cells(lanes, "race", text, unordered, numbers, cells)
 
     def note_write(self, threads: Array | int, cells: Array, how: int, keep: Array | None = None) -> None:
@@ -261,7 +272,7 @@ class SharedMemory:
         if lost.any():
             lost = np.repeat(lost, max(1, width // self.granule), axis=1)
             self._report_cells(
-                lanes, "race", "writes byte {at} of shared memory, which {writer} writes with another value at the same time",
+                lanes, "race", "writes byte {at} of shared memory, to which {writer} writes another value",
                 lost, numbers, cells,
             )  # fmt: skip
 
@@ -276,10 +287,12 @@ class SharedMemory:
         cells = self.cells(offsets, width)
         missing = self.write_time[cells] == 0
         if missing.any():
-            self._report_cells(lanes, "uninitialised", "changes byte {at} of shared memory, which nothing wrote", missing,
-                               numbers, cells)  # fmt: skip
+            text = "changes byte {at} of shared memory, which nothing wrote"
+            self._report_cells(lanes, "uninitialised", text, missing, numbers, cells)
         atomically = self.how[cells] == _ATOMIC
-        self.check_write(lanes, numbers, who, offsets, cells, atomically & (self.last_read[cells] < self.write_time[cells]))
+        self.check_write(
+            lanes, numbers, who, offsets, cells, atomically & (self.last_read[cells] < self.write_time[cells])
+        )
         self.note_write(lanes.state.thread_of[who], cells, _ATOMIC)
         return offsets, numbers
 
@@ -295,11 +308,11 @@ class SharedMemory:
             self.will_read = np.zeros(len(self.writer), np.int32)
         self.will_read[cells] = operation
 
-    def end_write(self, cells: Array, threads: Array | int) -> None:
-        """The bytes of a finished asynchronous copy are there, written by `threads`."""
+    def end_write(self, cells: Array, threads: Array | int, *, engine: bool) -> None:
+        """The bytes of a finished copy are there, written by `threads`, or for them by the copy engine."""
         if self.will_write is not None:
             self.will_write[cells] = 0
-        self.note_write(threads, cells, _ASYNC)
+        self.note_write(threads, cells, _ASYNC if engine else 0)
         self.undefined[cells] = False
 
     def end_read(self, cells: Array, operation: int) -> None:
@@ -307,8 +320,13 @@ class SharedMemory:
         mine = self.will_read[cells] == operation
         self.will_read[cells[mine]] = 0
 
+    def note_group_read(self, cells: Array, warp: int) -> None:
+        """A product of the four warps from `warp` on (of the block) has read cells; any of them may vouch for it."""
+        self.reads[cells, warp] = (self.clocks.now << 6) | _GROUP
+        self.last_read[cells] = self.clocks.now
+
     def check_async_read(self, lanes: Lanes, number: int, position: int, cells: Array, what: str) -> None:
-        """A copy engine or matrix unit reads cells on behalf of a thread: ordered, written, and fenced for its proxy."""
+        """A copy engine or matrix unit reads cells for a thread: they must be written, ordered and fenced."""
         state, clocks = lanes.state, self.clocks
         flat = cells.reshape(1, -1)
         numbers = np.array([number])
@@ -326,7 +344,7 @@ class SharedMemory:
         writer = self.writer[flat]
         unordered = (written > 0) & ~clocks.ordered(block, thread, writer, written)
         self._report_cells(
-            lanes, "race", f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote with nothing that orders them",
+            lanes, "race", f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote, in no order with it",
             unordered, numbers, flat,
         )  # fmt: skip
         base = block * clocks.threads
@@ -340,9 +358,7 @@ class SharedMemory:
 
     # Reports and counts
 
-    def _report_cells(
-        self, lanes: Lanes, kind: str, text: str, wrong: Array, numbers: Array, cells: Array
-    ) -> None:
+    def _report_cells(self, lanes: Lanes, kind: str, text: str, wrong: Array, numbers: Array, cells: Array) -> None:
         if not wrong.any():
             return
         rows = np.flatnonzero(wrong.any(axis=1))

@@ -49,7 +49,9 @@ def store(
         lanes.state.local.store(lanes, addresses, width, values, undefined)
     else:
         for part, chosen, inner, own in parts(lanes, addresses):
-            store(part, inner, own, width, values[chosen], None if undefined is None else undefined[chosen], strong=strong)
+            store(
+                part, inner, own, width, values[chosen], None if undefined is None else undefined[chosen], strong=strong
+            )
 
 
 def parts(lanes: Lanes, addresses: Array) -> list[tuple[Lanes, Array, str, Array]]:
@@ -57,7 +59,11 @@ def parts(lanes: Lanes, addresses: Array) -> list[tuple[Lanes, Array, str, Array
     found = []
     shared = (addresses >= SHARED_BASE) & (addresses < SHARED_BASE + WINDOW)
     local = (addresses >= LOCAL_BASE) & (addresses < LOCAL_BASE + WINDOW)
-    for mask, space, base in ((shared, "shared", SHARED_BASE), (local, "local", LOCAL_BASE), (~shared & ~local, "global", 0)):
+    for mask, space, base in (
+        (shared, "shared", SHARED_BASE),
+        (local, "local", LOCAL_BASE),
+        (~shared & ~local, "global", 0),
+    ):
         if mask.all():
             return [(lanes, np.arange(lanes.count), space, addresses - base)]
         if mask.any():
@@ -70,5 +76,3 @@ def window(space: str) -> tuple[int, int]:
     """Start and length of the window of a space in generic addresses."""
     bases = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
     return bases[space], WINDOW
-
-

@@ -17,8 +17,8 @@ BYTES = 128
 SWIZZLES = (0, 32, 64, 128)
 # Codes of element types as ``tensormap.replace`` numbers them, and their bytes.
 ELEMENTS = {
-    "u8": (0, 1), "u16": (1, 2), "u32": (2, 4), "s32": (3, 4), "u64": (4, 8), "s64": (5, 8), "f16": (6, 2), "f32": (7, 4),
-    "f32.ftz": (8, 4), "f64": (9, 8), "bf16": (10, 2), "tf32": (11, 4), "tf32.ftz": (12, 4),
+    "u8": (0, 1), "u16": (1, 2), "u32": (2, 4), "s32": (3, 4), "u64": (4, 8), "s64": (5, 8), "f16": (6, 2),
+    "f32": (7, 4), "f32.ftz": (8, 4), "f64": (9, 8), "bf16": (10, 2), "tf32": (11, 4), "tf32.ftz": (12, 4),
 }  # fmt: skip
 _ELEMENT_OF_DTYPE = {
     "uint8": "u8", "int8": "u8", "bool": "u8", "uint16": "u16", "int16": "u16", "uint32": "u32", "int32": "s32",
@@ -27,9 +27,10 @@ _ELEMENT_OF_DTYPE = {
 
 # Where the fields are: offset and bytes of one element.
 FIELDS = {
-    "global_address": (0, 8), "rank": (8, 4), "elemtype": (12, 4), "interleave_layout": (16, 4), "swizzle_mode": (20, 4),
-    "fill_mode": (24, 4), "swizzle_atomicity": (28, 4), "global_dim": (32, 4), "box_dim": (52, 4), "element_stride": (72, 4),
-    "global_stride": (96, 8),
+    "global_address": (0, 8), "rank": (8, 4), "elemtype": (12, 4), "interleave_layout": (16, 4),
+    "swizzle_mode": (20, 4), "fill_mode": (24, 4), "swizzle_atomicity": (28, 4), "global_dim": (32, 4),
+    "box_dim": (52, 4),
+    "element_stride": (72, 4), "global_stride": (96, 8),
 }  # fmt: skip
 
 
@@ -110,7 +111,7 @@ class Box:
 def decode(raw: Array) -> Box | str:
     """What 128 bytes describe, or what is wrong with them."""
     rank = get(raw, "rank") + 1
-    sizes = {code: size for code, size in ELEMENTS.values()}
+    sizes = dict(ELEMENTS.values())
     size = sizes.get(get(raw, "elemtype"))
     if rank > 5 or size is None or get(raw, "swizzle_mode") > 3:
         return "these 128 bytes are no tensor map"
@@ -147,6 +148,6 @@ def elements_of(box: Box, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def swizzled(addresses: Array, span: int) -> Array:
-    """Shared-memory addresses of bytes in a tile swizzled by `span`: 16-byte chunks move by the number of their line."""
+    """Shared-memory addresses of bytes in a tile swizzled by `span`: 16-byte chunks move by their line."""
     mask = span // 16 - 1 if span else 0
     return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))

@@ -1,4 +1,4 @@
-"""Asynchronous products of warpgroups: pending until a wait, reading shared memory and registers as late as they may."""
+"""Asynchronous products of warpgroups: pending until a wait, reading their operands as late as they may."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ class Warpgroups:
         product.perform(chosen)
         for number in chosen.tolist():
             self.state.shared.end_read(product.cells[number], product.number)
+            warp = int(product.threads[number, 0]) % self.state.threads // 32
+            self.state.shared.note_group_read(product.cells[number], warp)
         product.done[chosen] = True
 
     def _mark(self) -> None:

@@ -20,6 +20,6 @@ from tilewright.emulator.isa import (
 from tilewright.emulator.isa.table import INSTRUCTIONS
 
 __all__ = [
-    "INSTRUCTIONS", "approximations", "async_copy", "atomics", "compare", "control", "convert", "floating", "integer", "load_store",
-    "logic", "matrices", "mbarrier", "synchronise", "warp", "warpgroup",
+    "INSTRUCTIONS", "approximations", "async_copy", "atomics", "compare", "control", "convert", "floating", "integer",
+    "load_store", "logic", "matrices", "mbarrier", "synchronise", "warp", "warpgroup",
 ]  # fmt: skip

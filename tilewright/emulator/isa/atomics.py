@@ -68,7 +68,9 @@ def atomic(decoder: Decoder) -> Built:
         for number in range(vector):
             operands = [np.broadcast_to(np.asarray(group[number](lanes)), (lanes.count,)) for group in groups]
             old = np.zeros(lanes.count, operands[0].dtype)
-            pieces = spaces.parts(lanes, where) if space == "generic" else [(lanes, np.arange(lanes.count), space, where)]
+            pieces = (
+                spaces.parts(lanes, where) if space == "generic" else [(lanes, np.arange(lanes.count), space, where)]
+            )
             for part, chosen, inner, own in pieces:
                 memory = part.state.shared if inner == "shared" else part.state.memory
                 if inner == "local":

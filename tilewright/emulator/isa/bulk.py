@@ -19,8 +19,8 @@ from tilewright.emulator.isa.load_store import hints
 from tilewright.emulator.isa.mbarrier import places
 from tilewright.emulator.isa.table import Built, instruction
 from tilewright.emulator.lanes import Lanes
-from tilewright.emulator.memory import GLOBAL_BASE
 from tilewright.emulator.mbarriers import BulkLoad
+from tilewright.emulator.memory import GLOBAL_BASE
 from tilewright.emulator.scalars import Array
 from tilewright.emulator.shared import RANK_SHIFT
 from tilewright.emulator.syntax import Address
@@ -156,7 +156,7 @@ def _issue_loads(
                 lanes.report("misaligned", f"copies to byte {int(own[0])} of shared memory", number, space="shared")
                 continue
             starts, good = shared.place(one, np.concatenate([own]), 16, "copies")
-            ends, good_end = shared.place(one, own + len(values) - 16, 16, "copies")
+            _, good_end = shared.place(one, own + len(values) - 16, 16, "copies")
             offsets, good_barriers = places(one, signal)
             if good is not None or good_end is not None or not len(good_barriers):
                 continue
@@ -211,8 +211,8 @@ def _flat_store(decoder: Decoder, operation: str) -> Built:
                 lanes.report("bad-operand", f"a bulk copy of {count} bytes", number)
                 continue
             where = targets[number] + np.arange(0, count, 16)
-            _issue_store(lanes, number, int(sources[number]), count, 0, np.ones(count // 16, np.bool_), where, 16, operation,
-                         kind)  # fmt: skip
+            inside = np.ones(count // 16, np.bool_)
+            _issue_store(lanes, number, int(sources[number]), count, 0, inside, where, 16, operation, kind)
 
     return Built(run, GROUP)
 
@@ -281,8 +281,10 @@ def _reduce(lanes: Lanes, addresses: Array, values: Array, operation: str, kind:
     memory = lanes.state.memory
     flat = np.ascontiguousarray(values).reshape(-1)
     width = {"f16": 2, "bf16": 2, "f16x2": 2, "bf16x2": 2}.get(kind) or int(kind[1:]) // 8
-    each = np.repeat(addresses, values.shape[1] // width) + np.tile(np.arange(0, values.shape[1], width), len(addresses))
-    many = Lanes(lanes.state, np.repeat(lanes.index, len(each) // len(addresses)), len(each), lanes.step)
+    each = np.repeat(addresses, values.shape[1] // width) + np.tile(
+        np.arange(0, values.shape[1], width), len(addresses)
+    )
+    many = Lanes(lanes.state, np.repeat(lanes.positions(), len(each) // len(addresses)), len(each), lanes.step)
     offsets, kept = memory.atomic(many, each, width)
     element = kind.removesuffix("x2")
     operands = flat.view({"f16": np.float16, "f32": np.float32, "f64": np.float64}.get(element, f"<u{width}"))

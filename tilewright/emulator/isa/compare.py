@@ -27,7 +27,7 @@ _ORDERED: dict[str, Callable[[Any, Any], Any]] = {
     "gt": np.greater, "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
     "hs": np.greater_equal,
 }  # fmt: skip
-_COMPARISONS = {
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **_ORDERED,
     **{f"{name}u": _unordered(_ORDERED[name]) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),

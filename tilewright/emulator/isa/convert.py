@@ -94,7 +94,7 @@ def _to_integer(values: Array, kind: str) -> Array:
 
 
 def _from_integer(values: Array, kind: str, mode: str) -> Array:
-    if kind == "f64" or WIDTHS[kind] <= 32 and values.dtype.itemsize <= 4:
+    if kind == "f64" or (WIDTHS[kind] <= 32 and values.dtype.itemsize <= 4):
         wide = values.astype(np.float64)
         exact = values.dtype.itemsize <= 4
         if kind == "f64":
@@ -109,8 +109,10 @@ def _from_integer(values: Array, kind: str, mode: str) -> Array:
 def _integer_odd(values: Array) -> Array:
     """64-bit integers in f64 with a sticky last bit."""
     wide = _large(values, np.float64, "rz")
-    inexact = np.array([int(w) != int(v) for w, v in zip(np.ravel(wide), np.ravel(values), strict=True)]).reshape(wide.shape)
-    return (wide.view(np.int64) | inexact).view(np.float64)
+    inexact = np.array([int(w) != int(v) for w, v in zip(np.ravel(wide), np.ravel(values), strict=True)]).reshape(
+        wide.shape
+    )
+    return np.asarray((wide.view(np.int64) | inexact).view(np.float64))
 
 
 def _large(values: Array, dtype: Any, mode: str) -> Array:

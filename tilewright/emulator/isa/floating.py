@@ -36,7 +36,7 @@ _NAN = {"f16": 0x7FFF, "f32": 0x7FFFFFFF}
 def raw_elements(kind: str, function: Function) -> Function:
     """A function of values of one type, made one of registers: pairs are taken apart, bf16 becomes f32 and back."""
     element = _ELEMENT.get(kind, kind)
-    dtype = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}.get(element)
+    dtype: Any = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}.get(element)
     if kind in ("f32", "f64", "f16"):
         return function
     if kind == "bf16":
@@ -176,7 +176,9 @@ def _extremum(decoder: Decoder, kind: str, with_nan: Function, without: Function
                 negative = np.signbit(left) | np.signbit(right) if smallest else np.signbit(left) & np.signbit(right)
                 result = np.where(zero, np.where(negative, -0.0, 0.0).astype(result.dtype), result)
             if xors:
-                result = np.copysign(result, np.where(np.signbit(signs) ^ np.signbit(other), -1, 1).astype(result.dtype))
+                result = np.copysign(
+                    result, np.where(np.signbit(signs) ^ np.signbit(other), -1, 1).astype(result.dtype)
+                )
                 signs = result
             found = result
         return canonical(found)
@@ -204,7 +206,7 @@ def negative(decoder: Decoder, kind: str) -> Built:
 def _sign(decoder: Decoder, kind: str, change: Function) -> Built:
     """Sign bits changed, whatever else the value is."""
     flushes = decoder.flag("ftz")
-    top = {
+    top: Any = {
         "f16": np.uint16(0x8000), "bf16": np.uint16(0x8000), "f16x2": np.uint32(0x80008000),
         "bf16x2": np.uint32(0x80008000), "f32": np.uint32(1 << 31), "f64": np.uint64(1 << 63),
         "f32x2": np.uint64((1 << 63) | (1 << 31)),

@@ -32,10 +32,10 @@ def high_product(a: Any, b: Any, kind: str) -> Any:
     other = a0 * b1 + (middle & low)
     high = a1 * b1 + (middle >> shift) + (other >> shift)
     if kind in SIGNED:
-        high = high - np.where(np.asarray(a) < 0, second, np.uint64(0)) - np.where(np.asarray(b) < 0, first, np.uint64(0))
+        high = (
+            high - np.where(np.asarray(a) < 0, second, np.uint64(0)) - np.where(np.asarray(b) < 0, first, np.uint64(0))
+        )
     return high
-
-
 
 
 def add(decoder: Decoder, kind: str) -> Built:
@@ -72,7 +72,9 @@ def mul(decoder: Decoder, kind: str) -> Built:
     part = decoder.one_of("lo", "hi", "wide")
     if part == "wide":
         wide = f"{kind[0]}{2 * WIDTHS[kind]}"
-        return elementwise(decoder, GROUP, lambda a, b: wide_product(a, b, kind).astype(_dtype(wide)), wide, (kind, kind))
+        return elementwise(
+            decoder, GROUP, lambda a, b: wide_product(a, b, kind).astype(_dtype(wide)), wide, (kind, kind)
+        )
     if part == "hi":
         return elementwise(decoder, GROUP, lambda a, b: high_product(a, b, kind), kind, (kind, kind))
     return elementwise(decoder, GROUP, np.multiply, kind, (kind, kind))
@@ -92,7 +94,8 @@ def mad(decoder: Decoder, kind: str) -> Built:
         if saturated:
             return elementwise(
                 decoder, GROUP,
-                lambda a, b, c: _clamped(high_product(a, b, kind).view(np.int32).astype(np.int64) + c), kind, (kind,) * 3,
+                lambda a, b, c: _clamped(high_product(a, b, kind).view(np.int32).astype(np.int64) + c), kind,
+                (kind,) * 3,
             )  # fmt: skip
         dtype = _dtype(kind)
         return elementwise(decoder, GROUP, lambda a, b, c: high_product(a, b, kind).view(dtype) + c, kind, (kind,) * 3)

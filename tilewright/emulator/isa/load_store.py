@@ -11,8 +11,8 @@ from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.table import Built, elementwise, instruction
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.memory import GLOBAL_BASE, SHARED_BASE, WINDOW
-from tilewright.emulator.shared import RANK_SHIFT
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, numpy_type, size
+from tilewright.emulator.shared import RANK_SHIFT
 
 _ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -185,7 +185,10 @@ def map_address(decoder: Decoder) -> Built:
 
     def run(lanes: Lanes) -> None:
         within = (np.asarray(get(lanes)).astype(np.int64) - base) & ((1 << RANK_SHIFT) - 1)
-        put(lanes, (within + base + ((np.asarray(rank(lanes)).astype(np.int64) + 1) << RANK_SHIFT)).astype(numpy_type(kind)))
+        put(
+            lanes,
+            (within + base + ((np.asarray(rank(lanes)).astype(np.int64) + 1) << RANK_SHIFT)).astype(numpy_type(kind)),
+        )
 
     return Built(run, "move")
 
@@ -218,5 +221,3 @@ def create_policy(decoder: Decoder) -> Built:
     decoder.modifiers.clear()
     put = decoder.put(0, "b64")
     return Built(lambda lanes: put(lanes, np.uint64(0)), "move")
-
-

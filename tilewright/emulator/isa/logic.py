@@ -221,7 +221,9 @@ def extend(decoder: Decoder) -> Built:
         value = np.asarray(a).view(np.uint32).astype(np.int64)
         low = value & ((np.int64(1) << count) - 1)
         if kind == "s32":
-            low = np.where((count > 0) & ((low >> np.maximum(count - 1, 0)) & 1 == 1), low - (np.int64(1) << count), low)
+            low = np.where(
+                (count > 0) & ((low >> np.maximum(count - 1, 0)) & 1 == 1), low - (np.int64(1) << count), low
+            )
         return low.astype(np.int32).view(np.uint32)
 
     return elementwise(decoder, GROUP, extended, kind, (kind, "u32"))

@@ -98,10 +98,10 @@ def product(
         d.put(lanes, registers(fc.scatter(found), kind_d))
         known = lanes.state.undefined
         if known and not known.keys().isdisjoint((*a.reads, *b.reads, *c.reads, *d.writes)):
-            rows = fa.gather(a.undefined(lanes, fa.elements)).any(axis=2)
-            columns = fb.gather(b.undefined(lanes, fb.elements)).any(axis=1)
+            rows: Array = np.asarray(fa.gather(a.undefined(lanes, fa.elements)).any(axis=2))
+            columns: Array = np.asarray(fb.gather(b.undefined(lanes, fb.elements)).any(axis=1))
             lost = fc.gather(c.undefined(lanes, fc.elements)) | rows[:, :, None] | columns[:, None, :]
-            spread = fc.scatter(lost).reshape(lanes.count, len(d.writes), -1).any(axis=2)
+            spread: Array = np.asarray(fc.scatter(lost).reshape(lanes.count, len(d.writes), -1).any(axis=2))
             for number, slot in enumerate(d.writes):
                 lanes.define((slot,), spread[:, number] if spread[:, number].any() else None)
 
@@ -185,7 +185,9 @@ def wmma_family(decoder: Decoder) -> Built:
     def addresses(lanes: Lanes) -> tuple[Array, Array]:
         """Byte addresses (lanes, elements)."""
         leading = columns if not column_major else rows
-        step = leading if stride is None else np.broadcast_to(np.asarray(stride(lanes)).astype(np.int64), (lanes.count,))
+        step = (
+            leading if stride is None else np.broadcast_to(np.asarray(stride(lanes)).astype(np.int64), (lanes.count,))
+        )
         base = np.asarray(address(lanes))
         lane = lanes.state.lane_of[lanes.index]
         row, column = fragment.rows[lane], fragment.columns[lane]
@@ -285,7 +287,8 @@ def move_matrices(decoder: Decoder) -> Built:
         if undefined is None:
             lanes.define(held.writes)
             return
-        lost = np.repeat(undefined.reshape(-1, count, 8, 1), 8, axis=3)[:, :, rows, columns].any(axis=3)
+        spread = np.repeat(undefined.reshape(-1, count, 8, 1), 8, axis=3)[:, :, rows, columns]
+        lost: Array = np.asarray(spread.any(axis=3))
         for number, slot in enumerate(held.writes):
             mask = lost[:, number].reshape(-1)
             lanes.define((slot,), mask if mask.any() else None)
@@ -326,5 +329,3 @@ def transpose_matrix(decoder: Decoder) -> Built:
         put(lanes, found.view(np.uint32).reshape(-1))
 
     return Built(run, GROUP, meeting=whole_warps)
-
-

@@ -38,7 +38,9 @@ def mbarrier(decoder: Decoder) -> Built:
     decoder.type()
     if what == "pending_count":
         put, get = decoder.put(0, "b32"), decoder.get(1, "b64")
-        return Built(lambda lanes: put(lanes, (np.asarray(get(lanes)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)), GROUP)
+        return Built(
+            lambda lanes: put(lanes, (np.asarray(get(lanes)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)), GROUP
+        )
     if what in ("init", "inval"):
         return _make(decoder, what)
     if what in ("arrive", "arrive_drop"):

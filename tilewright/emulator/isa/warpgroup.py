@@ -96,7 +96,10 @@ def _product(decoder: Decoder) -> Built:
         if keeps is not None:
             kept = np.broadcast_to(np.asarray(keeps(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0]
         cells = [
-            np.unique(np.concatenate([each.reshape(-1) for each in (*places_a[number : number + 1], b)]) // state.shared.granule)
+            np.unique(
+                np.concatenate([each.reshape(-1) for each in (*places_a[number : number + 1], b)])
+                // state.shared.granule
+            )
             for number, b in enumerate(places_b)
         ]
         step = lanes.step
@@ -168,7 +171,7 @@ def _places(
 def operand_addresses(
     start: int, leading: int, stride: int, span: int, rows: int, k: int, bits: int, transposed: bool
 ) -> Array:
-    """Byte addresses (rows, K) before swizzling; `rows` counts M of A or N of B, `transposed` means K is not contiguous.
+    """Byte addresses (rows, K) before swizzling; `rows` are M of A or N of B; `transposed`: K is not contiguous.
 
     PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout" and "Strides".
     """
