@@ -328,6 +328,7 @@ class _Product:
         self.relayouts.append(relayout)
         tensor = replace(copy.output, name=relayout.name)
         if tensor.name in plan.stored:
+            assert plan.stored[tensor.name].layout == layout, f"two relayouts are called {tensor.name}"
             return plan.stored[tensor.name]
         sources = {source.name: source for source in copy.inputs()}
         if all(name in planning.constants for name in sources):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,11 +9,12 @@ from hypothesis import strategies as st
 
 from tilewright.compiler.compile import compile_graph, place
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import catalogue, conv, elementwise, linalg
+from tilewright.expr.ops import conv, elementwise, linalg
 from tilewright.instruction.relayout import PREFIX, fold_constants
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
@@ -132,22 +131,7 @@ def test_it_is_not_where_others_read_it_or_nothing_is_packed(graph: Graph) -> No
 
 # Any operator -----------------------------------------------------------------------------------------------------
 
-SIZES: list[tuple[str, dict[str, int]]] = [
-    ("GMM", {"m": 70, "n": 21, "k": 11}),
-    ("GMV", {"rows": 19, "columns": 13}),
-    ("BIL", {"n": 3, "m": 5, "k": 7, "l": 11}),
-    ("C1D", {"batch": 1, "c": 3, "size": 9, "k": 9}),
-    ("C2D", {"batch": 1, "c": 5, "size": 7, "k": 9, "stride": 2}),
-    ("C3D", {"batch": 1, "c": 3, "size": 4, "k": 5, "depth": 3}),
-    ("T2D", {"batch": 1, "c": 3, "size": 4, "k": 9}),
-    ("GRP", {"batch": 1, "c": 6, "size": 5, "k": 18, "groups": 2}),
-    ("DEP", {"batch": 1, "c": 5, "size": 6, "multiplier": 2}),
-    ("DIL", {"batch": 1, "c": 3, "size": 8, "k": 5}),
-]
-BUILD: Callable[..., Graph] = catalogue.build
-
-
-@pytest.mark.parametrize(("name", "sizes"), SIZES, ids=[name for name, _ in SIZES])
+@pytest.mark.parametrize(("name", "sizes"), OPERATORS, ids=[name for name, _ in OPERATORS])
 @pytest.mark.parametrize("machine", ["x86-64-v3", "znver5"])
 def test_the_compiled_graph_of_every_operator_computes_the_same(name: str, sizes: dict[str, int], machine: str) -> None:
     same(BUILD(name, **sizes), machine)

@@ -27,11 +27,14 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
+from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.simt import element_bytes
+from tilewright.layouts.access import MatrixLoad
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.reduction import reduction
 
+ACCESS_BYTES = 16  # of the widest access of a thread
 COMBINE_FLOATS = {"sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp}
 COMBINE_SIGNED = {"sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp}
 COMBINE_UNSIGNED = {"sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxUIOp, "min": arith.MinUIOp}
@@ -366,21 +369,43 @@ class _Expansion:
         order = _same_thread(source, target)
         if order is not None:
             return self.picked(value, order)
-        memory = self.shared(prod(shape(op.value)), element(op.value))
+        type_ = element(op.value)
+        memory, loads = staging(source, target, 8 if type_ == I1 else element_bytes(op.value) * 8)
+        buffer = self.shared(1 << memory.in_bits, type_)
         free, firsts = owners(source)
+        written = self.staged(places(source, memory), buffer)
 
         def write() -> None:
-            for register in firsts:
-                self.put(self.part(value, register), memory, self.linear(source, register))
+            for start in range(0, registers(op.value), written.width):
+                if start in firsts:
+                    self.put(self.part(value, start, written.width), buffer, written.place(start)[0], written.align)
 
-        self.add(simt.BarrierOp())
+        self.add(simt.BarrierOp())  # a trip before may still be reading
         self.where_free_is_zero(free, write)
         self.add(simt.BarrierOp())
-        found = [
-            self.get(memory, self.linear(target, register), 1, element(op.value))
-            for register in range(target.in_size("register"))
-        ]
+        if loads is not None:
+            return self.load_matrices(loads, buffer)
+        wanted = self.staged(places(target, memory), buffer)
+        starts = range(0, registers(op.result), wanted.width)
+        found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
+
+    def staged(self, layout: LinearLayout, buffer: SSAValue) -> _Access:
+        """Accesses to a buffer of the block; it begins at a multiple of 16 bytes."""
+        return _Access(self, layout, (1,), self.number(0), (), ACCESS_BYTES, element_bytes(buffer))
+
+    def load_matrices(self, loads: MatrixLoad, buffer: SSAValue) -> SSAValue:
+        lanes = [(bit, part) for bit, part in enumerate(loads.lane_offsets) if part]
+        warps = [(5 + bit, part) for bit, part in enumerate(loads.warp_offsets) if part]
+        own = [0]
+        for part in loads.instruction_offsets:
+            own += [before ^ part for before in own]
+        share = Share((*lanes, *warps), tuple(own))
+        offsets = [self.coordinate(share, number) for number in range(loads.instructions)]
+        transposed = loads.transposed
+        return self.joined(
+            [self.add(simt.LoadMatrixOp(buffer, offset, loads.count, transposed)).results[0] for offset in offsets]
+        )
 
     def linear(self, layout: LinearLayout, register: int, scale: int = 1) -> SSAValue:
         """`scale` times the row-major number of the element of a register."""
@@ -407,13 +432,15 @@ class _Expansion:
         else:
             self.entry.insert_op_before(op, self.entry.first_op)
 
-    def put(self, value: SSAValue, memory: SSAValue, offset: SSAValue) -> None:
+    def put(self, value: SSAValue, memory: SSAValue, offset: SSAValue, align: int | None = None) -> None:
         if element(value) == I1:
             value = self.add(tile.CastOp(value, i8)).results[0]
-        self.add(tile.StoreOp(value, memory, offset, (1,)))
+        self.add(tile.StoreOp(value, memory, offset, (1,), align=align))
 
-    def get(self, memory: SSAValue, offset: SSAValue, count: int, type_: Attribute) -> SSAValue:
-        loaded = self.add(tile.LoadOp(memory, offset, (count,), (1,))).results[0]
+    def get(
+        self, memory: SSAValue, offset: SSAValue, count: int, type_: Attribute, align: int | None = None
+    ) -> SSAValue:
+        loaded = self.add(tile.LoadOp(memory, offset, (count,), (1,), align=align)).results[0]
         return self.add(tile.CastOp(loaded, I1)).results[0] if type_ == I1 else loaded
 
     def combining(self, op: tile.ReduceOp) -> Callable[[SSAValue, SSAValue], SSAValue]:
@@ -528,7 +555,7 @@ class _Access:
     ) -> None:  # fmt: skip
         self.expansion, self.shares, self.strides = expansion, shares(layout), strides
         self.offset, self.bounds = offset, bounds
-        self.width, self.along = _width(layout, strides)
+        self.width, self.along = _width(layout, strides, max(1, ACCESS_BYTES // size))
         self.stride = strides[self.along] if self.along is not None else 1
         self.align = min(align, self.width * size) if align > 1 and self.aligned(layout) else None
 
@@ -571,22 +598,22 @@ def _layout(value: SSAValue) -> LinearLayout:
     return layout
 
 
-def _width(layout: LinearLayout, strides: Sequence[int]) -> tuple[int, int | None]:
-    """How many registers follow each other in memory, and along which dimension; one register has none."""
+def _width(layout: LinearLayout, strides: Sequence[int], most: int) -> tuple[int, int | None]:
+    """How many registers follow each other in memory, at most `most`, and along which dimension; one has none."""
     bases = layout.of("register")
-    dim = next((d for d, stride in enumerate(strides) if bases and bases[0][d] == 1 and not _others(bases[0], d)), None)
-    if dim is None or strides[dim] != 1 or not shares(layout)[dim].disjoint:
+    dim = next((d for d, stride in enumerate(strides) if bases and stride == 1 and bases[0][d] == 1), None)
+    if dim is None:
         return 1, None
     width = 1
     for base in bases:
-        if base[dim] != width or _others(base, dim):
+        if base[dim] != width or any(part for d, part in enumerate(base) if d != dim) or width == most:
             break
         width *= 2
-    return width, dim
-
-
-def _others(base: Sequence[int], dim: int) -> bool:
-    return any(part for d, part in enumerate(base) if d != dim)
+    skipped = width.bit_length() - 1
+    others = [base[dim] for name, v in layout.bases for base in v[skipped if name == "register" else 0 :]]
+    while width > 1 and any(part % width for part in others):  # XOR with those would change the order
+        width //= 2
+    return (width, dim) if width > 1 else (1, None)
 
 
 def _same_thread(source: LinearLayout, target: LinearLayout) -> list[int] | None:
