@@ -475,6 +475,13 @@ def test_main_launches_kernels_with_threads() -> None:
     assert (y == 1).all()
     with pytest.raises(InvalidProgram, match="misaligned: byte 4 is no multiple of 16"):  # of the arena
         run_main(parse_module(MAIN.replace("{0}", "4")), [], [y])
+    shared = MAIN.replace("@move(%b, %y)", "@move(%b, %b)").replace("{0}", "0")
+    with pytest.raises(InvalidProgram, match="arguments 0 and 1 share memory, which is written"):
+        run_main(parse_module(shared), [], [y])
+    store = "tile.store %w, %y[%o] strides [1] : tensor<4xf32>, memref<64xf32>"
+    atomic = '%one = arith.constant 1.0 : f32  %old = simt.atomic "add" %one, %y[%o] : f32, memref<64xf32> -> f32'
+    with pytest.raises(InvalidProgram, match="arguments 0 and 1 share memory, which is written"):
+        run_main(parse_module(shared.replace(store, atomic)), [], [y])
     unfilled = MAIN.replace("  tile.launch @fill(%b) : memref<64xf32>\n", "").replace("{0}", "0")
     with pytest.raises(InvalidProgram, match="reads element 0, which nothing has written"):
         run_main(parse_module(unfilled), [], [y])
