@@ -40,6 +40,20 @@ def check_element(name: str, operand: str, dtype: np.dtype[Any], lanes: int) -> 
     _stored(record, operand, role.dtype, dtype)
 
 
+@cache
+def granularity(name: str, operand: str, lanes: int) -> tuple[int, int]:
+    """Bytes to which a matrix in memory is aligned, and elements of which its stride is a multiple, both 1 if free.
+
+    Only instructions that move whole fragments, whose layout is not told, are bound to that.
+    """
+    record = _record(name, lanes)
+    one = record.operands[_OPERANDS.index(operand)]
+    moves = [each for each in record.memory if each.operand == one.role and each.source != "constant"]
+    if one.layout != "opaque" or not moves:
+        return 1, 1
+    return max(move.alignment_bytes for move in moves), max(move.stride_multiple for move in moves)
+
+
 def multiply(name: str, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` on registers (warps, lanes, elements); InvalidProgram where the record does not fit."""
     from tilewright.instruction.execute import execute

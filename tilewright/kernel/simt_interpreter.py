@@ -12,13 +12,13 @@ kernel, the block, a thread and the operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.errors import InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import simt_fragments as fragments
 from tilewright.kernel.arrays import WHOLE
 from tilewright.kernel.dialect import (
@@ -56,13 +56,16 @@ from tilewright.kernel.views import View
 
 Order = Literal["together", "ascending", "descending", "random"]
 """The threads of a block run together, or warp by warp in this order, and lanes take turns at atomics likewise."""
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 Run = Generator[Operation, None, list[Array]]
 """Runs a region until the next barrier, again and again; at last gives what the region's terminator does."""
 
 
 def run_blocks(kernel: FuncOp, views: Sequence[View], numbers: Sequence[int], order: Order, seed: int) -> None:
-    """Run these blocks of the grid, one after the other."""
+    """Run these blocks of the grid, one after the other. InvalidArgument for an unknown order."""
+    if order not in ORDERS:
+        raise InvalidArgument(f"no order {order!r} of threads", help=f"one of {', '.join(ORDERS)}")
     memory = BlockMemory(kernel, list(views))
     rng = np.random.default_rng(seed)
     for number in numbers:
@@ -398,6 +401,11 @@ def _matrix(
         if differs.any():
             group.fail(op, f"the lanes of a warp disagree about the {what}", _first(differs) * lanes)
     fragments.check_element(op.intrinsic.data, operand, dtype_of(op.view.type), lanes)
+    align, multiple = fragments.granularity(op.intrinsic.data, operand, lanes)
+    offsets, strides = group.full(op.offset)[active], group.full(op.stride)[active]
+    group.memory.check_alignment(op, group.places[op.view], offsets, align, group.threads[active])
+    if (strides % multiple).any():
+        group.fail(op, f"a stride of {strides[0]} elements is no multiple of {multiple}", _first(active))
     row, column = fragments.matrix_places(op.intrinsic.data, operand, shape(tile)[0], lanes)
     if op.columns is not None:
         row, column = column, row

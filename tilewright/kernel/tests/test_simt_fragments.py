@@ -37,6 +37,11 @@ def held(record: Intrinsic, operand: Operand) -> int:
     return prod(record.shape(operand)) // GROUP_LANES[record.group]
 
 
+def padded(extent: int) -> int:
+    """The stride of rows of this extent; some instructions want it to be a multiple of 16 bytes."""
+    return -(-extent // 16) * 16
+
+
 def product(record: Intrinsic, columns: str = "") -> str:
     """A kernel: d = a * b + c, one warp, matrices in row order; a and b in column order with `columns`."""
     lanes = GROUP_LANES[record.group]
@@ -44,10 +49,12 @@ def product(record: Intrinsic, columns: str = "") -> str:
     types = [element_type(operand.dtype) for operand in record.operands]
     tiles = [f"tensor<{held(record, o)}x{t}>" for o, t in zip(record.operands, types, strict=True)]
     for name, operand, type_, tile in zip("abc", record.operands, types, tiles, strict=True):
-        rows, extent = record.shape(operand)
-        view, order = f"memref<{rows * extent}x{type_}>", columns if name != "c" else ""
+        order = columns if name != "c" else ""
+        rows, extent = record.shape(operand)[:: -1 if order else 1]
+        line = padded(extent)
+        view = f"memref<{rows * line}x{type_}>"
         arguments.append(f"%{name}: {view}")
-        loads.append(f"%s{name} = arith.constant {rows if order else extent} : index")
+        loads.append(f"%s{name} = arith.constant {line} : index")
         loads.append(f'%f{name} = simt.load_fragment "{record.name}" "{name}" %{name}[%o, %s{name}] {order} '
                      f": {view} -> {tile}")  # fmt: skip
     arguments.append(f"%d: {view}")
@@ -67,18 +74,25 @@ def matrices(record: Intrinsic) -> list[np.ndarray]:
 
 
 def flat(array: np.ndarray) -> np.ndarray:
+    """Rows as they lie in memory, with what fills them up."""
     narrow = array.dtype.itemsize == 1
-    return np.ascontiguousarray(array).reshape(-1).view(np.int8 if narrow else array.dtype)
+    rows = np.zeros((len(array), padded(array.shape[1])), array.dtype)
+    rows[:, : array.shape[1]] = array
+    return rows.reshape(-1).view(np.int8 if narrow else array.dtype)
+
+
+def unpadded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return array.view(like.dtype).reshape(len(like), -1)[:, : like.shape[1]]
 
 
 @pytest.mark.parametrize("columns", ["", "columns"])
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 def test_product(record: Intrinsic, columns: str) -> None:
     a, b, c = matrices(record)
-    d = np.zeros_like(c)
+    d = flat(np.zeros_like(c))
     given = [flat(x.T if columns else x) for x in (a, b)]
-    run_kernel(parse_module(product(record, columns)), "k", [*given, flat(c), flat(d)])
-    assert (d == execute(record, c, a, b)).all()
+    run_kernel(parse_module(product(record, columns)), "k", [*given, flat(c), d])
+    assert (unpadded(d, c) == execute(record, c, a, b)).all()
 
 
 def test_there_are_records_of_all_kinds() -> None:
@@ -92,9 +106,22 @@ def test_untold_layouts_may_repeat_elements() -> None:
     record = standard().find("wmma_16x16x16_f16_f32")
     text = product(record).replace("tensor<8xf16>", "tensor<16xf16>")
     a, b, c = matrices(record)
-    d = np.zeros_like(c)
-    run_kernel(parse_module(text), "k", [flat(a), flat(b), flat(c), d.reshape(-1)])
-    assert (d == execute(record, c, a, b)).all()
+    d = flat(np.zeros_like(c))
+    run_kernel(parse_module(text), "k", [flat(a), flat(b), flat(c), d])
+    assert (unpadded(d, c) == execute(record, c, a, b)).all()
+
+
+def test_whole_fragments_are_moved_from_aligned_places() -> None:
+    """WMMA wants matrices at multiples of 32 bytes, with rows in multiples of 16 bytes."""
+    record = standard().find("wmma_16x16x16_f16_f32")
+    arrays = [*map(flat, matrices(record)), flat(matrices(record)[2])]
+    text = product(record)
+    shifted = text.replace("%a[%o, %sa]", "%a[%eight, %sa]").replace("%sa =", "%eight = arith.constant 8 : index %sa =")
+    with pytest.raises(InvalidProgram, match="misaligned: byte 16 is no multiple of 32"):
+        run_kernel(parse_module(shifted), "k", arrays)
+    narrow = text.replace("%sa = arith.constant 16", "%sa = arith.constant 12")
+    with pytest.raises(InvalidProgram, match="a stride of 12 elements is no multiple of 8"):
+        run_kernel(parse_module(narrow), "k", arrays)
 
 
 REFUSED = [

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.errors import InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel.interpreter import run_kernel, run_main
-from tilewright.kernel.simt_interpreter import Order
+from tilewright.kernel.simt_interpreter import ORDERS, Order
 from tilewright.kernel.tests import kernels
 from tilewright.kernel.text import parse_module
 
-ORDERS: tuple[Order, ...] = ("together", "ascending", "descending", "random")
 S = 'memref<256xf32, "shared">'
 G = "memref<256xf32>"
 START = f"""
@@ -444,6 +443,11 @@ def test_a_mask_hides_what_is_out_of_bounds() -> None:
     %z = tile.load %x[%o] mask %in : i1 strides [] : {G} -> f32
     %old = simt.atomic "add" %one, %y[%o] mask %in : f32, {G} -> f32"""
     run(body)
+
+
+def test_unknown_order() -> None:
+    with pytest.raises(InvalidArgument, match="no order 'sideways' of threads"):
+        run("", "sideways")  # type: ignore[arg-type]
 
 
 MAIN = """

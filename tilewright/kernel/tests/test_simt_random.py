@@ -15,7 +15,7 @@ from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.opt import opt
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.random import RandomKernel
-from tilewright.kernel.simt_interpreter import Order
+from tilewright.kernel.simt_interpreter import ORDERS, Order
 from tilewright.kernel.simt_random import random_distributed
 from tilewright.kernel.text import parse_module, print_module
 
@@ -42,8 +42,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 def test_orders_agree(seed: int) -> None:
     kernel = random_distributed(seed)
     expected = outputs(kernel, kernel.module)
-    orders: tuple[Order, ...] = ("ascending", "descending", "random")
-    for order in orders:
+    for order in ORDERS:
         assert all(map(same, expected, outputs(kernel, kernel.module, order)))
 
 
