@@ -148,12 +148,27 @@ class _Assignment:
         self.give(op.result, layout)
 
     def loop(self, op: scf.ForOp) -> None:
-        for number, argument in enumerate(op.body.block.args[1:]):
-            if shape(argument):
-                layout = self.anchored(op, 3 + number)
+        """Tiles go round a loop in the layout in which a trip leaves them, found by a trial: no trip converts."""
+        if any(map(shape, op.results)):
+            trial = op.clone()
+            assert op.parent is not None
+            op.parent.insert_op_before(trial, op)
+            self.body(trial, [layout_of(value) for value in trial.iter_args])
+            last = trial.body.block.last_op
+            assert last is not None
+            left = [layout_of(_before_conversion(value)) for value in last.operands]
+            op.parent.erase_op(trial, safe_erase=False)
+            for number, layout in enumerate(left):
+                if layout is not None:
+                    self.convert(op, 3 + number, layout)
+        self.body(op, [layout_of(value) for value in op.iter_args])
+        self.yielded(op, op.body)
+
+    def body(self, op: scf.ForOp, layouts: Sequence[LinearLayout | None]) -> None:
+        for argument, layout in zip(list(op.body.block.args[1:]), layouts, strict=True):
+            if layout is not None:
                 self.give(argument, layout)
         self.block(op.body.block)
-        self.yielded(op, op.body)
 
     def branch(self, op: scf.IfOp) -> None:
         for region in op.regions:
@@ -230,6 +245,10 @@ class _Assignment:
         assert block is not None
         block.insert_op_before(convert, op)
         op.operands[index] = convert.result
+
+
+def _before_conversion(value: SSAValue) -> SSAValue:
+    return value.owner.value if isinstance(value.owner, tile.ConvertOp) else value
 
 
 def _is_anywhere(value: SSAValue) -> bool:

@@ -260,10 +260,12 @@ class _Expansion:
     def coordinate(self, share: Share, register: int) -> SSAValue:
         """Where along a dimension the element of one register lies."""
         thread, own = self.thread_part(share), share.registers[register]
-        if thread is None or not own:
-            return self.number(own) if thread is None else thread
-        combine = arith.AddiOp if share.disjoint else arith.XOrIOp
-        return self.add(combine(thread, self.number(own))).results[0]
+        if thread is None:
+            return self.number(own)
+        mixed = own & share.mask  # what XOR mixes with bits of the thread; the rest is a distance, the same for all
+        if mixed:
+            thread = self.add(arith.XOrIOp(thread, self.number(mixed))).results[0]
+        return thread if own == mixed else self.add(arith.AddiOp(thread, self.number(own - mixed))).results[0]
 
     def coordinates(self, share: Share) -> SSAValue:
         """The coordinates of all registers, as i64."""
@@ -273,8 +275,7 @@ class _Expansion:
         if thread is None:
             return own
         number = self.add(arith.IndexCastOp(thread, i64)).results[0]
-        combine = arith.AddiOp if share.disjoint else arith.XOrIOp
-        return self.add(combine(own, self.repeated(number, len(share.registers)))).results[0]
+        return self.add(arith.XOrIOp(own, self.repeated(number, len(share.registers)))).results[0]
 
     # Products, reductions, conversions
 

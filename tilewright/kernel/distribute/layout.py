@@ -93,14 +93,12 @@ class Share:
     registers: tuple[int, ...]
 
     @property
-    def disjoint(self) -> bool:
-        """Whether XOR is addition: no bit comes from two places."""
-        seen = 0
+    def mask(self) -> int:
+        """The bits of a coordinate that threads contribute to."""
+        found = 0
         for _, part in self.bits:
-            if seen & part or part & (part - 1):
-                return False
-            seen |= part
-        return not any(seen & part for part in self.registers)
+            found |= part
+        return found
 
 
 @lru_cache(maxsize=4096)

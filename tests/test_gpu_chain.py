@@ -1,0 +1,89 @@
+"""From tile form to PTX that runs: layouts, expansion, LLVM, the assembler where it is found, the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate
+from tilewright.codegen.nvptx.target import Target
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.text import parse_module
+from tilewright.runtime import emulated
+
+RNG = np.random.default_rng(0)
+CPUS = ["sm_80", "sm_90a"]
+
+
+def compiled(text: str, cpu: str) -> PtxCode:
+    module = parse_module(text)
+    module.attributes["tile.target"] = Target(cpu, ("ptx80",)).attribute()
+    run_pipeline(module, "gpu", verify_each=True)
+    code = generate(module)
+    resources = ptxas.check(code.ptx, cpu)
+    if resources is not None:
+        assert resources["k"].spills == 0
+    return code
+
+
+def check(text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True) -> Any:
+    """The counts of a run in the emulator that found nothing, and gave what the interpreter gives on whole tiles."""
+    wanted, found = ([array.copy() for array in arrays] for _ in range(2))
+    run_kernel(parse_module(text), "k", wanted)
+    run = emulated.run_kernel(compiled(text, cpu), "k", found)
+    assert run.findings == []
+    for one, other in zip(wanted, found, strict=True):
+        if exact:
+            np.testing.assert_array_equal(other, one)
+        else:
+            np.testing.assert_allclose(other, one, rtol=2e-5, atol=1e-5)
+    ((_, counts),) = run.counts
+    return counts
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("elements", [1, 255, 1000])
+def test_element_work(elements: int, cpu: str) -> None:
+    x = RNG.standard_normal(elements).astype(np.float32)
+    check(programs.add(elements, 256), [x, np.zeros_like(x)], cpu, exact=False)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("rows", "columns"), [(8, 128), (1, 512), (4, 8)])
+def test_softmax(rows: int, columns: int, cpu: str) -> None:
+    x = RNG.standard_normal(2 * rows * columns).astype(np.float32)
+    counts = check(programs.softmax(2, rows, columns), [x, np.zeros_like(x)], cpu, exact=False)
+    assert counts.total("shared", "conflicts") == 0
+
+
+def test_a_transposition_has_no_bank_conflicts_and_writes_whole_sectors() -> None:
+    values = RNG.standard_normal(64 * 64).astype(np.float16)
+    counts = check(programs.transposition(64, 64, "f16"), [values, np.zeros_like(values)], "sm_80")
+    assert counts.total("shared", "conflicts") == 0
+    assert counts.total("global store", "transactions") == values.nbytes // 32
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("block", [(64, 64, 32), (128, 64, 64), (32, 32, 16)], ids=str)
+def test_products_through_matrix_loads(block: tuple[int, int, int], cpu: str) -> None:
+    """Small whole numbers: exact in any order."""
+    m, n, k = 128, 64, 128
+    a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
+    text = programs.matmul((m, n, k), block)
+    counts = check(text, [a, b, np.zeros(m * n, np.float32)], cpu)
+    ptx = compiled(text, cpu).ptx
+    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in ptx
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
+    assert counts.total("shared", "conflicts") == 0
+    assert counts.total("global", "transactions") == counts.total("global", "fewest")
+
+
+def test_the_same_program_gives_the_same_text() -> None:
+    text = programs.matmul((64, 64, 64), (64, 64, 32))
+    assert compiled(text, "sm_80").ptx == compiled(text, "sm_80").ptx
