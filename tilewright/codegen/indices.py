@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 from xdsl.dialects import scf
-from xdsl.dialects.arith import AddiOp, ConstantOp, MuliOp, SubiOp
+from xdsl.dialects.arith import AddiOp, ConstantOp, MuliOp, OrIOp, ShLIOp, SubiOp, XOrIOp
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Block, SSAValue
 
@@ -32,4 +32,10 @@ def divisor(value: SSAValue) -> int:
         return gcd(divisor(owner.lhs), divisor(owner.rhs))
     if isinstance(owner, MuliOp):
         return divisor(owner.lhs) * divisor(owner.rhs)
+    if isinstance(owner, XOrIOp | OrIOp):  # of both, only the zeros at the end stay
+        common = gcd(divisor(owner.lhs), divisor(owner.rhs))
+        return common & -common
+    if isinstance(owner, ShLIOp):
+        count = constant_index(owner.rhs)
+        return divisor(owner.lhs) << count if count is not None and 0 <= count < 64 else 1
     return 1

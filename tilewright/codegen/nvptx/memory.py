@@ -24,6 +24,7 @@ from tilewright.codegen.nvptx.emission import (
     I8,
     I16,
     I32,
+    I64,
     LOCAL,
     Emission,
     Place,
@@ -263,28 +264,33 @@ def _merged(builder: ir.IRBuilder, incoming: Sequence[tuple[ir.Block, ir.Value]]
 def read(
     at: Emission, place: Place, base: ir.Value, offset: int, count: int, align: int, condition: Condition | None
 ) -> list[ir.Value]:
-    """`count` neighbours, `offset` elements after `base`; 0 where the condition does not hold."""
-    if not condition:
-        address = _moved(at, place, base, offset)
-        type_ = place.element if count == 1 else ir.VectorType(place.element, count)
-        loaded = at.builder.load(address, align=align, typ=type_)
-        return scalars_of(at.builder, loaded)
-    holds = _all(at, [condition])
-    if place.space == LOCAL:
-        with at.branch(holds) as (before, _):
+    """`count` neighbours, `offset` elements after `base`; 0 where the condition does not hold.
+
+    Vectors are assembly, as LLVM would take a vector whose elements are used one by one apart.
+    """
+    if place.space == LOCAL and condition:
+        with at.branch(_all(at, [condition])) as (before, _):
             values = read(at, place, base, offset, count, align, None)
             inside = at.builder.block
         zero = constant(place.element, 0)
         return [_merged(at.builder, [(before, zero), (inside, value)]) for value in values]
+    if not condition and (count == 1 or place.space == LOCAL):
+        type_ = place.element if count == 1 else ir.VectorType(place.element, count)
+        return scalars_of(at.builder, at.builder.load(_moved(at, place, base, offset), align=align, typ=type_))
     word, letter, kind, number = _words(place, count)
     results = "{" + ", ".join(f"${i}" for i in range(number)) + "}" if number > 1 else "$0"
-    zeros = "".join(f"mov.{kind if kind != 'b8' else 'b16'} ${i}, 0; " for i in range(number))
     form = f"v{number}.{kind}" if number > 1 else kind
     cached = ".nc" if place.constant else ""
-    text = f"{zeros}@${number + 1} ld.{place.space}{cached}.{form} {results}, [${number}+{offset * place.bytes}];"
-    constraints = ",".join([f"=&{letter}"] * number + [place.constraint, "b"])
+    text = f"ld.{place.space}{cached}.{form} {results}, [${number}+{offset * place.bytes}];"
+    given, inputs = [base], [place.constraint]
+    if condition:
+        zeros = "".join(f"mov.{'b16' if kind == 'b8' else kind} ${i}, 0; " for i in range(number))
+        text = f"{zeros}@${number + 1} {text}"
+        given.append(_all(at, [condition]))
+        inputs.append("b")
     result = word if number == 1 else ir.LiteralStructType([word] * number)
-    made = at.asm(text, result, constraints, [base, holds], "none" if place.constant else "read")
+    constraints = ",".join([f"=&{letter}"] * number + inputs)
+    made = at.asm(text, result, constraints, given, "none" if place.constant else "read")
     words = [made] if number == 1 else [at.builder.extract_value(made, i) for i in range(number)]
     if kind == "b8":
         return [at.builder.trunc(words[0], I8)]
@@ -327,6 +333,8 @@ def _words(place: Place, count: int) -> tuple[ir.IntType, str, str, int]:
         return I16, "h", "b8", 1
     if size == 2:
         return I16, "h", "b16", 1
+    if place.bytes == 8:
+        return I64, "l", "b64", count
     return I32, "r", "b32", size // 4
 
 

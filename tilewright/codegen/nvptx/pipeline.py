@@ -98,5 +98,7 @@ def _machine(target: Target, needs: Needs) -> Any:
 def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # Addresses of shared and local memory take one register; an option of LLVM's whole process, of this target only.
+    # Options of LLVM's whole process, which concern this target only: addresses of shared and local memory take one
+    # register; accesses are as wide as the tile program says, as LLVM would read 16 bytes for the last 12 of a buffer.
     llvm.set_option("", "--nvptx-short-ptr")
+    llvm.set_option("", "--disable-nvptx-load-store-vectorizer")

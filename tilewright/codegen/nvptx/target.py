@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.errors import InvalidProgram
+from tilewright.machine.description import Gpu
 
 ATTRIBUTE = "tile.target"
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -63,6 +64,12 @@ class Target:
                 "features": StringAttr(" ".join(self.features)),
             }
         )
+
+
+def target_for(machine: Gpu) -> Target:
+    """The target that a machine's description names."""
+    names = machine.llvm.features.replace(",", " ").split()
+    return Target(machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple)
 
 
 def target_of(module: ModuleOp) -> Target:

@@ -1,5 +1,4 @@
-"""Runs kernels in distributed form through code generation and the emulator, so that tests can hold them against
-the interpreter; every kernel is shown to `ptxas` where one is found."""
+"""Runs kernels in distributed form through the emulator, against the interpreter; shows each to `ptxas` if found."""
 
 from __future__ import annotations
 
@@ -11,10 +10,11 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
-from tilewright.codegen.nvptx.target import ATTRIBUTE, Target
+from tilewright.codegen.nvptx.target import ATTRIBUTE, Target, target_for
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.text import parse_module, print_module
+from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
@@ -26,8 +26,9 @@ def target(machine: str) -> Target:
     """The target that a machine file names; processors without a file are for `ptxas` alone."""
     if machine.startswith(("sm_1", "sm_2")):
         return Target(machine)
-    llvm = resolve(machine).llvm
-    return Target(llvm.cpu, tuple(name.lstrip("+") for name in llvm.features.split(",") if name))
+    found = resolve(machine)
+    assert isinstance(found, Gpu), "tests name GPUs"
+    return target_for(found)
 
 
 def compiled(program: ModuleOp | str, machine: str = "sm_80") -> PtxCode:

@@ -218,3 +218,32 @@ def test_aligned_constants_allow_wide_access_at_a_fixed_offset() -> None:
         tile.store %v, %o[%c] strides [1] : tensor<4xf32>, memref<8xf32>"""
         code = compiled(kernel(body, "%a: memref<8xf32>, %o: memref<8xf32>", "1", "1, 1, 1", 1))
         assert f"ld.global.nc.{access}.b32" in code.ptx
+
+
+def test_bounds_and_masks_in_shared_memory() -> None:
+    """Predicated accesses take 32-bit addresses; a swizzled offset keeps its alignment."""
+    body = """
+    %t = simt.thread_id 0
+    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
+    %c122 = arith.constant 122 : index
+    %s = simt.shared align 16 : memref<128xf32, "shared">
+    %i = arith.muli %t, %c4 : index
+    %low = arith.divui %t, %c8 : index
+    %mix = arith.muli %low, %c4 : index
+    %at = arith.xori %i, %mix : index
+    %z = arith.constant dense<5.0> : tensor<4xf32>
+    tile.store %z, %s[%at] strides [1] : tensor<4xf32>, memref<128xf32, "shared">
+    %b = arith.subi %c122, %at : index
+    %v = tile.load %a[%i] strides [1] : memref<128xf32> -> tensor<4xf32>
+    tile.store %v, %s[%at] bounds (%b) strides [1] : tensor<4xf32>, memref<128xf32, "shared">
+    simt.barrier
+    %w = tile.load %s[%i] bounds (%t) strides [1] : memref<128xf32, "shared"> -> tensor<4xf32>
+    tile.store %w, %o[%i] strides [1] : tensor<4xf32>, memref<128xf32>"""
+    code = agree(
+        kernel(body, "%a: memref<128xf32>, %o: memref<128xf32>"),
+        [np.arange(128).astype(np.float32), np.zeros(128, np.float32)],
+    )
+    assert "st.shared.v4.b32" in code.ptx
+    assert "ld.shared.v4.b32" in code.ptx
+    assert "ld.shared.b32" in code.ptx

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,12 +18,6 @@ from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.runtime.emulated import run_module
-
-WHERE = """
-%t = simt.thread_id 0
-%x = tile.program_id 0
-%c32 = arith.constant 32 : index
-"""
 
 
 @pytest.mark.parametrize("seed", range(18))
@@ -50,6 +47,23 @@ def test_every_processor_takes_a_kernel(machine: str) -> None:
 def test_the_same_text_gives_the_same_bytes() -> None:
     program = one_thread(random_kernel(3).module)
     assert compiled(program, "sm_90a").ptx == compiled(print_module(program), "sm_90a").ptx
+
+
+def test_other_processes_make_the_same_bytes() -> None:
+    """Nothing depends on the order of sets or on addresses."""
+    script = (
+        "import sys; from tilewright.codegen.nvptx.tests.execute import compiled; "
+        "sys.stdout.write(compiled(sys.stdin.read(), 'sm_90a').ptx)"
+    )
+    text = print_module(one_thread(random_kernel(4).module))
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", script], input=text, text=True, capture_output=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert made == {compiled(text, "sm_90a").ptx}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +142,7 @@ def test_refusals(text: str, cpu: str, message: str) -> None:
 
 
 def test_a_module_without_a_target_is_refused() -> None:
-    with pytest.raises(InvalidProgram, match="no tile.target attribute"):
+    with pytest.raises(InvalidProgram, match=r"no tile\.target attribute"):
         generate(parse_module(kernel("", "")))
 
 
@@ -136,3 +150,41 @@ def test_kernels_that_share_a_name_in_ptx_are_refused() -> None:
     text = kernel("", "").replace("@k", '@"k.1"').rstrip("}") + kernel("", "").replace("@k", '@"k_1"').split("\n", 1)[1]
     with pytest.raises(InvalidProgram, match="share a name in PTX: k_1, k_1"):
         compiled(text)
+
+
+MODULE = """builtin.module {
+  tile.func @k(%a: memref<128xf32>, %o: memref<128xf32>) grid [1] threads [32, 1, 1] warp 32 cost {flops = 7 : i64} {
+    %t = simt.thread_id 0
+    %c = arith.constant 4 : index
+    %i = arith.muli %t, %c : index
+    %v = tile.load %a[%i] strides [1] : memref<128xf32> -> tensor<4xf32>
+    %w = arith.addf %v, %v : tensor<4xf32>
+    tile.store %w, %o[%i] strides [1] : tensor<4xf32>, memref<128xf32>
+    tile.return
+  }
+  tile.func @none() grid [0] threads [32, 1, 1] warp 32 {
+    tile.return
+  }
+  tile.main arena 1024 constants 0 {
+    %0 = tile.buffer "input" 0 : memref<128xf32>
+    %1 = tile.buffer "arena" ARENA : memref<128xf32>
+    %2 = tile.buffer "output" 0 : memref<128xf32>
+    tile.launch @k(%0, %1) : memref<128xf32>, memref<128xf32>
+    tile.launch @none() :
+    tile.launch @k(%1, %2) : memref<128xf32>, memref<128xf32>
+  }
+}"""
+
+
+@pytest.mark.parametrize(("arena", "align", "access"), [(256, 256, "v4"), (8, 8, "v2"), (16, 16, "v4")])
+def test_launches_tell_how_their_buffers_are_aligned(arena: int, align: int, access: str) -> None:
+    """The alignment of an argument is the least of all launches; a launch of an empty grid is left out."""
+    code = compiled(MODULE.replace("ARENA", str(arena)))
+    assert f".ptr .global .align {align} k_param_0" in code.ptx
+    assert f"ld.global.nc.{access}.b32" in code.ptx
+    assert [launch.kernel for launch in code.launches] == ["k", "k"]
+    assert code.launches[0].flops == 7
+    assert (code.arena_bytes, code.constants_bytes) == (1024, 0)
+    x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    assert not run_module(code, [x], [out]).findings
+    assert (out == 4 * x).all()
