@@ -8,14 +8,16 @@ from math import prod
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
-from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.dialect import INDEX, FuncOp, operations
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt_interpreter import Order
 from tilewright.kernel.tests import kernels
 
@@ -95,3 +97,31 @@ def test_the_sites_of_a_staged_product() -> None:
         "drop simt.async_copy": 12, "drop simt.commit": 3, "drop simt.wait": 1, "wait_for_one_less simt.wait": 1,
         "drop simt.barrier": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("stages", [3, 5])  # nothing else in the kernel is modulo these
+def test_every_wrong_slot_is_found(stages: int) -> None:
+    """A copy into the next slot, or a product from it, is an error or gives another result."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, (64, 192)).astype(np.float16), rng.integers(-2, 3, (192, 64)).astype(np.float16))
+    module = kernels.staged_gemm(64, 64, 192, stages=stages)
+    sites = [number for number, op in enumerate(operations(only_kernel(module).body)) if _is_slot(op, stages)]
+    assert len(sites) == stages - 1 + 2  # one before the loop for each slice that is ahead, and two in it
+    for site in sites:
+        mutant = module.clone()
+        op = operations(only_kernel(mutant).body)[site]
+        assert op.parent is not None
+        one = arith.ConstantOp(IntegerAttr(1, INDEX))
+        moved = arith.AddiOp(op.operands[0], one)
+        op.parent.insert_ops_before([one, moved], op)
+        op.operands[0] = moved.result
+        c = np.zeros((64, 64), np.float32)
+        try:
+            run_kernel(mutant, "staged_gemm", [a.ravel(), b.ravel(), c.reshape(-1)])
+        except InvalidProgram:
+            continue
+        assert (c != a.astype(np.float32) @ b.astype(np.float32)).any(), f"{stages} stages, site {site}"
+
+
+def _is_slot(op: Operation, stages: int) -> bool:
+    return isinstance(op, arith.RemUIOp) and uniform(op.rhs) == stages
