@@ -1,0 +1,240 @@
+"""Every kind of finding, in a kernel of a few lines, beside the kernel that does it right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.emulator import Uninitialised, parse, run
+from tilewright.emulator.tests.harness import execute, kernel, kinds
+
+SHARED = ".shared .align 16 .b8 s[512];"
+MINE = "shl.b32 %r1, %r0, 2; mov.u32 %r2, s; add.u32 %r3, %r2, %r1;"  # %r3: the thread's own word of s
+NEXT = "add.u32 %r4, %r0, 1; and.b32 %r4, %r4, 63; shl.b32 %r4, %r4, 2; add.u32 %r4, %r2, %r4;"  # its neighbour's
+
+
+def buffers(count: int = 64) -> list[np.ndarray]:
+    return [np.arange(count, dtype=np.uint32), np.zeros(count, np.uint32)]
+
+
+def run64(body: str, **options: object) -> tuple[list[str], list[np.ndarray]]:
+    arrays = buffers()
+    result = execute(body, *arrays, threads=64, before=SHARED, **options)
+    return kinds(result), arrays
+
+
+def test_reading_past_a_buffer_names_it() -> None:
+    result = execute("ld.global.u32 %r1, [%rd2+4]; st.global.u32 [%rd3], %r1;", *buffers(32))
+    (finding,) = result.findings
+    assert finding.kind == "out-of-bounds"
+    assert "byte 128 of p0, which has 128" in finding.message
+    assert finding.thread == (31, 0, 0)
+    assert finding.block == (0, 0, 0)
+
+
+def test_null_and_misaligned_addresses() -> None:
+    assert kinds(execute("mov.u64 %rd5, 0; st.global.u32 [%rd5], %r0;", *buffers(32))) == ["out-of-bounds"]
+    assert kinds(execute("ld.global.v2.u32 {%r1, %r2}, [%rd0+4];", *buffers(32))) == ["misaligned"]
+
+
+def test_a_masked_access_outside_is_none() -> None:
+    body = "setp.lt.u32 %p1, %r0, 31; mov.u32 %r1, 0; @%p1 ld.global.u32 %r1, [%rd2+4]; st.global.u32 [%rd3], %r1;"
+    arrays = buffers(32)
+    assert not execute(body, *arrays).findings
+    assert arrays[1].tolist() == [*range(1, 32), 0]
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [("", ["race"]), ("bar.sync 0;", []), ("bar.warp.sync -1;", ["race"]), ("barrier.sync 1, 64;", []),
+     ("bar.sync 2, 64;", [])],
+)  # fmt: skip
+def test_neighbours_need_a_barrier(between: str, found: list[str]) -> None:
+    body = f"{MINE} {NEXT} st.shared.u32 [%r3], %r0; {between} ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd3], %r5;"
+    got, arrays = run64(body)
+    assert got == found
+    if not found:
+        assert arrays[1].tolist() == [*range(1, 64), 0]
+
+
+def test_within_a_warp_syncwarp_is_enough_and_a_shuffle_is_not() -> None:
+    body = """add.u32 %r4, %r0, 1; and.b32 %r4, %r4, 31; shl.b32 %r4, %r4, 2;
+    shl.b32 %r1, %r0, 2; st.shared.u32 [%r1], %r0; {} ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd3], %r5;"""
+    assert not execute(body.format("bar.warp.sync -1;"), *buffers(32), shared=128).findings
+    shuffle = "shfl.sync.idx.b32 %r6, %r0, 0, 31, -1;"
+    assert kinds(execute(body.format(shuffle), *buffers(32), shared=128)) == ["race"]
+
+
+def test_overwriting_what_another_thread_still_reads() -> None:
+    body = f"""{MINE} {NEXT} st.shared.u32 [%r3], %r0; bar.sync 0; ld.shared.u32 %r5, [%r4]; {{}}
+    add.u32 %r6, %r0, 7; st.shared.u32 [%r3], %r6; st.global.u32 [%rd3], %r5;"""
+    assert run64(body.format(""))[0] == ["race"]
+    assert run64(body.format("bar.sync 0;"))[0] == []
+
+
+def test_equal_values_in_one_place_are_no_race_and_different_ones_are() -> None:
+    assert run64("mov.u32 %r2, s; mov.u32 %r5, 3; st.shared.u32 [%r2], %r5;")[0] == []
+    assert run64("mov.u32 %r2, s; st.shared.u32 [%r2], %r0;")[0] == ["race"]
+
+
+def test_atomics_do_not_race_with_each_other() -> None:
+    body = """mov.u32 %r2, s; setp.eq.u32 %p1, %r0, 0; mov.u32 %r5, 0; @%p1 st.shared.u32 [%r2], %r5; bar.sync 0;
+    atom.shared.add.u32 %r6, [%r2], 1; bar.sync 0; ld.shared.u32 %r7, [%r2]; st.global.u32 [%rd3], %r7;"""
+    got, arrays = run64(body)
+    assert got == []
+    assert (arrays[1] == 64).all()
+
+
+def test_unwritten_shared_memory() -> None:
+    got, _ = run64(f"{MINE} ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd3], %r5;")
+    assert got == ["undefined-value", "uninitialised"]
+
+
+def test_unwritten_local_memory() -> None:
+    body = ".local .align 8 .b8 t[16]; mov.u64 %rd5, t; ld.local.u32 %r1, [%rd5+8]; {} st.global.u32 [%rd3], %r1;"
+    assert kinds(execute(body.format(""), *buffers(32))) == ["undefined-value", "uninitialised"]
+    assert not execute("st.local.u32 [%rd6], %r0; ".join(["", ""]) + body.format("mov.u32 %r1, 0;").replace(
+        "ld.local", "st.local.u32 [%rd5+8], %r0; ld.local"), *buffers(32)).findings  # fmt: skip
+
+
+def test_unwritten_outputs_and_registers() -> None:
+    source, target = buffers(32)
+    result = execute("ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd2], %r1;", source, Uninitialised(target))
+    assert "uninitialised" in kinds(result)
+    assert not execute("st.global.u32 [%rd3], %r0; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd2], %r1;", source,
+                       Uninitialised(target)).findings  # fmt: skip
+    assert kinds(execute("st.global.u32 [%rd3], %r33;", *buffers(32))) == ["undefined-value"]
+    branch = "setp.eq.u32 %p1, %r33, 0; @%p1 bra L; st.global.u32 [%rd3], %r0; L:"
+    assert kinds(execute(branch, *buffers(32))) == ["undefined-value"]
+
+
+def test_an_undefined_value_that_decides_nothing_is_fine() -> None:
+    body = """setp.lt.u32 %p1, %r0, 16; @%p1 ld.global.u32 %r1, [%rd2]; add.u32 %r2, %r1, 1;
+    @%p1 st.global.u32 [%rd3], %r2; selp.b32 %r3, %r2, 0, %p1; st.global.u32 [%rd2], %r3;
+    prmt.b32 %r4, %r33, %r0, 0x7654; st.global.u32 [%rd2], %r4;"""
+    assert not execute(body, *buffers(32)).findings
+
+
+def test_a_barrier_that_half_a_warp_reaches() -> None:
+    assert run64("setp.lt.u32 %p1, %r0, 16; @!%p1 bra L; bar.sync 0; L: st.global.u32 [%rd3], %r0;")[0] == [
+        "barrier-divergence"
+    ]
+    assert run64("setp.lt.u32 %p1, %r0, 32; @%p1 exit; bar.sync 0;")[0] == ["barrier-divergence"]
+
+
+def test_a_barrier_that_nobody_else_reaches() -> None:
+    assert run64("setp.lt.u32 %p1, %r0, 32; @%p1 bra L; barrier.sync 1, 64; L: bar.warp.sync -1;")[0] == [
+        "barrier-divergence"
+    ]
+
+
+COPY = f"{MINE} cp.async.ca.shared.global [%r3], [%rd2], 4; cp.async.commit_group; "
+
+
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [("cp.async.wait_group 0;", []), ("cp.async.wait_all;", []), ("cp.async.wait_group 1;", ["early-read"]),
+     ("", ["early-read"])],
+)  # fmt: skip
+def test_copies_are_there_after_the_wait(wait: str, found: list[str]) -> None:
+    got, arrays = run64(f"{COPY} {wait} ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd3], %r5;")
+    assert [kind for kind in got if kind != "undefined-value"] == found
+    assert (arrays[1] == (arrays[0] if not found else 0)).all()
+
+
+def test_others_see_a_copy_after_wait_and_barrier() -> None:
+    body = f"{COPY} cp.async.wait_group 0; {{}} {NEXT} ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd3], %r5;"
+    assert run64(body.format(""))[0] == ["race"]
+    assert run64(body.format("bar.sync 0;"))[0] == []
+
+
+def test_a_store_into_the_target_of_a_pending_copy() -> None:
+    assert "overwritten" in run64(f"{COPY} st.shared.u32 [%r3], %r0; cp.async.wait_group 0;")[0]
+
+
+def test_zero_filled_copies_read_nothing() -> None:
+    body = """shl.b32 %r1, %r0, 4; mov.u64 %rd5, 0; mov.u32 %r5, 0; cp.async.cg.shared.global [%r1], [%rd5], 16, %r5;
+    cp.async.wait_all; ld.shared.v4.u32 {%r6, %r7, %r8, %r9}, [%r1]; add.u32 %r6, %r6, %r9; st.global.u32 [%rd3], %r6;"""
+    arrays = buffers(32)
+    assert not execute(body, *arrays, shared=512).findings
+    assert not arrays[1].any()
+
+
+MBARRIER = """mov.u32 %r10, 256; setp.eq.u32 %p1, %r0, 0; @%p1 mbarrier.init.shared.b64 [%r10], {count}; bar.sync 0;
+shl.b32 %r1, %r0, 2; add.u32 %r4, %r0, 32; and.b32 %r4, %r4, 63; shl.b32 %r4, %r4, 2;
+st.shared.u32 [%r1], %r0; {arrive}
+W: mbarrier.try_wait.parity.shared.b64 %p2, [%r10], {parity}; @!%p2 bra W;
+ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd3], %r5;"""
+
+
+def wait_on_mbarrier(count: int = 64, parity: int = 0, arrive: str = "mbarrier.arrive.shared.b64 _, [%r10];") -> list[str]:
+    body = MBARRIER.format(count=count, parity=parity, arrive=arrive)
+    return kinds(execute(body, *buffers(), threads=64, shared=512, limit=100_000))
+
+
+def test_an_mbarrier_orders_what_it_should() -> None:
+    assert wait_on_mbarrier() == []
+    assert wait_on_mbarrier(parity=1) == ["race"]
+    assert wait_on_mbarrier(count=65) == ["deadlock"]
+    assert wait_on_mbarrier(count=32, arrive="setp.lt.u32 %p3, %r0, 32; @%p3 mbarrier.arrive.shared.b64 _, [%r10];") == [
+        "race"
+    ]
+
+
+def test_misuse_of_mbarriers() -> None:
+    assert "mbarrier" in kinds(execute("mov.u32 %r10, 0; mbarrier.arrive.shared.b64 _, [%r10];", shared=64))
+    body = "mov.u32 %r10, 0; mbarrier.init.shared.b64 [%r10], 3; mbarrier.arrive.shared.b64 _, [%r10], 4;"
+    assert "mbarrier" in kinds(execute(body, shared=64, threads=1))
+
+
+def test_two_roles_that_wait_for_each_other() -> None:
+    """A producing and a consuming warp, eight rounds through one slot."""
+    body = """mov.u32 %r10, 128; mov.u32 %r11, 136; setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r10], 32; @%p1 mbarrier.init.shared.b64 [%r11], 32; bar.sync 0;
+    and.b32 %r12, %r0, 31; shl.b32 %r1, %r12, 2; xor.b32 %r13, %r1, 4; mov.u32 %r2, 0; mov.u32 %r3, 0;
+    setp.lt.u32 %p2, %r0, 32; @%p2 bra PRODUCE;
+    CONSUME: and.b32 %r4, %r2, 1;
+    WF: mbarrier.try_wait.parity.shared.b64 %p3, [%r10], %r4; @!%p3 bra WF;
+    ld.shared.u32 %r5, [%r13]; add.u32 %r3, %r3, %r5; {release}
+    add.u32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 8; @%p4 bra CONSUME;
+    st.global.u32 [%rd3], %r3; exit;
+    PRODUCE: and.b32 %r4, %r2, 1; xor.b32 %r4, %r4, 1;
+    WE: mbarrier.try_wait.parity.shared.b64 %p3, [%r11], %r4; @!%p3 bra WE;
+    mad.lo.u32 %r6, %r2, 100, %r12; st.shared.u32 [%r1], %r6; mbarrier.arrive.shared.b64 _, [%r10];
+    add.u32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 8; @%p4 bra PRODUCE;"""
+    arrays = buffers()
+    good = body.replace("{release}", "mbarrier.arrive.shared.b64 _, [%r11];")
+    assert not execute(good, *arrays, threads=64, shared=256).findings
+    assert arrays[1][32:].tolist() == [8 * (lane ^ 1) + 2800 for lane in range(32)]
+    early = body.replace("{release}", "").replace("ld.shared.u32 %r5", "mbarrier.arrive.shared.b64 _, [%r11]; ld.shared.u32 %r5")
+    assert "race" in kinds(execute(early, *buffers(), threads=64, shared=256))
+    never = body.replace("{release}", "")
+    assert "deadlock" in kinds(execute(never, *buffers(), threads=64, shared=256))
+
+
+def test_endless_loops_end_at_the_limit() -> None:
+    assert kinds(execute("L: bra L;", limit=1000)) == ["no-end"]
+
+
+def test_traps_and_constant_memory() -> None:
+    assert kinds(execute("setp.eq.u32 %p1, %r0, 3; @%p1 trap;")) == ["trap"]
+    text = kernel("mov.u64 %rd5, c; st.global.u32 [%rd5], %r0;", before=".const .align 4 .u32 c[32] = {1, 2};")
+    assert kinds(run(parse(text), "k", (1, 1, 1), (32, 1, 1), [])) == ["read-only"]
+
+
+def test_a_finding_names_the_line_of_the_source() -> None:
+    text = kernel('.loc 1 7 3\nst.global.u32 [%rd0+4096], %r0;') + '\n.file 1 "mine.py"\n'
+    (finding,) = run(parse(text), "k", (1, 1, 1), (32, 1, 1), buffers(32)).findings
+    assert finding.source == "mine.py:7:3"
+    assert finding.times == 32
+    assert text.split("\n")[finding.place.line - 1].startswith("st.global")
+    assert "st.global.u32" in str(finding)
+
+
+def test_shuffles_read_only_lanes_that_take_part() -> None:
+    body = "shfl.sync.down.b32 %r1|%p1, %r0, 1, 31, -1; selp.u32 %r2, %r1, 99, %p1; st.global.u32 [%rd3], %r2;"
+    arrays = buffers(32)
+    assert not execute(body, *arrays).findings
+    assert arrays[1].tolist() == [*range(1, 32), 99]
+    half = "setp.lt.u32 %p2, %r0, 16; @!%p2 bra L; shfl.sync.down.b32 %r1, %r0, 4, 31, 0xffff; L:"
+    assert kinds(execute(half, *buffers(32))) == ["bad-operand"]
