@@ -59,10 +59,11 @@ def check(ptx: str, arch: str) -> dict[str, Resources] | None:
     report = done.stdout + done.stderr
     if done.returncode:
         raise InvalidProgram(f"ptxas refuses the PTX for {arch}: {report.strip()}")
-    return _parsed(report)
+    return parsed(report)
 
 
-def _parsed(report: str) -> dict[str, Resources]:
+def parsed(report: str) -> dict[str, Resources]:
+    """Resources of every entry in what ``ptxas -v`` prints."""
     found: dict[str, Resources] = {}
     for part in report.split("Compiling entry function '")[1:]:
         name = part[: part.index("'")]
