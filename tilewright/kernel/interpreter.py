@@ -1,7 +1,8 @@
 """The reference interpreter of tile programs, in NumPy: what a program means, checked at every access.
 
 An access outside its view, a read of memory that nothing has written, and (with `races`) two programs of one launch
-that meet in memory are InvalidProgram, with the kernel, the program and the operation. Speed is no aim.
+that meet in memory are InvalidProgram, with the kernel, the program and the operation. Speed is no aim. Kernels in
+distributed form are run by `simt_interpreter`.
 """
 
 from __future__ import annotations

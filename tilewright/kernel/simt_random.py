@@ -138,6 +138,12 @@ class _Distributed(Generator):
         value = self.make(() if type_ == INDEX else extents, type_)
         self.keep(simt.ShuffleOp(self.rng.choice(simt.SHUFFLES), value, self.clamped(0, WARP + 4)))
 
+    def registers(self) -> None:
+        """Parts of tiles of one dimension, in another order."""
+        value, cut = self.make((17,), self.rng.choice(STORED)), self.rng.randint(1, 16)
+        parts = [self.add(simt.PartOp(value, cut, 17 - cut)), self.add(simt.PartOp(value, 0, cut))]
+        self.keep(simt.JoinOp(parts))
+
     def copies(self) -> None:
         """One to three groups of copies, waited for one after the other."""
         number = self.rng.randrange(len(self.inputs))
@@ -240,5 +246,5 @@ class _Distributed(Generator):
 
 _TOGETHER: list[Callable[[Any], None]] = [
     _Distributed.exchange, _Distributed.shuffle, _Distributed.copies, _Distributed.atomic, _Distributed.matrices,
-    _Distributed.product, _Distributed.common_loop, _Distributed.common_branch,
+    _Distributed.product, _Distributed.registers, _Distributed.common_loop, _Distributed.common_branch,
 ]  # fmt: skip
