@@ -20,6 +20,10 @@ Get = Callable[[Lanes], Any]
 Put = Callable[[Lanes, Any], None]
 
 
+#: Instructions whose registers may be wider than their types.
+_WIDENING = ("ld", "ldu", "st", "cvt")
+
+
 class Decoder:
     """One instruction: its modifiers, taken one by one, and its operands.
 
@@ -142,7 +146,7 @@ class Decoder:
             if dtype == container:
                 return lambda lanes: lanes.state.registers[slot][lanes.index]
             return lambda lanes: lanes.state.registers[slot][lanes.index].view(dtype)
-        if symbol.width > width and width > 1:
+        if symbol.width > width > 1 and self.name in _WIDENING:
             return lambda lanes: lanes.state.registers[slot][lanes.index].astype(container).view(dtype)
         raise refuse(operand.place, f"{self.node.opcode}: {operand.text} has {symbol.width} bits, {width} are needed")
 
@@ -188,7 +192,8 @@ class Decoder:
         if not isinstance(symbol, Register):
             raise refuse(operand.place, f"{operand.text!r} is no register")
         slot, width = symbol.slot, WIDTHS[kind]
-        if symbol.width < width or (width == 1) != (symbol.width == 1):
+        wider = symbol.width > width > 1 and self.name in _WIDENING
+        if symbol.width != width and not wider:
             raise refuse(
                 operand.place, f"{self.node.opcode}: {operand.text} has {symbol.width} bits, {width} are needed"
             )

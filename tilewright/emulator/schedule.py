@@ -31,7 +31,7 @@ class Scheduler:
         self.spinning = (1, 0)  # first and last instruction of loops that step back
         self.visited = (1 << 60, 0)
         self.progress = 0  # events that others may have waited for
-        self.hurried = False  # waits return without success
+        self.hurried = np.zeros(state.size, np.bool_)  # threads whose wait returns without success, once
         self.push(0, np.flatnonzero(state.alive))
 
     def run(self) -> None:
@@ -46,7 +46,8 @@ class Scheduler:
             last = self.progress
             if not self.sleeping or stalls >= _TIME_LIMITS:
                 break
-            self.hurried = True
+            for parts in self.sleeping.values():
+                self.hurried[np.concatenate(parts)] = True
             self.wake()
         self._report_stuck()
 
@@ -87,7 +88,7 @@ class Scheduler:
     def happened(self) -> None:
         """Something that sleeping threads may wait for."""
         self.progress += 1
-        self.hurried = False
+        self.hurried[:] = False
         self.wake()
 
     def unpark(self) -> None:

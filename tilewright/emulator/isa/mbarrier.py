@@ -161,13 +161,16 @@ def _wait(decoder: Decoder, *, parity: bool, blocks: bool) -> Built:
                 state.mbarriers.finish_copies(lanes, scheduler, offset)
                 state.mbarriers.deliver(barrier, scheduler)
                 passed[number] = state.mbarriers.passed(barrier, position, wanted, parity=parity)
-        if passed.all() or not blocks or scheduler.hurried:
+        returns = passed | scheduler.hurried[positions]
+        if returns.all() or not blocks:
+            scheduler.hurried[positions] = False
             put(lanes, passed)
             return at + 1
-        scheduler.sleep(at, positions[~passed])
-        if passed.any():
-            ready = lanes.only(passed)
-            put(ready, np.ones(ready.count, np.bool_))
+        scheduler.sleep(at, positions[~returns])
+        if returns.any():
+            ready = lanes.only(returns)
+            scheduler.hurried[ready.index] = False
+            put(ready, passed[returns])
             ready.define(lanes.step.writes)
             scheduler.push(at + 1, ready.positions())
         return None

@@ -70,11 +70,6 @@ def mutants(text: str) -> Iterator[tuple[int, str]]:
                 yield number + 1, "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
-# Lines whose mutants do what the kernel does: the wait or barrier is repeated right after or before, or what it protects
-# was waited for by every thread already.
-EQUIVALENT = {"matmul_f16_sm80": 7}
-
-
 def test_mutants_of_a_pipelined_product_are_found() -> None:
     name = "matmul_f16_sm80"
     missed = []
@@ -84,8 +79,13 @@ def test_mutants_of_a_pipelined_product_are_found() -> None:
         total += 1
         if not result.findings and (found == wanted).all():
             missed.append(line)
-    assert total >= 15
-    assert len(missed) <= EQUIVALENT[name], missed
+    lines = stored(name).split("\n")
+    assert total == 13
+    # Equivalent: the wait at the top of the loop and the barrier after it repeat those at its end, where the wait stands
+    # twice; the last wait has nothing left to wait for.
+    assert [lines[line - 1].split()[0] for line in missed] == [
+        "cp.async.wait_group", "bar.sync", "cp.async.wait_group", "cp.async.wait_group", "cp.async.wait_group"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,11 @@ def test_layer_norm_masked_and_scan() -> None:
 
 def test_atomics_and_locks_between_blocks() -> None:
     x = np.random.default_rng(0).integers(-1000, 1000, 700).astype(np.int32)
-    high, low, adds = np.full(10, -(2**31), np.int64).astype(np.int32), np.full(8, 2**31 - 1, np.int32), np.zeros(4, np.int32)
+    high, low, adds = (
+        np.full(10, -(2**31), np.int64).astype(np.int32),
+        np.full(8, 2**31 - 1, np.int32),
+        np.zeros(4, np.int32),
+    )
     high[8:] = 0
     old, halves, at = np.zeros(700, np.int32), np.zeros(16, np.float16), np.arange(700)
     assert not run(parse(stored("atomics_sm80")), "atomics", (3, 1, 1), (128, 1, 1),
@@ -167,7 +171,9 @@ def test_conversions_and_products_of_bytes() -> None:
     assert (i8 == np.trunc(x).astype(np.int8)).all()
     a = np.random.default_rng(1).integers(-128, 128, (32, 64)).astype(np.int8)
     c = np.zeros((32, 32), np.int32)
-    assert not run(parse(stored("dot_s8_sm80")), "dot8", (1, 1, 1), (128, 1, 1), [a, a.reshape(64, 32), c], 4096).findings
+    assert not run(
+        parse(stored("dot_s8_sm80")), "dot8", (1, 1, 1), (128, 1, 1), [a, a.reshape(64, 32), c], 4096
+    ).findings
     assert (c == a.astype(np.int64) @ a.reshape(64, 32)).all()
 
 
@@ -178,11 +184,17 @@ def test_kernels_of_cuda() -> None:
     total = np.zeros(1, np.float32)
     assert not run(module, "reduce", (3, 1, 1), (256, 1, 1), [x, total, 5000]).findings
     assert total[0] == x.sum()
-    a, b = generator.integers(-9, 9, (50, 37)).astype(np.float32), generator.integers(-9, 9, (37, 45)).astype(np.float32)
+    a, b = (
+        generator.integers(-9, 9, (50, 37)).astype(np.float32),
+        generator.integers(-9, 9, (37, 45)).astype(np.float32),
+    )
     c = np.zeros((50, 45), np.float32)
     assert not run(module, "sgemm", (3, 4, 1), (16, 16, 1), [a, b, c, 50, 45, 37]).findings
     assert (c == a @ b).all()
-    h, g = generator.integers(-3, 3, (32, 48)).astype(np.float16), generator.integers(-3, 3, (48, 64)).astype(np.float16)
+    h, g = (
+        generator.integers(-3, 3, (32, 48)).astype(np.float16),
+        generator.integers(-3, 3, (48, 64)).astype(np.float16),
+    )
     d = np.zeros((32, 64), np.float32)
     assert not run(module, "wgemm", (1, 2, 1), (128, 1, 1), [h, g, d, 64, 48]).findings
     assert (d == h.astype(np.float32) @ g.astype(np.float32)).all()

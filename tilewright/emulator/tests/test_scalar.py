@@ -83,7 +83,9 @@ def test_integer_instruction(opcode: str) -> None:
     arity, expected = CASES[opcode]
     columns = [words(seed) for seed in range(arity)]
     if opcode.split(".")[0] in ("shl", "shr", "shf", "bfe", "szext", "bmsk"):  # amounts near the width as well
-        columns[1:] = [np.where(np.arange(200) % 3 > 0, column % 70, column).astype(np.uint32) for column in columns[1:]]
+        columns[1:] = [
+            np.where(np.arange(200) % 3 > 0, column % 70, column).astype(np.uint32) for column in columns[1:]
+        ]
     found = apply(opcode, columns, np.uint32)
     wanted = [expected(*(int(column[row]) for column in columns)) & 0xFFFFFFFF for row in range(200)]
     assert found.tolist() == wanted
@@ -160,7 +162,9 @@ def nearest(exact: Fraction, mode: str) -> np.float32:
 @pytest.mark.parametrize("opcode", ["add", "mul", "fma", "div"])
 def test_f32_rounds_once(opcode: str, mode: str) -> None:
     generator = np.random.default_rng(1)
-    columns = [generator.standard_normal(300).astype(np.float32) * np.float32(1 + 1000 * (seed == 2)) for seed in range(3)]
+    columns = [
+        generator.standard_normal(300).astype(np.float32) * np.float32(1 + 1000 * (seed == 2)) for seed in range(3)
+    ]
     arity = 3 if opcode == "fma" else 2
     found = apply(f"{opcode}.{mode}.f32", columns[:arity], np.float32)
     for row in range(300):

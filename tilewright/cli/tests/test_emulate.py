@@ -1,0 +1,81 @@
+"""`tilewright emulate`: results, findings, exit statuses and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.main import app
+from tilewright.emulator.tests.harness import STORED, kernel
+
+ADD = [str(STORED / "add.ptx"), "--entry", "add", "--grid", "4,1,1", "--block", "128,1,1", "--shared", "0"]
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["emulate", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_add_writes_its_buffers(tmp_path: Path) -> None:
+    target = tmp_path / "out.npz"
+    status, out, _ = call(*ADD, "--args", str(STORED / "add.npz"), "-o", str(target), "--json")
+    assert status == 0
+    value = json.loads(out)
+    assert value["findings"] == []
+    assert value["counts"]["global_transactions"] == 375
+    with np.load(target) as found, np.load(STORED / "add.npz") as given:
+        assert sorted(found.files) == ["p0", "p1", "p2"]
+        assert (found["p2"] == given["expect2"]).all()
+
+
+def test_a_finding_is_status_1(tmp_path: Path) -> None:
+    text, args = tmp_path / "k.ptx", tmp_path / "in.npz"
+    text.write_text(kernel("st.global.u32 [%rd2+4], %r0;"))
+    np.savez(args, p0=np.zeros(32, np.uint32), p1=np.zeros(1, np.uint32))
+    status, out, _ = call(str(text), "--block", "32", "--args", str(args), "--json")
+    assert status == 1
+    (finding,) = json.loads(out)["findings"]
+    assert finding["kind"] == "out-of-bounds"
+    assert finding["thread"] == [31, 0, 0]
+    assert finding["line"] == text.read_text().split("st.global")[0].count("\n") + 1
+    status, out, _ = call(str(text), "--block", "32", "--args", str(args))
+    assert status == 1
+    assert "byte 128 of p0" in out
+
+
+def test_reads_of_fresh_buffers(tmp_path: Path) -> None:
+    text, args = tmp_path / "k.ptx", tmp_path / "in.npz"
+    text.write_text(kernel("ld.global.u32 %r1, [%rd2]; st.global.u32 [%rd3], %r1;"))
+    np.savez(args, p0=np.zeros(32, np.uint32), p1=np.zeros(32, np.uint32))
+    assert call(str(text), "--block", "32", "--args", str(args))[0] == 0
+    status, out, _ = call(str(text), "--block", "32", "--args", str(args), "--uninitialised", "p0")
+    assert status == 1
+    assert "uninitialised" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.ptx"], "cannot be read"), ([*ADD, "--entry", "other"], "no entry 'other'"), ([*ADD, "--grid", "x"], "extents"),
+        ([*ADD, "--block", "64"], "requires (128, 1, 1)"), ([*ADD, "--args", "nothing.npz"], "no file of arrays"),
+        ([*ADD, "--shared", "999999"], "shared memory"), ([*ADD, "--block", "0"], "1 or more"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_status_2(arguments: list[str], words: str) -> None:
+    status, _, err = call(*arguments)
+    assert status == 2
+    assert words in err
+
+
+def test_malformed_text_is_status_2(tmp_path: Path) -> None:
+    text = tmp_path / "k.ptx"
+    text.write_text(kernel("add.s32 %r1 %r2;"))
+    status, out, err = call(str(text), "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["code"] == "invalid-ptx"
+    assert "PTX:" in err
