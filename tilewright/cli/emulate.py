@@ -107,7 +107,7 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
         return []
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files if name[:1] == "p" and name[1:].isdigit()}
+            arrays = {name: _mapped(stored, name) for name in stored.files if name[:1] == "p" and name[1:].isdigit()}
     except (OSError, ValueError, BadZipFile) as error:
         raise InvalidFile(f"is no file of arrays: {error}", where=str(path)) from error
     fresh = {name.strip() for name in uninitialised.split(",") if name.strip()}
@@ -121,6 +121,16 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
         Uninitialised(value) if value is not None and f"p{number}" in fresh else value
         for number, value in enumerate(found)
     ]
+
+
+def _mapped(stored: Any, name: str) -> Any:
+    """An array; with `NAME.box` (and `NAME.swizzle`) beside it a tensor map."""
+    from tilewright.emulator import TensorMap
+
+    if f"{name}.box" not in stored.files:
+        return stored[name]
+    swizzle = int(stored[f"{name}.swizzle"]) if f"{name}.swizzle" in stored.files else 0
+    return TensorMap(stored[name], tuple(int(extent) for extent in stored[f"{name}.box"].reshape(-1)), swizzle)
 
 
 def _print(result: Result) -> None:

@@ -61,7 +61,8 @@ def test_reads_of_fresh_buffers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nothing.ptx"], "cannot be read"), ([*ADD, "--entry", "other"], "no entry 'other'"), ([*ADD, "--grid", "x"], "extents"),
+        (["nothing.ptx"], "cannot be read"), ([*ADD, "--entry", "other"], "no entry 'other'"),
+        ([*ADD, "--grid", "x"], "extents"),
         ([*ADD, "--block", "64"], "requires (128, 1, 1)"), ([*ADD, "--args", "nothing.npz"], "no file of arrays"),
         ([*ADD, "--shared", "999999"], "shared memory"), ([*ADD, "--block", "0"], "1 or more"),
     ],

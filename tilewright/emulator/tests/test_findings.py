@@ -154,7 +154,8 @@ def test_a_store_into_the_target_of_a_pending_copy() -> None:
 
 def test_zero_filled_copies_read_nothing() -> None:
     body = """shl.b32 %r1, %r0, 4; mov.u64 %rd5, 0; mov.u32 %r5, 0; cp.async.cg.shared.global [%r1], [%rd5], 16, %r5;
-    cp.async.wait_all; ld.shared.v4.u32 {%r6, %r7, %r8, %r9}, [%r1]; add.u32 %r6, %r6, %r9; st.global.u32 [%rd3], %r6;"""
+    cp.async.wait_all; ld.shared.v4.u32 {%r6, %r7, %r8, %r9}, [%r1]; add.u32 %r6, %r6, %r9;
+    st.global.u32 [%rd3], %r6;"""
     arrays = buffers(32)
     assert not execute(body, *arrays, shared=512).findings
     assert not arrays[1].any()

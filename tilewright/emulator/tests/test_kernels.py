@@ -81,8 +81,8 @@ def test_mutants_of_a_pipelined_product_are_found() -> None:
             missed.append(line)
     lines = stored(name).split("\n")
     assert total == 13
-    # Equivalent: the wait at the top of the loop and the barrier after it repeat those at its end, where the wait stands
-    # twice; the last wait has nothing left to wait for.
+    # Equivalent: the wait at the top of the loop and the barrier after it repeat those at its end, where the wait is
+    # there twice; the last wait has nothing left to wait for.
     assert [lines[line - 1].split()[0] for line in missed] == [
         "cp.async.wait_group", "bar.sync", "cp.async.wait_group", "cp.async.wait_group", "cp.async.wait_group"
     ]  # fmt: skip
