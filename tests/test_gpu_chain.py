@@ -13,7 +13,7 @@ from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
-from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.text import parse_module
 from tilewright.runtime import emulated
 
@@ -21,10 +21,10 @@ RNG = np.random.default_rng(0)
 CPUS = ["sm_80", "sm_90a"]
 
 
-def compiled(text: str, cpu: str) -> PtxCode:
+def compiled(text: str, cpu: str, disable: Sequence[str] = ()) -> PtxCode:
     module = parse_module(text)
     module.attributes["tile.target"] = Target(cpu, ("ptx80",)).attribute()
-    run_pipeline(module, "gpu", verify_each=True)
+    run_pipeline(module, "gpu", disable, verify_each=True)
     code = generate(module)
     resources = ptxas.check(code.ptx, cpu)
     if resources is not None:
@@ -32,11 +32,13 @@ def compiled(text: str, cpu: str) -> PtxCode:
     return code
 
 
-def check(text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True) -> Any:
+def check(
+    text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True, disable: Sequence[str] = ()
+) -> Any:
     """The counts of a run in the emulator that found nothing, and gave what the interpreter gives on whole tiles."""
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)
-    run = emulated.run_kernel(compiled(text, cpu), "k", found)
+    run = emulated.run_kernel(compiled(text, cpu, disable), "k", found)
     assert run.findings == []
     for one, other in zip(wanted, found, strict=True):
         if exact:
@@ -70,18 +72,27 @@ def test_a_transposition_has_no_bank_conflicts_and_writes_whole_sectors() -> Non
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("ahead", [True, False], ids=["copies ahead", "one buffer"])
 @pytest.mark.parametrize("block", [(64, 64, 32), (128, 64, 64), (32, 32, 16)], ids=str)
-def test_products_through_matrix_loads(block: tuple[int, int, int], cpu: str) -> None:
+def test_products_through_matrix_loads(block: tuple[int, int, int], ahead: bool, cpu: str) -> None:
     """Small whole numbers: exact in any order."""
     m, n, k = 128, 64, 128
     a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
-    text = programs.matmul((m, n, k), block)
-    counts = check(text, [a, b, np.zeros(m * n, np.float32)], cpu)
-    ptx = compiled(text, cpu).ptx
+    text, disable = programs.matmul((m, n, k), block), () if ahead else ("pipeline-loads",)
+    counts = check(text, [a, b, np.zeros(m * n, np.float32)], cpu, disable=disable)
+    ptx = compiled(text, cpu, disable).ptx
     assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in ptx
     assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
+    assert ("cp.async" in ptx) == ahead
     assert counts.total("shared", "conflicts") == 0
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
+
+
+@pytest.mark.parametrize("name", OPTIMISATIONS)
+def test_every_optimisation_can_be_switched_off(name: str) -> None:
+    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((64, 64, 64), (64, 32, 32))
+    check(text, [a, b, np.zeros(64 * 64, np.float32)], "sm_80", disable=(name,))
 
 
 def test_the_same_program_gives_the_same_text() -> None:

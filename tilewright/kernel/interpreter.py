@@ -20,7 +20,9 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel.arrays import WHOLE
 from tilewright.kernel.dialect import (
     AllocOp,
+    AwaitOp,
     BufferOp,
+    CommitOp,
     FuncOp,
     GatherOp,
     LaunchOp,
@@ -29,7 +31,10 @@ from tilewright.kernel.dialect import (
     PrefetchOp,
     ProgramIdOp,
     ReturnOp,
+    StageOp,
+    StagingOp,
     StoreOp,
+    UnstageOp,
     operations,
     shape,
     strides_of,
@@ -38,6 +43,7 @@ from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
 from tilewright.kernel.simt import written_view
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
+from tilewright.layouts.text import parse
 
 
 def run_kernel(
@@ -228,7 +234,7 @@ def _run_program_id(program: _Program, op: ProgramIdOp) -> None:
     program.values[op.result] = np.asarray(program.coordinates[op.axis.value.data], np.int64)
 
 
-def _run_alloc(program: _Program, op: AllocOp) -> None:
+def _run_alloc(program: _Program, op: AllocOp | StagingOp) -> None:
     array = np.zeros(op.result.type.get_shape(), dtype_of(op.result.type))
     program.views[op.result] = View(array, np.zeros((len(array), array.itemsize), np.bool_))
 
@@ -241,6 +247,34 @@ def _run_load(program: _Program, op: LoadOp) -> None:
 def _run_store(program: _Program, op: StoreOp) -> None:
     places, active = program.touched(op, shape(op.value))
     program.write(op, program.views[op.view], places, active, program.values[op.value])
+
+
+def _run_stage(program: _Program, op: StageOp) -> None:
+    """Copied at once: nobody may look before the wait, which the distributed form checks."""
+    if not program.values[op.when]:
+        return
+    extents = shape(op.type)
+    places = program.scalar(op.offset) + sum(
+        np.arange(extent).reshape([-1, *[1] * (len(extents) - axis - 1)]) * int(stride)
+        for axis, (extent, stride) in enumerate(zip(extents, op.strides.get_values(), strict=True))
+    )
+    everywhere = np.ones(extents, np.bool_)
+    value = program.read(op, program.views[op.view], np.broadcast_to(places, extents), everywhere)
+    program.write(op, program.views[op.buffer], _staged(program, op, extents), everywhere, value)
+
+
+def _run_unstage(program: _Program, op: UnstageOp) -> None:
+    extents = shape(op.result)
+    places, everywhere = _staged(program, op, extents), np.ones(extents, np.bool_)
+    program.values[op.result] = program.read(op, program.views[op.buffer], places, everywhere)
+
+
+def _staged(program: _Program, op: StageOp | UnstageOp, extents: tuple[int, ...]) -> Array:
+    """Where in block memory the elements of a tile lie."""
+    count = np.arange(int(np.prod(extents)))
+    if op.memory.data:
+        count = np.argsort(parse(op.memory.data).to_linear(extents).table())
+    return count.reshape(extents) + program.scalar(op.place)
 
 
 def _run_gather(program: _Program, op: GatherOp) -> None:
@@ -271,6 +305,11 @@ def _run_if(program: _Program, op: scf.IfOp) -> None:
 _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     ProgramIdOp: _run_program_id,
     AllocOp: _run_alloc,
+    StagingOp: _run_alloc,
+    StageOp: _run_stage,
+    CommitOp: lambda program, op: None,
+    AwaitOp: lambda program, op: None,
+    UnstageOp: _run_unstage,
     LoadOp: _run_load,
     StoreOp: _run_store,
     GatherOp: _run_gather,

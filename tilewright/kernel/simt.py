@@ -44,7 +44,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.dialect import I1, INDEX, FuncOp, StoreOp, element, shape
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, element, shape
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -465,7 +465,7 @@ class MmaOp(IRDLOperation):
 
 
 _WRITTEN: dict[type[Operation], int] = {
-    StoreOp: 1, AsyncCopyOp: 2, AtomicOp: 1, StoreMatrixOp: 1, StoreFragmentOp: 1,
+    StoreOp: 1, StageOp: 2, AsyncCopyOp: 2, AtomicOp: 1, StoreMatrixOp: 1, StoreFragmentOp: 1,
 }  # fmt: skip
 
 

@@ -26,13 +26,24 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
-from tilewright.kernel.dialect import FuncOp, GatherOp, LaunchOp, LoadOp, MainOp, PrefetchOp, StoreOp
+from tilewright.kernel.dialect import (
+    FuncOp,
+    GatherOp,
+    LaunchOp,
+    LoadOp,
+    MainOp,
+    PrefetchOp,
+    StageOp,
+    StoreOp,
+    UnstageOp,
+)
 from tilewright.kernel.elements import ELEMENT
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
 VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
-    LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
+    LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), StageOp: (0, 2), UnstageOp: (0,),
+    simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
 }  # fmt: skip
 

@@ -61,6 +61,9 @@ def llvm_text(program: ModuleOp, target: Target) -> tuple[str, list[Launch], int
     kernels, scratch_bytes = {}, 0
     for func in program.body.block.ops:
         if isinstance(func, tile.FuncOp):
+            if func.block:
+                fact = f"kernel @{func.sym_name.data} is written for the threads of a block"
+                raise InvalidProgram(fact, help="a CPU runs kernels in tile form")
             function, needed = emit_kernel(module, target, func)
             kernels[func.sym_name.data] = (function, func)
             scratch_bytes = max(scratch_bytes, needed)

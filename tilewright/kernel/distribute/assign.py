@@ -86,8 +86,8 @@ class _Assignment:
                 self.loop(op)
             case scf.IfOp():
                 self.branch(op)
-            case scf.YieldOp():
-                pass  # with the operation it ends
+            case scf.YieldOp() | tile.UnstageOp():
+                pass  # the former with the operation it ends, the latter is made with its layout
             case _ if isinstance(op, _ANYWHERE) or (isinstance(op, tile.BroadcastOp) and shape(op.result)):
                 if shape(op.results[0]):
                     self.give(op.results[0], self.usual(shape(op.results[0])))

@@ -27,10 +27,10 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
-from tilewright.kernel.distribute.staging import places, staging
+from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.simt import element_bytes
-from tilewright.layouts.access import MatrixLoad
+from tilewright.layouts.access import MatrixLoad, matrix_load
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.reduction import reduction
 
@@ -131,6 +131,18 @@ class _Expansion:
                 self.values[op.result] = self.repeated(self.values[op.value], registers(op.result))
             case tile.ConvertOp():
                 self.values[op.result] = self.convert(op)
+            case tile.StagingOp():
+                count = int(op.result.type.get_shape()[0])
+                self.values[op.result] = self.shared(count, element(op.result))
+            case tile.StageOp():
+                self.stage(op)
+            case tile.CommitOp():
+                self.add(simt.CommitOp())
+            case tile.AwaitOp():
+                self.add(simt.WaitOp(op.pending.value.data))
+                self.add(simt.BarrierOp())
+            case tile.UnstageOp():
+                self.values[op.result] = self.unstage(op)
             case tile.ReduceOp():
                 self.values[op.result] = self.reduce(op)
             case tile.DotOp():
@@ -391,11 +403,12 @@ class _Expansion:
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
 
-    def staged(self, layout: LinearLayout, buffer: SSAValue) -> _Access:
-        """Accesses to a buffer of the block; it begins at a multiple of 16 bytes."""
-        return _Access(self, layout, (1,), self.number(0), (), ACCESS_BYTES, element_bytes(buffer))
+    def staged(self, layout: LinearLayout, buffer: SSAValue, place: SSAValue | None = None) -> _Access:
+        """Accesses to a tile in a buffer of the block; it begins at a multiple of 16 bytes."""
+        start = self.number(0) if place is None else place
+        return _Access(self, layout, (1,), start, (), ACCESS_BYTES, element_bytes(buffer))
 
-    def load_matrices(self, loads: MatrixLoad, buffer: SSAValue) -> SSAValue:
+    def load_matrices(self, loads: MatrixLoad, buffer: SSAValue, place: SSAValue | None = None) -> SSAValue:
         lanes = [(bit, part) for bit, part in enumerate(loads.lane_offsets) if part]
         warps = [(5 + bit, part) for bit, part in enumerate(loads.warp_offsets) if part]
         own = [0]
@@ -403,10 +416,44 @@ class _Expansion:
             own += [before ^ part for before in own]
         share = Share((*lanes, *warps), tuple(own))
         offsets = [self.coordinate(share, number) for number in range(loads.instructions)]
+        if place is not None:
+            offsets = [self.add(arith.AddiOp(place, offset)).results[0] for offset in offsets]
         transposed = loads.transposed
         return self.joined(
             [self.add(simt.LoadMatrixOp(buffer, offset, loads.count, transposed)).results[0] for offset in offsets]
         )
+
+    def stage(self, op: tile.StageOp) -> None:
+        """Copies of 4, 8 or 16 bytes by the threads, as many registers at once as both memories have side by side."""
+        layout = _layout(op.type)
+        size = element_bytes(op.view)
+        source = _Access(self, layout, [int(stride) for stride in op.strides.get_values()], self.values[op.offset], (),
+                         op.align.value.data, size)  # fmt: skip
+        target = self.staged(places(layout, memory_of(op.memory.data, shape(op.type))), self.values[op.buffer],
+                             self.values[op.place])  # fmt: skip
+        width = min(source.width, target.width)
+        free, firsts = owners(layout)
+
+        def copy() -> None:
+            for start in range(0, layout.in_size("register"), width):
+                if start in firsts:
+                    (here, *_), (there, *_) = source.place(start), target.place(start)
+                    view, buffer, wide = self.values[op.view], self.values[op.buffer], width * size == ACCESS_BYTES
+                    self.add(simt.AsyncCopyOp(view, here, buffer, there, width, bypass=wide))
+
+        self.conditional(self.values[op.when], lambda: self.where_free_is_zero(free, copy))
+
+    def unstage(self, op: tile.UnstageOp) -> SSAValue:
+        layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]
+        memory = memory_of(op.memory.data, shape(op.result))
+        loads = matrix_load(layout, memory, element_bytes(buffer) * 8)
+        if loads is not None:
+            return self.load_matrices(loads, buffer, place)
+        wanted = self.staged(places(layout, memory), buffer, place)
+        starts = range(0, registers(op.result), wanted.width)
+        type_ = element(op.result)
+        found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
+        return self.joined(found)
 
     def linear(self, layout: LinearLayout, register: int, scale: int = 1) -> SSAValue:
         """`scale` times the row-major number of the element of a register."""
@@ -592,10 +639,11 @@ class _Access:
         return offset, bounds, allowed
 
 
-def _layout(value: SSAValue) -> LinearLayout:
+def _layout(value: SSAValue | Attribute) -> LinearLayout:
     layout = layout_of(value)
     if layout is None:
-        raise InvalidProgram(f"{value.type} has no layout", help="run assign-layouts before distribute")
+        type_ = value.type if isinstance(value, SSAValue) else value
+        raise InvalidProgram(f"{type_} has no layout", help="run assign-layouts before distribute")
     return layout
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.kernel.distribute.layout import INPUTS
-from tilewright.layouts.access import MatrixLoad, contiguity, matrix_load
+from tilewright.layouts.access import MatrixLoad, contiguity, matrix_load, row_major_memory
 from tilewright.layouts.linear import LinearLayout, dims
 from tilewright.layouts.shared import swizzle_for_dot
 from tilewright.layouts.swizzle import shared_for_pair
+from tilewright.layouts.text import parse
 
 
 @lru_cache(maxsize=1024)
@@ -36,3 +37,9 @@ def places(layout: LinearLayout, memory: LinearLayout) -> LinearLayout:
     """Place in registers to offset in memory, as the layout of a tile of one dimension."""
     found = layout.invert_and_compose(memory)
     return LinearLayout(tuple((name, found.of(name)) for name in INPUTS), ((dims(1)[0], found.shape[0]),))
+
+
+@lru_cache(maxsize=1024)
+def memory_of(text: str, extents: tuple[int, ...]) -> LinearLayout:
+    """The layout of a tile in block memory, from offsets to elements; row-major without a text."""
+    return parse(text).to_linear(extents) if text else row_major_memory(extents)

@@ -11,6 +11,7 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel.distribute.assign import AssignLayoutsPass
 from tilewright.kernel.distribute.expand import DistributePass
+from tilewright.kernel.distribute.pipeline import PipelineLoadsPass
 from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
@@ -29,6 +30,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
     "gpu": (
         CanonicalisePass(),
         AssignLayoutsPass(),  # required
+        PipelineLoadsPass(),
         DistributePass(),  # required
         RangesPass(),
         CanonicalisePass(),

@@ -10,34 +10,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.context import Context
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.distribute.assign import AssignLayoutsPass
 from tilewright.kernel.distribute.expand import DistributePass
+from tilewright.kernel.distribute.pipeline import PipelineLoadsPass
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
-from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, ShuffleOp
+from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, CommitOp, MmaOp, SharedOp, ShuffleOp, WaitOp
 from tilewright.kernel.text import parse_module, print_module
 
 RNG = np.random.default_rng(0)
 Array = np.ndarray
 
 
-def distributed(text: str, warps: int) -> ModuleOp:
-    """A program on threads, through the text form between the two passes."""
+def distributed(text: str, warps: int, stages: int = 0) -> ModuleOp:
+    """A program on threads, through the text form between the passes."""
     module = parse_module(text)
     AssignLayoutsPass(warps).apply(Context(), module)
+    PipelineLoadsPass(stages).apply(Context(), module)
     module = parse_module(print_module(module))
     DistributePass(warps).apply(Context(), module)
     return parse_module(print_module(module))
 
 
-def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False) -> ModuleOp:
+def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False, stages: int = 0) -> ModuleOp:
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)
-    module = distributed(text, warps)
+    module = distributed(text, warps, stages)
     run_kernel(module, "k", found, races=True)
     for one, other in zip(wanted, found, strict=True):
         if exact:
@@ -117,6 +120,41 @@ def test_products_on_matrix_instructions(
     text = programs.matmul((m, n, k), block, intrinsic, a, c)
     module = check(text, [left, right, np.zeros(m * n, to)], warps, exact=True)
     assert count(module, MmaOp) >= 1
+
+
+# Loads that run ahead ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("depth", [16, 32, 64, 112])
+@pytest.mark.parametrize("warps", [1, 4])
+def test_loads_run_ahead(stages: int, depth: int, warps: int) -> None:
+    """More stages than trips, too; the interpreter finds what is read before it has arrived, or overwritten early."""
+    m, n, step = 32, 32, 16
+    a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * depth, depth * n))
+    text = programs.matmul((m, n, depth), (m, n, step))
+    module = check(text, [a, b, np.zeros(m * n, np.float32)], warps, exact=True, stages=stages)
+    assert count(module, AsyncCopyOp) >= 2 * stages
+    assert count(module, WaitOp) == 1
+
+
+def test_every_wait_and_commit_of_a_pipeline_is_needed() -> None:
+    a, b = (RNG.integers(-3, 4, 32 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((32, 32, 64), (32, 32, 16))
+    for kind in (WaitOp, CommitOp, BarrierOp):
+        module = distributed(text, 4, 3)
+        (kernel,) = [op for op in module.body.ops if isinstance(op, FuncOp)]
+        loop = next(op for op in operations(kernel.body) if isinstance(op, scf.ForOp))
+        victim = next(op for op in operations(loop.body) if isinstance(op, kind))
+        assert victim.parent is not None
+        victim.parent.erase_op(victim)
+        with pytest.raises(InvalidProgram):
+            run_kernel(module, "k", [a, b, np.zeros(32 * 32, np.float32)], races=True)
+
+
+def test_loads_that_depend_on_what_is_carried_stay() -> None:
+    module = distributed(programs.counted_sum(64, 64, 16), 4, 3)
+    assert count(module, AsyncCopyOp) == 0
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,182 @@
+"""Loads of a loop that are on their way while earlier trips compute: several buffers, asynchronous copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, TensorType
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.layout import layout_of
+from tilewright.kernel.distribute.staging import places, staging
+from tilewright.kernel.passes.effects import PURE
+from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
+from tilewright.layouts.access import contiguity
+
+
+@dataclass(frozen=True)
+class PipelineLoadsPass(ModulePass):
+    """Copy the tiles that a loop reads `stages` - 1 trips ahead, each trip into the next of `stages` buffers.
+
+    Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.convert %x  … }
+    After:   stage(0) commit stage(1) commit
+             scf.for %k { await 1  stage(%k + 2)  commit  %y = tile.unstage …  … }
+    Legal for loads without bounds or mask whose only use is a conversion, of memory that the kernel does not write, at
+    offsets that only the loop's counter and values from outside decide, in pieces of 4 bytes or more. Needs
+    `assign-layouts`. Groups are committed in every trip, so that their count stays exact; what lies beyond the last
+    trip is not copied. With fewer than 2 stages nothing changes.
+    """
+
+    name = "pipeline-loads"
+    stages: int = 3
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.stages < 2:
+            return
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
+                for loop in [each for each in operations(kernel.body) if isinstance(each, scf.ForOp)]:
+                    _pipeline(loop, self.stages, written)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """One load on its way: the conversion that wants it, its buffer, and the memory of one tile there."""
+
+    load: tile.LoadOp
+    convert: tile.ConvertOp
+    slice: tuple[Operation, ...]  # what computes its offset in a trip, in order
+    memory: str
+    elements: int
+
+
+def _pipeline(loop: scf.ForOp, stages: int, written: set[SSAValue]) -> None:
+    body = loop.body.block
+    found = [staged for op in body.ops if (staged := _candidate(op, body, written)) is not None]
+    if not found:
+        return
+    before = _Before(loop)
+    buffers = [
+        before.add(tile.StagingOp(MemRefType(element(s.load.view), [stages * s.elements], memory_space=SHARED)))
+        for s in found
+    ]
+    # Trips that run ahead of the loop.
+    for trip in range(stages - 1):
+        ahead = before.add(arith.MuliOp(before.number(trip), loop.step))
+        counter = before.add(arith.AddiOp(loop.lb, ahead))
+        when = before.add(tile.CompareOp("lt", counter, loop.ub))
+        for staged, buffer in zip(found, buffers, strict=True):
+            _copy(before, staged, body, counter, buffer, before.number(trip * staged.elements), when)
+        before.add_only(tile.CommitOp())
+    # The loop: wait for this trip's tiles, start those of the trip `stages` - 1 ahead in the buffer that is free.
+    at = _Before(body.first_op)
+    done = at.add(arith.SubiOp(body.args[0], loop.lb))
+    trip_number = at.add(arith.DivUIOp(done, loop.step))
+    own = at.add(arith.RemUIOp(trip_number, at.number(stages)))
+    free = at.add(arith.RemUIOp(at.add(arith.AddiOp(trip_number, at.number(stages - 1))), at.number(stages)))
+    counter = at.add(arith.AddiOp(body.args[0], at.add(arith.MuliOp(loop.step, at.number(stages - 1)))))
+    when = at.add(tile.CompareOp("lt", counter, loop.ub))
+    at.add_only(tile.AwaitOp(stages - 2))
+    for staged, buffer in zip(found, buffers, strict=True):
+        place = at.add(arith.MuliOp(free, at.number(staged.elements)))
+        _copy(at, staged, body, counter, buffer, place, when)
+    at.add_only(tile.CommitOp())
+    for staged, buffer in zip(found, buffers, strict=True):
+        reading = _Before(staged.convert)
+        place = reading.add(arith.MuliOp(own, reading.number(staged.elements)))
+        tiles = reading.add(tile.UnstageOp(buffer, place, staged.memory, staged.convert.result.type))
+        tiles.name_hint = staged.load.result.name_hint
+        staged.convert.result.replace_all_uses_with(tiles)
+        body.erase_op(staged.convert)
+        body.erase_op(staged.load)
+
+
+def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | None:
+    if not isinstance(op, tile.LoadOp) or op.bounds or op.mask is not None or op.view in written:
+        return None
+    uses = list(op.result.uses)
+    if len(uses) != 1 or not isinstance(uses[0].operation, tile.ConvertOp) or uses[0].operation.parent is not body:
+        return None
+    convert = uses[0].operation
+    source, target = layout_of(op.result), layout_of(convert.result)
+    computed = _slice(op.offset, body)
+    if source is None or target is None or computed is None or op.view.owner is body:
+        return None
+    size = element_bytes(op.view)
+    memory, _ = staging(source, target, size * 8)
+    align = 1 if op.align is None else op.align.value.data
+    width = min(contiguity(source, memory), 1 << (len(places(source, memory).of("register"))), max(1, align // size))
+    if width * size not in COPY_BYTES or source.of("register")[:1] == ():
+        return None
+    return _Staged(op, convert, computed, str(memory), prod(shape(op.result)))
+
+
+def _slice(value: SSAValue, body: Block) -> tuple[Operation, ...] | None:
+    """The operations of a trip that compute a value from the counter and from outside, in order; None if others do."""
+    if value is body.args[0] or not _inside(value, body):
+        return ()
+    owner = value.owner
+    if not isinstance(owner, Operation) or type(owner) not in PURE:
+        return None  # carried from trip to trip, or read
+    found: list[Operation] = []
+    for operand in owner.operands:
+        part = _slice(operand, body)
+        if part is None:
+            return None
+        found += [op for op in part if op not in found]
+    return (*found, owner)
+
+
+def _inside(value: SSAValue, body: Block) -> bool:
+    owner = value.owner
+    return owner is body or (isinstance(owner, Operation) and owner.parent is body)
+
+
+def _copy(
+    at: _Before, staged: _Staged, body: Block, counter: SSAValue, buffer: SSAValue, place: SSAValue, when: SSAValue
+) -> None:
+    """Start the copy of the tile of the trip with this counter."""
+    values: dict[SSAValue, SSAValue] = {body.args[0]: counter}
+    for op in staged.slice:
+        again = op.clone(value_mapper=values)
+        at.add_only(again)
+        values.update(zip(op.results, again.results, strict=True))
+    load = staged.load
+    assert isinstance(load.result.type, TensorType)
+    offset = _mapped(load.offset, values)
+    align = 1 if load.align is None else load.align.value.data
+    strides, type_ = tile.strides_of(load), load.result.type
+    at.add_only(tile.StageOp(load.view, offset, buffer, place, when, strides, align, staged.memory, type_))
+
+
+def _mapped(value: SSAValue, values: Mapping[SSAValue, SSAValue]) -> SSAValue:
+    return values.get(value, value)
+
+
+class _Before:
+    """Puts operations before another one, with its location."""
+
+    def __init__(self, op: Operation | None) -> None:
+        assert op is not None
+        self.op = op
+
+    def add_only(self, op: Operation) -> None:
+        op.location = self.op.location
+        block = self.op.parent
+        assert block is not None
+        block.insert_op_before(op, self.op)
+
+    def add(self, op: Operation) -> SSAValue:
+        self.add_only(op)
+        return op.results[0]
+
+    def number(self, value: int) -> SSAValue:
+        return self.add(arith.ConstantOp(IntegerAttr(value, INDEX)))

@@ -1,0 +1,52 @@
+// RUN: tilewright opt -p assign-layouts -p pipeline-loads %s | filecheck %s
+
+// Two tiles on their way before the loop, then one more in every trip, into the buffer that the trip before has read.
+// CHECK-LABEL: @product
+// CHECK:         %[[A:.*]] = tile.staging : memref<6144xf16, "shared">
+// CHECK-NEXT:    %[[B:.*]] = tile.staging : memref<3072xf16, "shared">
+// CHECK:         tile.stage %a[%{{.*}}] to %[[A]]
+// CHECK:         tile.stage %b[%{{.*}}] to %[[B]]
+// CHECK:         tile.commit
+// CHECK:         tile.stage %a
+// CHECK:         tile.stage %b
+// CHECK:         tile.commit
+// CHECK:         scf.for %k
+// CHECK:           tile.await 1
+// CHECK:           tile.stage %a
+// CHECK:           tile.stage %b
+// CHECK:           tile.commit
+// CHECK-NOT:       tile.load
+// CHECK:           %x = tile.unstage %[[A]]
+// CHECK:           %y = tile.unstage %[[B]]
+// CHECK:           tile.dot "mma_m16n8k16_f16_f32" %x, %y
+tile.func @product(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<2048xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %high = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %width = arith.constant 32 : index
+  %z = arith.constant dense<0.0> : tensor<64x32xf32>
+  %r = scf.for %k = %low to %high step %step iter_args(%acc = %z) -> (tensor<64x32xf32>) {
+    %bo = arith.muli %k, %width : index
+    %x = tile.load %a[%k] strides [128, 1] align 16 : memref<8192xf16> -> tensor<64x32xf16>
+    %y = tile.load %b[%bo] strides [32, 1] align 16 : memref<4096xf16> -> tensor<32x32xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x32xf16>, tensor<32x32xf16>, tensor<64x32xf32>
+    scf.yield %d : tensor<64x32xf32>
+  }
+  tile.store %r, %c[%low] strides [32, 1] align 16 : tensor<64x32xf32>, memref<2048xf32>
+  tile.return
+}
+
+// A load with bounds stays where it is.
+// CHECK-LABEL: @bounded
+// CHECK-NOT:     tile.stage
+tile.func @bounded(%a: memref<8192xf16>, %b: memref<4096xf16>, %n: memref<8xf16>) grid [1] {
+  %low = arith.constant 0 : index
+  %high = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %some = arith.constant 20 : index
+  scf.for %k = %low to %high step %step {
+    %x = tile.load %a[%k] bounds(%some, %step) strides [1, 64] align 16 : memref<8192xf16> -> tensor<32x32xf16>
+    tile.store %x, %b[%low] strides [32, 1] align 16 : tensor<32x32xf16>, memref<4096xf16>
+  }
+  tile.return
+}
