@@ -1,0 +1,128 @@
+"""Bulk copies, tensor copies and clusters, in kernels of a few lines; counters of shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.emulator import TensorMap, parse, run
+from tilewright.emulator.tests.harness import execute, kernel, kinds
+
+START = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0;
+@%p1 mbarrier.init.shared::cta.b64 [%r10], 1; bar.sync 0;
+"""
+WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W;"
+FLAT = """@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 256;
+@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd0], 256, [%r10];
+"""
+
+
+def test_a_flat_load_and_store() -> None:
+    body = f"""{START} {FLAT} {WAIT} shl.b32 %r1, %r0, 2; ld.shared.u32 %r2, [%r1]; add.u32 %r2, %r2, 1; bar.sync 0;
+    st.shared.u32 [%r1], %r2; FENCE bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r11], 256;
+    @%p1 cp.async.bulk.commit_group; END"""
+    end = "@%p1 cp.async.bulk.wait_group.read 0;"
+    source, target = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
+    whole = body.replace("FENCE", "fence.proxy.async.shared::cta;").replace("END", end)
+    assert not execute(whole, source, target, threads=64, shared=4096, target="sm_90a").findings
+    assert (target == source + 1).all()
+    unfenced = body.replace("FENCE", "").replace("END", end)
+    assert kinds(execute(unfenced, source, target, threads=64, shared=4096)) == ["missing-fence"]
+    unawaited = body.replace("FENCE", "fence.proxy.async.shared::cta;").replace("END", "")
+    assert kinds(execute(unawaited, source, target, threads=64, shared=4096)) == ["overwritten"]
+    early = whole.replace(WAIT, "")
+    assert "early-read" in kinds(execute(early, source, target, threads=64, shared=4096))
+
+
+@pytest.mark.parametrize(("swizzle", "inner"), [(0, 64), (32, 16), (64, 32), (128, 64)])
+def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -> None:
+    source = np.arange(1, 1 + 40 * 72, dtype=np.uint16).reshape(40, 72)
+    size = 8 * inner * 2
+    body = f"""{START} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60; mov.u32 %r13, -3;
+    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r11], [%rd0, {{%r12, %r13}}], [%r10];
+    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; ld.shared.u32 %r3, [%r1]; cvt.u64.u32 %rd5, %r1; add.s64 %rd5, %rd1, %rd5;
+    st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
+    found = np.zeros(8 * inner, np.uint16)
+    assert not execute(body, TensorMap(source, (8, inner), swizzle), found, shared=4096, target="sm_90a").findings
+    wanted = np.zeros((8, inner), np.uint16)
+    wanted[3:, : min(12, inner)] = source[:5, 60 : 60 + min(12, inner)]
+    at = np.arange(size)
+    mask = swizzle // 16 - 1 if swizzle else 0
+    raw = np.zeros(size, np.uint8)
+    raw[at ^ ((at >> 7 & mask) << 4)] = wanted.reshape(-1).view(np.uint8)
+    assert (found.view(np.uint8) == raw).all()
+
+
+def test_a_reducing_tensor_store_stays_inside() -> None:
+    body = """mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0; shl.b32 %r1, %r0, 4; mov.f32 %f1, 0f40000000;
+    st.shared.v4.f32 [%r1], {%f1, %f1, %f1, %f1}; fence.proxy.async; bar.sync 0; mov.u32 %r12, 8; mov.u32 %r13, 2;
+    @%p1 cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd0, {%r12, %r13}], [%r11];
+    @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;"""
+    target = np.ones((8, 12), np.float32)
+    assert not execute(body, TensorMap(target, (16, 8)), shared=512, target="sm_90a").findings
+    wanted = np.ones((8, 12), np.float32)
+    wanted[2:, 8:] += 2
+    assert (target == wanted).all()
+
+
+def test_maps_that_hardware_refuses() -> None:
+    from tilewright.errors import InvalidArgument
+
+    for array, box, swizzle in (
+        (np.zeros((4, 4), np.float32), (4,), 0), (np.zeros((4, 5), np.float32), (4, 4), 0),
+        (np.zeros((4, 8), np.float32), (4, 300), 0), (np.zeros((4, 8), np.float32), (4, 8), 48),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument):
+            execute("", TensorMap(array, box, swizzle))
+    body = f"""{START} mov.u32 %r12, 0;
+    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd0, {{%r12, %r12}}], [%r10];"""
+    wide = TensorMap(np.zeros((8, 64), np.float32), (8, 64), 128)
+    assert kinds(execute(body, wide, shared=4096)) == ["bad-operand"]
+
+
+def test_blocks_of_a_cluster_read_each_other() -> None:
+    body = """mov.u32 %r1, %cluster_ctarank; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0; st.shared.u32 [%r2], %r3;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; xor.b32 %r4, %r1, 1;
+    mapa.shared::cluster.u32 %r5, %r2, %r4; ld.shared::cluster.u32 %r6, [%r5]; mov.u32 %r7, %ctaid.x;
+    mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r6;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"""
+    out = np.zeros(4 * 32, np.uint32)
+    text = kernel(body, target="sm_90a")
+    result = run(parse(text), "k", (4, 1, 1), (32, 1, 1), [out, out], 128, cluster=(2, 1, 1))
+    assert not result.findings
+    assert (out.reshape(2, 2, 32) == np.arange(32) + np.array([100, 0])[:, None]).all()
+
+
+def test_a_multicast_reaches_every_block() -> None:
+    body = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
+    @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; setp.eq.and.u32 %p3, %r1, 0, %p1; mov.u16 %h1, 3;
+    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r11], [%rd0], 128, [%r10], %h1;
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; shl.b32 %r2, %r0, 2; ld.shared.u32 %r3, [%r2];
+    mad.lo.u32 %r8, %r1, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r3;"""
+    source, out = np.arange(32, dtype=np.uint32) * 3, np.zeros((2, 32), np.uint32)
+    text = kernel(body, target="sm_90a")
+    result = run(parse(text), "k", (2, 1, 1), (32, 1, 1), [source, out], 4096, cluster=(2, 1, 1))
+    assert not result.findings
+    assert (out == source).all()
+
+
+@pytest.mark.parametrize(
+    ("stride", "width", "conflicts"),
+    [(4, 4, 0), (8, 4, 1), (128, 4, 31), (8, 8, 0), (16, 16, 0), (32, 16, 4), (0, 4, 0)],
+)
+def test_bank_conflicts(stride: int, width: int, conflicts: int) -> None:
+    vector = {4: ("", "%r3"), 8: (".v2", "{%r3, %r4}"), 16: (".v4", "{%r3, %r4, %r5, %r6}")}[width]
+    body = f"mul.lo.u32 %r1, %r0, {stride}; mov.u32 %r3, 7; mov.u32 %r4, 7; mov.u32 %r5, 7; mov.u32 %r6, 7; " \
+           f"st.shared{vector[0]}.u32 [%r1], {vector[1]};"  # fmt: skip
+    result = execute(body, shared=8192)
+    assert result.counts.to_json()["bank_conflicts"] == conflicts
+    assert not result.findings
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(4, 4), (8, 8), (32, 32), (0, 1)])
+def test_transactions(stride: int, sectors: int) -> None:
+    body = f"mul.wide.u32 %rd5, %r0, {stride}; add.s64 %rd5, %rd0, %rd5; ld.global.u32 %r1, [%rd5];"
+    counts = execute(body, np.zeros(1024, np.uint32)).counts.to_json()
+    assert counts["global_transactions"] == sectors
+    assert counts["global_requests"] == 1
