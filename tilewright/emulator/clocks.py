@@ -2,7 +2,8 @@
 
 Time counts executed instructions. After a barrier of a whole block every thread knows all that happened before: one
 number per block, its *floor*; likewise one per warp. Anything else (barriers of some threads, mbarriers) needs the
-*matrix* of a block: the time up to which a thread knows what another did. Its last column is the copy engine.
+*matrix* of a block: the time up to which a thread knows what another did. Its last columns are the copy engine, one for
+each mbarrier that counts its copies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.emulator.scalars import Array
+
+ENGINES = 64  # columns of the copy engine in a block
 
 
 class Clocks:
@@ -23,15 +26,15 @@ class Clocks:
         self.matrix: Array | None = None
 
     @property
-    def engine(self) -> int:
-        """The number by which the copy engine of a block is known."""
-        return self.threads
+    def columns(self) -> int:
+        """Threads of a block, and its copy engine as often as it has mbarriers."""
+        return self.threads + ENGINES
 
     def need_matrix(self) -> Array:
         """The matrix [block, thread, other thread or engine]."""
         if self.matrix is None:
             blocks = len(self.block_floor)
-            matrix = np.empty((blocks, self.threads, self.threads + 1), np.int64)
+            matrix = np.empty((blocks, self.threads, self.columns), np.int64)
             matrix[:] = self.block_floor[:, None, None]
             for warp in range(self.threads // 32):
                 own = slice(32 * warp, 32 * warp + 32)

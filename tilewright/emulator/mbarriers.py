@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.emulator.clocks import ENGINES
 from tilewright.emulator.lanes import Lanes, State
 from tilewright.emulator.scalars import Array
 
@@ -33,6 +34,7 @@ class Mbarrier:
     pending: int
     maker: int
     made: int
+    engine: int  # by what the copy engine is known for the copies that this mbarrier counts
     phase: int = 0
     bytes: int = 0
     gathered: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -46,14 +48,16 @@ class Mbarriers:
     def __init__(self, state: State) -> None:
         self.state = state
         self.all: dict[int, Mbarrier] = {}
+        self.engines: dict[int, int] = {}
         self.copied: dict[int, list[tuple[int, int]]] = {}  # arrivals that wait for copies of a thread
 
     def make(self, offset: int, count: int, position: int) -> None:
         state = self.state
-        nothing = np.zeros(state.threads + 1, np.int64)
+        nothing = np.zeros(state.clocks.columns, np.int64)
+        engine = self.engines.setdefault(offset, state.threads + len(self.engines) % ENGINES)
         self.all[offset] = Mbarrier(
-            offset // state.shared.stride, count, count, position % state.threads, state.clocks.now, gathered=nothing,
-            known=nothing,
+            offset // state.shared.stride, count, count, position % state.threads, state.clocks.now, engine,
+            gathered=nothing, known=nothing,
         )  # fmt: skip
 
     def find(self, lanes: Lanes, number: int, offset: int, position: int) -> Mbarrier | None:
@@ -106,10 +110,10 @@ class Mbarriers:
         while barrier.loads and barrier.phase == phase:
             load = barrier.loads.pop(0)
             shared.bytes.data[load.start : load.start + len(load.values)] = load.values
-            shared.end_write(load.cells, clocks.engine, engine=True)
+            shared.end_write(load.cells, barrier.engine, engine=True)
             barrier.bytes -= len(load.values)
             barrier.gathered = barrier.gathered.copy()
-            barrier.gathered[clocks.engine] = clocks.now
+            barrier.gathered[barrier.engine] = clocks.now
             self.settle(barrier, scheduler)
 
     def passed(self, barrier: Mbarrier, position: int, phase: int, *, parity: bool) -> bool:

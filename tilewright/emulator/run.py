@@ -31,6 +31,7 @@ _MOST_BLOCK_THREADS = 1024
 _MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
 _CHUNK_THREADS = 1 << 15
 _CHUNK_SHARED_CELLS = 1 << 22
+_CHUNK_THREADS_ORDERED = 1 << 12  # where order is followed thread by thread: kernels with mbarriers
 _DEFAULT_LIMIT = 20_000_000
 
 
@@ -173,7 +174,9 @@ def _chunks(launch: Launch, linked: Linked) -> list[Array]:
     blocks = int(np.prod(launch.grid))
     threads = -(-int(np.prod(launch.block)) // 32) * 32
     cells = max(1, launch.shared_bytes // _granule(linked)) * (2 + threads // 32)
-    together = max(1, min(_CHUNK_THREADS // threads, _CHUNK_SHARED_CELLS // cells))
+    ordered = any(node.parts[0] == "mbarrier" for node, _ in linked.instructions)
+    most = _CHUNK_THREADS_ORDERED if ordered else _CHUNK_THREADS
+    together = max(1, min(most // threads, _CHUNK_SHARED_CELLS // cells))
     numbers = np.arange(blocks)
     cluster = int(np.prod(launch.cluster))
     if cluster > 1:

@@ -38,9 +38,12 @@ def test_a_flat_load_and_store() -> None:
 def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -> None:
     source = np.arange(1, 1 + 40 * 72, dtype=np.uint16).reshape(40, 72)
     size = 8 * inner * 2
-    body = f"""{START} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60; mov.u32 %r13, -3;
-    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r11], [%rd0, {{%r12, %r13}}], [%r10];
-    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; ld.shared.u32 %r3, [%r1]; cvt.u64.u32 %rd5, %r1; add.s64 %rd5, %rd1, %rd5;
+    body = f"""{START} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60;
+    mov.u32 %r13, -3;
+    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+    [%r11], [%rd0, {{%r12, %r13}}], [%r10];
+    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; ld.shared.u32 %r3, [%r1]; cvt.u64.u32 %rd5, %r1;
+    add.s64 %rd5, %rd1, %rd5;
     st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
     found = np.zeros(8 * inner, np.uint16)
     assert not execute(body, TensorMap(source, (8, inner), swizzle), found, shared=4096, target="sm_90a").findings
@@ -75,13 +78,15 @@ def test_maps_that_hardware_refuses() -> None:
         with pytest.raises(InvalidArgument):
             execute("", TensorMap(array, box, swizzle))
     body = f"""{START} mov.u32 %r12, 0;
-    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd0, {{%r12, %r12}}], [%r10];"""
+    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes
+    [%r11], [%rd0, {{%r12, %r12}}], [%r10];"""
     wide = TensorMap(np.zeros((8, 64), np.float32), (8, 64), 128)
     assert kinds(execute(body, wide, shared=4096)) == ["bad-operand"]
 
 
 def test_blocks_of_a_cluster_read_each_other() -> None:
-    body = """mov.u32 %r1, %cluster_ctarank; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0; st.shared.u32 [%r2], %r3;
+    body = """mov.u32 %r1, %cluster_ctarank; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
+    st.shared.u32 [%r2], %r3;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; xor.b32 %r4, %r1, 1;
     mapa.shared::cluster.u32 %r5, %r2, %r4; ld.shared::cluster.u32 %r6, [%r5]; mov.u32 %r7, %ctaid.x;
     mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r6;
@@ -97,8 +102,10 @@ def test_a_multicast_reaches_every_block() -> None:
     body = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
     @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; setp.eq.and.u32 %p3, %r1, 0, %p1; mov.u16 %h1, 3;
-    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r11], [%rd0], 128, [%r10], %h1;
-    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; shl.b32 %r2, %r0, 2; ld.shared.u32 %r3, [%r2];
+    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+    [%r11], [%rd0], 128, [%r10], %h1;
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; shl.b32 %r2, %r0, 2;
+    ld.shared.u32 %r3, [%r2];
     mad.lo.u32 %r8, %r1, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r3;"""
     source, out = np.arange(32, dtype=np.uint32) * 3, np.zeros((2, 32), np.uint32)
     text = kernel(body, target="sm_90a")

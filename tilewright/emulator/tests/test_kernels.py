@@ -108,6 +108,16 @@ def test_mistakes_of_asynchronous_products(name: str, pattern: str, replacement:
     assert kind in {finding.kind for finding in result.findings}
 
 
+def test_each_wait_of_a_consumer_for_its_tiles_is_needed() -> None:
+    """The other consumer's wait brings the tile, so that only the order of events shows the mistake."""
+    text = stored("matmul_warp_specialised_sm90a")
+    waits = list(re.finditer(r"mbarrier\.try_wait\S* complete, \[%r\d+\], %r\d+;", text))
+    for wait in waits[-2:]:
+        mutant = text[: wait.start()] + "setp.eq.u32 complete, 0, 0;" + text[wait.end() :]
+        result, _, _ = LAUNCHES["matmul_warp_specialised_sm90a"](mutant)
+        assert {finding.kind for finding in result.findings} & {"race", "early-read"}
+
+
 def test_attention() -> None:
     generator = np.random.default_rng(0)
     q, k, v = (generator.standard_normal((128, 64)).astype(np.float16) for _ in range(3))
