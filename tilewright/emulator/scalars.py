@@ -37,6 +37,16 @@ def numpy_type(name: str) -> np.dtype[Any]:
     return _NUMPY.get(name) or CONTAINERS[WIDTHS[name]]
 
 
+def popcount(values: Array) -> Array:
+    """How many bits are set in each value, as u32."""
+    raw = np.ascontiguousarray(np.atleast_1d(values))
+    counts = _ONES[raw.view(np.uint8).reshape(raw.size, -1)].sum(axis=1, dtype=np.uint32)
+    return np.asarray(counts.reshape(np.shape(values)))
+
+
+_ONES = np.array([bin(byte).count("1") for byte in range(256)], np.uint32)
+
+
 def size(name: str) -> int:
     """Bytes of one value in memory."""
     return max(1, WIDTHS[name] // 8)

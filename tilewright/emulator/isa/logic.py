@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.table import Built, bytewise, elementwise, instruction
 from tilewright.emulator.lanes import Lanes
-from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
+from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type, popcount
 from tilewright.emulator.syntax import Name, Number
 
 GROUP = "logic"
@@ -244,7 +244,7 @@ def reversed_bits(values: Array) -> Array:
 @instruction("popc")
 def count_bits(decoder: Decoder) -> Built:
     kind = decoder.type()
-    return elementwise(decoder, GROUP, lambda a: np.bitwise_count(a).astype(np.uint32), "u32", (kind,))
+    return elementwise(decoder, GROUP, lambda a: popcount(np.asarray(a)), "u32", (kind,))
 
 
 @instruction("clz")

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.emulator.decode import Decoder, Get
 from tilewright.emulator.isa.table import Built, instruction
 from tilewright.emulator.lanes import Lanes
-from tilewright.emulator.scalars import Array, numpy_type
+from tilewright.emulator.scalars import Array, numpy_type, popcount
 
 GROUP = "warp"
 
@@ -227,7 +227,7 @@ def elect(decoder: Decoder) -> Built:
         present, rows = over_warps(lanes, np.ones(lanes.count, np.bool_), False)
         there = bits_of(present)[rows]
         members = masks & there
-        leader = np.bitwise_count((members & (~members + np.uint32(1))) - np.uint32(1))
+        leader = popcount((members & (~members + np.uint32(1))) - np.uint32(1))
         put(lanes, leader.astype(np.uint32))
         if put_flag is not None:
             put_flag(lanes, leader == lanes.state.lane_of[lanes.index])
