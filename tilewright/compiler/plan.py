@@ -23,14 +23,14 @@ from tilewright.graph.passes.table import fitting, run_passes, simplifying, stor
 from tilewright.instruction.in_place import product_factors
 from tilewright.instruction.registry import Registry
 from tilewright.layouts import row_major
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import Cpu, Gpu
 
 __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
 
 def make_plan(
     graph: Graph,
-    machine: Cpu,
+    machine: Cpu | Gpu,
     threads: int,
     disable: Sequence[str] = (),
     intrinsics: Registry | None = None,
@@ -83,7 +83,7 @@ def _check_disabled(names: Sequence[str]) -> None:
             raise InvalidArgument(fact, where="disable", help=known)
 
 
-def _price(prepared: Rewritten, machine: Cpu, threads: int, intrinsics: Registry | None) -> Price:
+def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Registry | None) -> Price:
     """What a product would cost on the record that it would run on; products that differ in names cost the same."""
     planning = Planning(prepared.graph, prepared, machine, threads, intrinsics)
     known: dict[Any, tuple[float, int] | None] = {}

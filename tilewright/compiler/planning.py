@@ -18,10 +18,11 @@ from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
+from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts import Packed, permuted, row_major
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
@@ -126,7 +127,7 @@ class Planning:
         self,
         graph: Graph,
         rewritten: Rewritten,
-        machine: Cpu,
+        machine: Cpu | Gpu,
         threads: int,
         intrinsics: Registry | None = None,
         choose: ChooseProduct | None = None,
@@ -239,12 +240,20 @@ class Planning:
         return self.find_product(node)[0]
 
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
-        """The mapping with which a compute runs as a product, if there is one, and why."""
+        """The mapping with which a compute runs as a product, if there is one, and why; none yet on a GPU."""
+        if not isinstance(self.machine, Cpu):
+            return None, None
         if node not in self._products:
             self._products[node] = find_product(
                 node, self.intrinsics, self.machine, self.constants, self._can_be_panels, self.choose.mapping
             )
         return self._products[node]
+
+    def lane_by_lane(self, node: Compute) -> tuple[ElementWise | None, list[Refusal]]:
+        """The record that multiplies the factors of a compute lane by lane, if there is one; what was refused."""
+        if not isinstance(self.machine, Cpu):
+            return None, []
+        return find_element_wise(node, self.intrinsics, self.machine)
 
     def only_packed(self, group: Group) -> bool:
         """Whether a group is one map that a product alone reads, as its vector operand: packing may compute it."""

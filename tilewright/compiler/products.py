@@ -22,6 +22,7 @@ from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.relayout import named_by_content
 from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, packed, permuted, row_major
+from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address, stored_form, stored_indices
 from tilewright.operator.product_space import ProductSpace
@@ -46,6 +47,8 @@ class _Product:
 
     def __init__(self, planning: Planning, group: Group) -> None:
         self.planning = planning
+        assert isinstance(planning.machine, Cpu), "products of a GPU are nests so far"
+        self.machine = planning.machine
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
         self.gather: Compute | None = None
@@ -66,7 +69,7 @@ class _Product:
         panels = self._wants_panels(mapping)
         work = self._contraction(mapping, self._plain_operand(mapping), panels)
         a_bytes = planning.stored(mapping.a.tensor).bytes
-        schedule, decision = schedule_contraction(work, planning.machine, planning.threads, a_bytes, self.group.name)
+        schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.name)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
         point = planning.choose.point(space, self.node.name)
         if point is not None:
@@ -83,8 +86,8 @@ class _Product:
             self.packed[self.offered.b] = _from_storage(b, logical)
             work = self._contraction(mapping, b, panels)
         schedule = replace(schedule, k_unroll=k_unroll(work))
-        block = point.k_block(work, schedule) if point else k_block(work, schedule, planning.machine)
-        line_bytes = planning.machine.caches[0].line_bytes if block else 0
+        block = point.k_block(work, schedule) if point else k_block(work, schedule, self.machine)
+        line_bytes = self.machine.caches[0].line_bytes if block else 0
         schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         flops = 2 * points(self.node)
@@ -295,7 +298,7 @@ class _Product:
         Windows stay whole inside, so that each block of k reads one slice of the image.
         """
         last, group = mapping.k_loops[-1], mapping.group
-        size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.planning.machine)
+        size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.machine)
         if len(mapping.k_loops) < 2 or not size:
             return mapping
         extent = int(last.extent)  # type: ignore[arg-type]

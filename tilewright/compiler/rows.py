@@ -11,7 +11,7 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, stat
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
-from tilewright.instruction.element_wise import decide, find_element_wise
+from tilewright.instruction.element_wise import decide
 from tilewright.instruction.in_place import walked_dimension
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
@@ -127,7 +127,7 @@ def _operations(body: Expr) -> int:
 
 def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list[int]) -> list[int]:
     """The order of a result whose main node multiplies lane by lane: the loop of the lanes innermost."""
-    found, _ = find_element_wise(group.main, planning.intrinsics, planning.machine)
+    found, _ = planning.lane_by_lane(group.main)
     if found is None or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
         return order
     dims = [dim for dim in order if group.main.axes[dim].extent != 1]
@@ -139,7 +139,7 @@ def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list
 
 def _lanes(planning: Planning, group: Group) -> int:
     """Lanes of the record that multiplies the main node's factors lane by lane, 0 if none does; says why."""
-    found, refused = find_element_wise(group.main, planning.intrinsics, planning.machine)
+    found, refused = planning.lane_by_lane(group.main)
     stored = planning.plan.stored.get(group.nodes[-1].name)
     decision = None
     if found is not None and stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):

@@ -141,7 +141,7 @@ class Scheduler:
             if not active.count:
                 counts.instruction("predicated-off", warps, 0)
                 at += 1
-                if at >= limit:
+                if at >= limit or at in self.parked:
                     break
                 continue
             counts.instruction(step.group, active_warps, active.count)
@@ -178,7 +178,7 @@ class Scheduler:
                     return True
                 at = following
                 limit = self._limit(at)
-            if at >= limit:
+            if at >= limit or at in self.parked:  # others are there: go on together
                 break
         self.push(at, lanes.positions())
         return True

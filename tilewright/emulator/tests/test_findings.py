@@ -243,3 +243,27 @@ def test_shuffles_read_only_lanes_that_take_part() -> None:
     assert arrays[1].tolist() == [*range(1, 32), 99]
     half = "setp.lt.u32 %p2, %r0, 16; @!%p2 bra L; shfl.sync.down.b32 %r1, %r0, 4, 31, 0xffff; L:"
     assert kinds(execute(half, *buffers(32))) == ["bad-operand"]
+
+
+def test_lanes_that_come_to_a_barrier_later_by_a_jump_back_are_no_divergence() -> None:
+    """The other lanes wait there already: all of the warp goes on together."""
+    body = """
+    setp.gt.u32 %p2, %r0, 3;
+    mov.b32 %r2, 0;
+    bra.uni AROUND;
+MEET:
+    bar.sync 0;
+    add.s32 %r2, %r2, 1;
+    setp.eq.b32 %p1, %r2, 3;
+    @%p1 bra DONE;
+AROUND:
+    bar.sync 0;
+    @%p2 bra MEET;
+    add.s32 %r3, %r2, 5;
+    bra.uni MEET;
+DONE:
+    st.global.u32 [%rd3], %r2;
+    """
+    found, (_, out) = run64(body)
+    assert found == []
+    assert (out == 3).all()

@@ -131,7 +131,7 @@ class _Expansion:
                 self.values[op.result] = self.repeated(self.values[op.value], registers(op.result))
             case tile.ConvertOp():
                 self.values[op.result] = self.convert(op)
-            case tile.StagingOp():
+            case tile.StagingOp() | tile.AllocOp():
                 count = int(op.result.type.get_shape()[0])
                 self.values[op.result] = self.shared(count, element(op.result))
             case tile.StageOp():

@@ -1,0 +1,86 @@
+"""Graphs for NVIDIA GPUs: planned like those for a CPU, every kernel a nest on the tiles of blocks, down to PTX.
+
+A first way down: products are reductions in nests, not yet products on matrix instructions. Modules run in the
+emulator, on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate
+from tilewright.codegen.nvptx.target import TRIPLE, target_for
+from tilewright.compiler.compile import place, steps
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
+from tilewright.expr import dtypes
+from tilewright.expr.core import static_shape
+from tilewright.expr.graph import Graph
+from tilewright.graph.passes import table
+from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.text import print_module
+from tilewright.lower.module import build_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.options import Options
+from tilewright.runtime import emulated
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class GpuModule:
+    """A graph compiled for a GPU: `code.ptx` is the code, `program` the tile program in distributed form."""
+
+    plan: Plan
+    program: str
+    code: PtxCode
+    constants: Array
+
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        """The outputs, computed by the emulator.
+
+        Raises InvalidArgument for arrays of other types and shapes, InvalidProgram where the emulator finds something.
+        """
+        inputs = self.plan.graph.inputs
+        if len(arrays) != len(inputs):
+            raise InvalidArgument(f"{len(arrays)} arrays", help=f"{len(inputs)}, one per input")
+        for tensor, array in zip(inputs, arrays, strict=True):
+            wanted = dtypes.numpy_dtype(tensor.dtype)
+            if array.shape != static_shape(tensor.shape) or array.dtype != wanted:
+                fact = f"{array.dtype} of shape {array.shape} for {tensor.name}"
+                raise InvalidArgument(fact, help=f"{wanted} of shape {static_shape(tensor.shape)}")
+        outputs = [
+            np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)) for tensor in self.plan.graph.outputs
+        ]
+        given = [np.ascontiguousarray(array) for array in arrays]
+        run = emulated.run_module(self.code, given, outputs, self.constants)
+        if run.findings:
+            raise InvalidProgram("\n".join(map(str, run.findings[:8])), help="a bug of tilewright: please report it")
+        return tuple(outputs)
+
+    def explain(self) -> str:
+        """Every decision, in words."""
+        return "\n".join(decision.explain() for decision in self.plan.decisions)
+
+
+def compile_for_gpu(
+    graph: Graph, machine: str | os.PathLike[str], options: Options | None = None
+) -> GpuModule:
+    """Compile a graph for an NVIDIA GPU, by name or machine file; raises InvalidMachine for any other machine."""
+    options = options or Options()
+    target = resolve(str(machine))
+    if not isinstance(target, Gpu) or target.llvm.triple != TRIPLE:
+        kind = target.llvm.triple if isinstance(target, Gpu) else target.kind
+        raise InvalidMachine(f"{target.name} is a machine of kind {kind}", where=str(machine), help=f"one for {TRIPLE}")
+    plan = make_plan(graph, target, 1, options.disable)
+    memory = place(plan)
+    attribute = target_for(target).attribute()
+    program, _ = build_module(steps(plan), memory.places, memory.arena_bytes, memory.constants_bytes, attribute)
+    disabled = tuple(name for name in options.disable if name not in table.NAMES)
+    run_pipeline(program, "gpu", disabled, options.verify_each)
+    return GpuModule(plan, print_module(program), generate(program), memory.packed(plan))

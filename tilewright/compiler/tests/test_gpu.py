@@ -1,0 +1,75 @@
+"""Graphs compiled for a GPU and run by the emulator, against the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.compiler.gpu import compile_for_gpu
+from tilewright.errors import InvalidArgument, InvalidMachine
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
+
+Build = Callable[[GraphBuilder], Tensor]
+
+GRAPHS: dict[str, Build] = {
+    "gelu": lambda b: elementwise.gelu(b, b.input("x", (7, 33), "f32")),
+    "softmax": lambda b: norm.softmax(b, b.input("x", (5, 100), "f32")),
+    "long softmax": lambda b: norm.softmax(b, b.input("x", (3, 1300), "f32")),
+    "matmul": lambda b: linalg.matmul(b, b.input("x", (13, 17), "f32"), b.input("w", (17, 9), "f32")),
+    "transposed product": lambda b: linalg.linear(b, b.input("x", (5, 7), "f32"), b.input("w", (11, 7), "f32")),
+    "convolution": lambda b: conv.conv(
+        b, b.input("x", (1, 3, 9, 9), "f32"), b.input("w", (5, 3, 3, 3), "f32"), pads=1, strides=2
+    ),
+    "pool": lambda b: pool.max_pool(b, b.input("x", (1, 3, 9, 9), "f32"), (3, 3), strides=2, pads=1),
+    "one element": lambda b: elementwise.relu(b, b.input("x", (1,), "f32")),
+}
+
+
+def graph_of(build: Build) -> Graph:
+    b = GraphBuilder()
+    return b.finish([build(b)])
+
+
+@pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
+    graph = graph_of(GRAPHS[name])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(static_shape(tensor.shape)).astype(np.float32) for tensor in graph.inputs]
+    module = compile_for_gpu(graph, machine)
+    for found, wanted in zip(module(*arrays), evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    resources = ptxas.check(module.code.ptx, machine)
+    assert resources is None or all(each.spills == 0 for each in resources.values())
+    assert "tile of" in module.explain()
+
+
+def test_a_network_with_constants() -> None:
+    rng = np.random.default_rng(0)
+    b = GraphBuilder()
+    x = b.input("x", (1, 3, 8, 8), "f32")
+    w = b.constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32))
+    y = elementwise.relu(b, conv.conv(b, x, w, pads=1))
+    graph = b.finish([norm.softmax(b, pool.global_average_pool(b, y), axis=1)])
+    image = rng.standard_normal((1, 3, 8, 8)).astype(np.float32)
+    (found,) = compile_for_gpu(graph, "sm_80")(image)
+    np.testing.assert_allclose(found, evaluate(graph, [image])[0], rtol=2e-4, atol=2e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    graph = graph_of(GRAPHS["gelu"])
+    with pytest.raises(InvalidMachine, match="znver5 is a machine of kind cpu"):
+        compile_for_gpu(graph, "znver5")
+    with pytest.raises(InvalidMachine, match="gfx942"):
+        compile_for_gpu(graph, "gfx942")
+    module = compile_for_gpu(graph, "sm_80")
+    with pytest.raises(InvalidArgument, match="0 arrays"):
+        module()
+    with pytest.raises(InvalidArgument, match="float64 of shape"):
+        module(np.zeros((7, 33)))
