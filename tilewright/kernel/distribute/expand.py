@@ -11,12 +11,8 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import (
     AnyFloat,
     DenseIntOrFPElementsAttr,
-    IntegerAttr,
-    MemRefType,
     ModuleOp,
     TensorType,
-    i8,
-    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -24,17 +20,18 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
-from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
+from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
+from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.staging import memory_of, places, staging
+from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.simt import element_bytes
-from tilewright.layouts.access import MatrixLoad, matrix_load
+from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.reduction import reduction
 
-ACCESS_BYTES = 16  # of the widest access of a thread
 COMBINE_FLOATS = {"sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp}
 COMBINE_SIGNED = {"sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp}
 COMBINE_UNSIGNED = {"sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxUIOp, "min": arith.MinUIOp}
@@ -79,17 +76,14 @@ def distribute(kernel: FuncOp, warps: int, lanes: int) -> FuncOp:
     return made
 
 
-class _Expansion:
+class _Expansion(Threads):
     """One block on its way: `values` says what stands for a value, of a tile what the thread holds of it."""
 
     def __init__(self, block: Block, values: dict[SSAValue, SSAValue], outside: _Expansion | None = None) -> None:
-        self.target = self.entry = block
+        super().__init__(block, outside)
         self.values = values
-        self.first: _Expansion = outside.first if outside is not None else self
-        self.read: set[SSAValue] = set()  # views that the kernel loads from: its stores to them are seen by all threads
-        self.numbers: dict[int, SSAValue] = {}
-        self.threads: SSAValue | None = None
-        self.parts: dict[tuple[tuple[int, int], ...], SSAValue] = {}
+        # Views that the kernel loads from: its stores to them are seen by all threads.
+        self.read: set[SSAValue] = set() if outside is None else outside.read
 
     def block(self, source: Block) -> None:
         for op in source.ops:
@@ -190,7 +184,7 @@ class _Expansion:
                 streams = op.nontemporal is not None
                 self.add(tile.StoreOp(piece, view, offset, strides, bounds, inside, streams, access.align))
 
-        ordered = op.view in self.first.read
+        ordered = op.view in self.read
         if ordered:
             self.add(simt.BarrierOp())
         self.where_free_is_zero(free, write)
@@ -201,8 +195,8 @@ class _Expansion:
         mask = None if op.mask is None else self.values[op.mask]
         return self.add(tile.GatherOp(self.values[op.view], self.values[op.offsets], mask)).results[0]
 
-    def access(self, op: tile.LoadOp | tile.StoreOp, layout: LinearLayout) -> _Access:
-        return _Access(self, layout, strides_of(op), self.values[op.offset], [self.values[b] for b in op.bounds],
+    def access(self, op: tile.LoadOp | tile.StoreOp, layout: LinearLayout) -> Access:
+        return Access(self, layout, strides_of(op), self.values[op.offset], [self.values[b] for b in op.bounds],
                        1 if op.align is None else op.align.value.data, element_bytes(op.view))  # fmt: skip
 
     def together(self, allowed: SSAValue | None, mask: SSAValue | None, width: int) -> SSAValue | None:
@@ -211,83 +205,6 @@ class _Expansion:
             return mask
         repeated = self.repeated(allowed, width)
         return repeated if mask is None else self.add(arith.AndIOp(repeated, mask)).results[0]
-
-    # Threads
-
-    def thread(self) -> SSAValue:
-        """The linear number of this thread."""
-        first = self.first
-        if first.threads is None:
-            number = simt.ThreadIdOp(0)
-            first.at_entry(number)
-            first.threads = number.result
-        return first.threads
-
-    def where_free_is_zero(self, mask: int, body: Callable[[], None]) -> None:
-        """Do something on the threads whose number has no bit of `mask`."""
-        if not mask:
-            body()
-            return
-        bits = self.add(arith.AndIOp(self.thread(), self.number(mask))).results[0]
-        self.conditional(self.add(tile.CompareOp("eq", bits, self.number(0))).results[0], body)
-
-    def once(self, body: Callable[[], None]) -> None:
-        """Do something on one thread of the block."""
-        self.conditional(self.add(tile.CompareOp("eq", self.thread(), self.number(0))).results[0], body)
-
-    def conditional(self, condition: SSAValue, body: Callable[[], None]) -> None:
-        inner = Block()
-        outer, numbers, parts = self.target, dict(self.numbers), dict(self.parts)
-        self.target = inner
-        body()
-        self.add(scf.YieldOp())
-        self.target, self.numbers, self.parts = outer, numbers, parts
-        self.add(scf.IfOp(condition, [], Region(inner), Region()))
-
-    def thread_part(self, share: Share) -> SSAValue | None:
-        """The thread's part of a coordinate; None where it is 0 for all."""
-        if not share.bits:
-            return None
-        known = self.parts.get(share.bits)
-        if known is not None:
-            return known
-        total: SSAValue | None = None
-        single = all(part & (part - 1) == 0 for _, part in share.bits)
-        for mask, shift in _runs(share.bits) if single else ():
-            bits = self.add(arith.AndIOp(self.thread(), self.number(mask))).results[0]
-            if shift > 0:
-                bits = self.add(arith.ShLIOp(bits, self.number(shift))).results[0]
-            elif shift < 0:
-                bits = self.add(arith.ShRUIOp(bits, self.number(-shift))).results[0]
-            total = bits if total is None else self.add(arith.XOrIOp(total, bits)).results[0]
-        for bit, part in () if single else share.bits:
-            own = self.add(arith.ShRUIOp(self.thread(), self.number(bit))).results[0]
-            one = self.add(arith.AndIOp(own, self.number(1))).results[0]
-            bits = self.add(arith.MuliOp(one, self.number(part))).results[0]
-            total = bits if total is None else self.add(arith.XOrIOp(total, bits)).results[0]
-        assert total is not None
-        self.parts[share.bits] = total
-        return total
-
-    def coordinate(self, share: Share, register: int) -> SSAValue:
-        """Where along a dimension the element of one register lies."""
-        thread, own = self.thread_part(share), share.registers[register]
-        if thread is None:
-            return self.number(own)
-        mixed = own & share.mask  # what XOR mixes with bits of the thread; the rest is a distance, the same for all
-        if mixed:
-            thread = self.add(arith.XOrIOp(thread, self.number(mixed))).results[0]
-        return thread if own == mixed else self.add(arith.AddiOp(thread, self.number(own - mixed))).results[0]
-
-    def coordinates(self, share: Share) -> SSAValue:
-        """The coordinates of all registers, as i64."""
-        made = TensorType(i64, [len(share.registers)])
-        own = self.add(arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(made, list(share.registers)))).results[0]
-        thread = self.thread_part(share)
-        if thread is None:
-            return own
-        number = self.add(arith.IndexCastOp(thread, i64)).results[0]
-        return self.add(arith.XOrIOp(own, self.repeated(number, len(share.registers)))).results[0]
 
     # Products, reductions, conversions
 
@@ -403,31 +320,16 @@ class _Expansion:
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
 
-    def staged(self, layout: LinearLayout, buffer: SSAValue, place: SSAValue | None = None) -> _Access:
+    def staged(self, layout: LinearLayout, buffer: SSAValue, place: SSAValue | None = None) -> Access:
         """Accesses to a tile in a buffer of the block; it begins at a multiple of 16 bytes."""
         start = self.number(0) if place is None else place
-        return _Access(self, layout, (1,), start, (), ACCESS_BYTES, element_bytes(buffer))
-
-    def load_matrices(self, loads: MatrixLoad, buffer: SSAValue, place: SSAValue | None = None) -> SSAValue:
-        lanes = [(bit, part) for bit, part in enumerate(loads.lane_offsets) if part]
-        warps = [(5 + bit, part) for bit, part in enumerate(loads.warp_offsets) if part]
-        own = [0]
-        for part in loads.instruction_offsets:
-            own += [before ^ part for before in own]
-        share = Share((*lanes, *warps), tuple(own))
-        offsets = [self.coordinate(share, number) for number in range(loads.instructions)]
-        if place is not None:
-            offsets = [self.add(arith.AddiOp(place, offset)).results[0] for offset in offsets]
-        transposed = loads.transposed
-        return self.joined(
-            [self.add(simt.LoadMatrixOp(buffer, offset, loads.count, transposed)).results[0] for offset in offsets]
-        )
+        return Access(self, layout, (1,), start, (), ACCESS_BYTES, element_bytes(buffer))
 
     def stage(self, op: tile.StageOp) -> None:
         """Copies of 4, 8 or 16 bytes by the threads, as many registers at once as both memories have side by side."""
         layout = _layout(op.type)
         size = element_bytes(op.view)
-        source = _Access(self, layout, [int(stride) for stride in op.strides.get_values()], self.values[op.offset], (),
+        source = Access(self, layout, [int(stride) for stride in op.strides.get_values()], self.values[op.offset], (),
                          op.align.value.data, size)  # fmt: skip
         target = self.staged(places(layout, memory_of(op.memory.data, shape(op.type))), self.values[op.buffer],
                              self.values[op.place])  # fmt: skip
@@ -454,42 +356,6 @@ class _Expansion:
         type_ = element(op.result)
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
-
-    def linear(self, layout: LinearLayout, register: int, scale: int = 1) -> SSAValue:
-        """`scale` times the row-major number of the element of a register."""
-        total: SSAValue | None = None
-        step = scale
-        for share, extent in reversed(list(zip(shares(layout), layout.shape, strict=True))):
-            if extent > 1:
-                part = self.coordinate(share, register)
-                if step > 1:
-                    part = self.add(arith.MuliOp(part, self.number(step))).results[0]
-                total = part if total is None else self.add(arith.AddiOp(total, part)).results[0]
-            step *= extent
-        return self.number(0) if total is None else total
-
-    def shared(self, count: int, type_: Attribute) -> SSAValue:
-        stored = i8 if type_ == I1 else type_
-        allocation = simt.SharedOp(MemRefType(stored, [count], memory_space=simt.SHARED))
-        self.first.at_entry(allocation)
-        return allocation.result
-
-    def at_entry(self, op: Operation) -> None:
-        if self.entry.first_op is None:
-            self.entry.add_op(op)
-        else:
-            self.entry.insert_op_before(op, self.entry.first_op)
-
-    def put(self, value: SSAValue, memory: SSAValue, offset: SSAValue, align: int | None = None) -> None:
-        if element(value) == I1:
-            value = self.add(tile.CastOp(value, i8)).results[0]
-        self.add(tile.StoreOp(value, memory, offset, (1,), align=align))
-
-    def get(
-        self, memory: SSAValue, offset: SSAValue, count: int, type_: Attribute, align: int | None = None
-    ) -> SSAValue:
-        loaded = self.add(tile.LoadOp(memory, offset, (count,), (1,), align=align)).results[0]
-        return self.add(tile.CastOp(loaded, I1)).results[0] if type_ == I1 else loaded
 
     def combining(self, op: tile.ReduceOp) -> Callable[[SSAValue, SSAValue], SSAValue]:
         kind, type_ = op.kind.data, element(op.value)
@@ -533,8 +399,6 @@ class _Expansion:
         self.add(branch)
         self.values.update(zip(op.results, branch.results, strict=True))
 
-    # Small things
-
     def copy(self, op: Operation) -> None:
         """The same operation on what the thread holds."""
         if not (type(op) in ELEMENT or isinstance(op, _KEPT) or not any(map(shape, (*op.operands, *op.results)))):
@@ -561,82 +425,8 @@ class _Expansion:
         count = made.get_shape()[0]
         return self.add(arith.ConstantOp(DenseIntOrFPElementsAttr(made, type_(content[:size] * count)))).results[0]
 
-    def number(self, value: int) -> SSAValue:
-        if value not in self.numbers:
-            self.numbers[value] = self.add(arith.ConstantOp(IntegerAttr(value, INDEX))).results[0]
-        return self.numbers[value]
-
-    def repeated(self, value: SSAValue, count: int) -> SSAValue:
-        return self.add(tile.BroadcastOp(value, (count,))).results[0]
-
-    def scalar(self, value: SSAValue) -> SSAValue:
-        return self.add(tile.ReshapeOp(value, ())).results[0]
-
-    def part(self, value: SSAValue, start: int, count: int = 1) -> SSAValue:
-        if shape(value) == (count,):
-            return value
-        return self.add(simt.PartOp(value, start, count)).results[0]
-
-    def picked(self, value: SSAValue, order: Sequence[int]) -> SSAValue:
-        """Registers of a value in another order, some perhaps several times."""
-        if list(order) == list(range(shape(value)[0])):
-            return value
-        return self.joined([self.part(value, register) for register in order])
-
-    def joined(self, parts: Sequence[SSAValue]) -> SSAValue:
-        return parts[0] if len(parts) == 1 else self.add(simt.JoinOp(parts)).results[0]
-
-    def add(self, op: Operation) -> Operation:
-        self.target.add_op(op)
-        return op
-
 
 _KEPT = (scf.YieldOp, tile.ReturnOp)
-
-
-class _Access:
-    """The accesses with which a thread reads or writes its registers of a tile, `width` registers at a time."""
-
-    def __init__(
-        self, expansion: _Expansion, layout: LinearLayout, strides: Sequence[int], offset: SSAValue,
-        bounds: Sequence[SSAValue], align: int, size: int,
-    ) -> None:  # fmt: skip
-        self.expansion, self.shares, self.strides = expansion, shares(layout), strides
-        self.offset, self.bounds = offset, bounds
-        self.width, self.along = _width(layout, strides, max(1, ACCESS_BYTES // size))
-        self.stride = strides[self.along] if self.along is not None else 1
-        self.align = min(align, self.width * size) if align > 1 and self.aligned(layout) else None
-
-    def aligned(self, layout: LinearLayout) -> bool:
-        """Whether every group of registers begins at a multiple of its width from the start of the tile."""
-        skipped = self.width.bit_length() - 1
-        for name, vectors in layout.bases:
-            for base in vectors[skipped if name == "register" else 0 :]:
-                if sum(part * stride for part, stride in zip(base, self.strides, strict=True)) % self.width:
-                    return False
-        return True
-
-    def place(self, start: int) -> tuple[SSAValue, list[SSAValue], SSAValue | None]:
-        """Offset of registers `start` and following, bounds along them, and whether the thread may access them."""
-        expansion = self.expansion
-        offset: SSAValue = self.offset
-        allowed: SSAValue | None = None
-        bounds: list[SSAValue] = []
-        for dim, (share, stride) in enumerate(zip(self.shares, self.strides, strict=True)):
-            coordinate = expansion.coordinate(share, start)
-            if stride and (share.bits or share.registers[start]):
-                step = coordinate
-                if stride != 1:
-                    step = expansion.add(arith.MuliOp(coordinate, expansion.number(stride))).results[0]
-                offset = expansion.add(arith.AddiOp(offset, step)).results[0]
-            if not self.bounds:
-                continue
-            if dim == self.along:
-                bounds = [expansion.add(arith.SubiOp(self.bounds[dim], coordinate)).results[0]]
-                continue
-            inside = expansion.add(tile.CompareOp("lt", coordinate, self.bounds[dim])).results[0]
-            allowed = inside if allowed is None else expansion.add(arith.AndIOp(allowed, inside)).results[0]
-        return offset, bounds, allowed
 
 
 def _layout(value: SSAValue | Attribute) -> LinearLayout:
@@ -645,24 +435,6 @@ def _layout(value: SSAValue | Attribute) -> LinearLayout:
         type_ = value.type if isinstance(value, SSAValue) else value
         raise InvalidProgram(f"{type_} has no layout", help="run assign-layouts before distribute")
     return layout
-
-
-def _width(layout: LinearLayout, strides: Sequence[int], most: int) -> tuple[int, int | None]:
-    """How many registers follow each other in memory, at most `most`, and along which dimension; one has none."""
-    bases = layout.of("register")
-    dim = next((d for d, stride in enumerate(strides) if bases and stride == 1 and bases[0][d] == 1), None)
-    if dim is None:
-        return 1, None
-    width = 1
-    for base in bases:
-        if base[dim] != width or any(part for d, part in enumerate(base) if d != dim) or width == most:
-            break
-        width *= 2
-    skipped = width.bit_length() - 1
-    others = [base[dim] for name, v in layout.bases for base in v[skipped if name == "register" else 0 :]]
-    while width > 1 and any(part % width for part in others):  # XOR with those would change the order
-        width //= 2
-    return (width, dim) if width > 1 else (1, None)
 
 
 def _same_thread(source: LinearLayout, target: LinearLayout) -> list[int] | None:
@@ -675,12 +447,3 @@ def _same_thread(source: LinearLayout, target: LinearLayout) -> list[int] | None
             return None
         found.append(int(same.argmax()))
     return found
-
-
-def _runs(bits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(mask of a thread's number, shift to the left) of bits that move by the same distance."""
-    moved: dict[int, int] = {}
-    for bit, part in bits:
-        distance = part.bit_length() - 1 - bit
-        moved[distance] = moved.get(distance, 0) | 1 << bit
-    return [(mask, distance) for distance, mask in moved.items()]

@@ -1,0 +1,78 @@
+"""Accesses of a thread to the elements of its registers: as many at once as lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.distribute.layout import shares
+from tilewright.kernel.distribute.threads import Threads
+from tilewright.layouts.linear import LinearLayout
+
+ACCESS_BYTES = 16  # of the widest access of a thread
+
+
+class Access:
+    """The accesses with which a thread reads or writes its registers of a tile, `width` registers at a time."""
+
+    def __init__(
+        self, threads: Threads, layout: LinearLayout, strides: Sequence[int], offset: SSAValue,
+        bounds: Sequence[SSAValue], align: int, size: int,
+    ) -> None:  # fmt: skip
+        self.threads, self.shares, self.strides = threads, shares(layout), strides
+        self.offset, self.bounds = offset, bounds
+        self.width, self.along = _width(layout, strides, max(1, ACCESS_BYTES // size))
+        self.stride = strides[self.along] if self.along is not None else 1
+        self.align = min(align, self.width * size) if align > 1 and self.aligned(layout) else None
+
+    def aligned(self, layout: LinearLayout) -> bool:
+        """Whether every group of registers begins at a multiple of its width from the start of the tile."""
+        skipped = self.width.bit_length() - 1
+        for name, vectors in layout.bases:
+            for base in vectors[skipped if name == "register" else 0 :]:
+                if sum(part * stride for part, stride in zip(base, self.strides, strict=True)) % self.width:
+                    return False
+        return True
+
+    def place(self, start: int) -> tuple[SSAValue, list[SSAValue], SSAValue | None]:
+        """Offset of registers `start` and following, bounds along them, and whether the thread may access them."""
+        threads = self.threads
+        offset: SSAValue = self.offset
+        allowed: SSAValue | None = None
+        bounds: list[SSAValue] = []
+        for dim, (share, stride) in enumerate(zip(self.shares, self.strides, strict=True)):
+            coordinate = threads.coordinate(share, start)
+            if stride and (share.bits or share.registers[start]):
+                step = coordinate
+                if stride != 1:
+                    step = threads.add(arith.MuliOp(coordinate, threads.number(stride))).results[0]
+                offset = threads.add(arith.AddiOp(offset, step)).results[0]
+            if not self.bounds:
+                continue
+            if dim == self.along:
+                bounds = [threads.add(arith.SubiOp(self.bounds[dim], coordinate)).results[0]]
+                continue
+            inside = threads.add(tile.CompareOp("lt", coordinate, self.bounds[dim])).results[0]
+            allowed = inside if allowed is None else threads.add(arith.AndIOp(allowed, inside)).results[0]
+        return offset, bounds, allowed
+
+
+def _width(layout: LinearLayout, strides: Sequence[int], most: int) -> tuple[int, int | None]:
+    """How many registers follow each other in memory, at most `most`, and along which dimension; one has none."""
+    bases = layout.of("register")
+    dim = next((d for d, stride in enumerate(strides) if bases and stride == 1 and bases[0][d] == 1), None)
+    if dim is None:
+        return 1, None
+    width = 1
+    for base in bases:
+        if base[dim] != width or any(part for d, part in enumerate(base) if d != dim) or width == most:
+            break
+        width *= 2
+    skipped = width.bit_length() - 1
+    others = [base[dim] for name, v in layout.bases for base in v[skipped if name == "register" else 0 :]]
+    while width > 1 and any(part % width for part in others):  # XOR with those would change the order
+        width //= 2
+    return (width, dim) if width > 1 else (1, None)
