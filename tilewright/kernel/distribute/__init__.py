@@ -1,1 +1,1 @@
-"""From tiles of a block to registers of its threads: layouts for all tiles, then every operation by those layouts."""
+"""Tiles of a block on its threads: layouts of tile types, accesses, fragments, memory in between. Passes use it."""

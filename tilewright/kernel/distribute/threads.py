@@ -23,7 +23,7 @@ class Threads:
         self.target = self.entry = block
         self.first: Threads = outside.first if outside is not None else self
         self.numbers: dict[int, SSAValue] = {}
-        self.threads: SSAValue | None = None
+        self.own_number: SSAValue | None = None
         self.parts: dict[tuple[tuple[int, int], ...], SSAValue] = {}
 
     # The thread
@@ -31,11 +31,11 @@ class Threads:
     def thread(self) -> SSAValue:
         """The linear number of this thread."""
         first = self.first
-        if first.threads is None:
+        if first.own_number is None:
             number = simt.ThreadIdOp(0)
             first.at_entry(number)
-            first.threads = number.result
-        return first.threads
+            first.own_number = number.result
+        return first.own_number
 
     def where_free_is_zero(self, mask: int, body: Callable[[], None]) -> None:
         """Do something on the threads whose number has no bit of `mask`."""

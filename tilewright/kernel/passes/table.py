@@ -9,13 +9,13 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.kernel.distribute.assign import AssignLayoutsPass
-from tilewright.kernel.distribute.expand import DistributePass
-from tilewright.kernel.distribute.pipeline import PipelineLoadsPass
+from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
 from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
+from tilewright.kernel.passes.distribute import DistributePass
 from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.verify import verify
 

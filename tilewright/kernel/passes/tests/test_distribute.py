@@ -15,11 +15,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
-from tilewright.kernel.distribute.assign import AssignLayoutsPass
-from tilewright.kernel.distribute.expand import DistributePass
-from tilewright.kernel.distribute.pipeline import PipelineLoadsPass
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
+from tilewright.kernel.passes.distribute import DistributePass
+from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, CommitOp, MmaOp, SharedOp, ShuffleOp, WaitOp
 from tilewright.kernel.text import parse_module, print_module
 

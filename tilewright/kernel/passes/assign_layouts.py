@@ -13,12 +13,12 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, TensorType
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.dialect import FuncOp, element, shape
+from tilewright.kernel.dialect import FuncOp, shape
 from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, with_layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.elements import ELEMENT
@@ -255,9 +255,3 @@ def _is_anywhere(value: SSAValue) -> bool:
     """Whether a tile can be made in any layout: constants, counts, repeated scalars."""
     owner = value.owner
     return isinstance(owner, _ANYWHERE) or (isinstance(owner, tile.BroadcastOp) and not shape(owner.value))
-
-
-def layouts_missing(kernel: FuncOp) -> list[Attribute]:
-    """Types of tiles of a kernel that have no layout."""
-    values = [value for op in tile.operations(kernel.body) for value in op.results]
-    return [value.type for value in values if shape(value) and layout_of(value) is None and element(value) is not None]
