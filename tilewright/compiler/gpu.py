@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import TRIPLE, target_for
-from tilewright.compiler.compile import place, steps
+from tilewright.compiler.compile import Placement, place, steps
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
 from tilewright.expr import dtypes
@@ -24,7 +25,7 @@ from tilewright.graph.passes import table
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
-from tilewright.machine.description import Gpu
+from tilewright.machine.description import Gpu, Machine
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
 from tilewright.runtime import emulated
@@ -68,19 +69,35 @@ class GpuModule:
         return "\n".join(decision.explain() for decision in self.plan.decisions)
 
 
-def compile_for_gpu(
-    graph: Graph, machine: str | os.PathLike[str], options: Options | None = None
-) -> GpuModule:
+def compile_for_gpu(graph: Graph, machine: str | os.PathLike[str], options: Options | None = None) -> GpuModule:
     """Compile a graph for an NVIDIA GPU, by name or machine file; raises InvalidMachine for any other machine."""
     options = options or Options()
-    target = resolve(str(machine))
-    if not isinstance(target, Gpu) or target.llvm.triple != TRIPLE:
-        kind = target.llvm.triple if isinstance(target, Gpu) else target.kind
-        raise InvalidMachine(f"{target.name} is a machine of kind {kind}", where=str(machine), help=f"one for {TRIPLE}")
+    target = gpu_target(resolve(str(machine)))
     plan = make_plan(graph, target, 1, options.disable)
     memory = place(plan)
-    attribute = target_for(target).attribute()
-    program, _ = build_module(steps(plan), memory.places, memory.arena_bytes, memory.constants_bytes, attribute)
+    program = gpu_program(plan, memory, target)
+    distribute(program, options)
+    return GpuModule(plan, print_module(program), generate(program), memory.packed(plan))
+
+
+def gpu_target(machine: Machine) -> Gpu:
+    """The machine, if code is generated for it; raises InvalidMachine for any other."""
+    if not isinstance(machine, Gpu) or machine.llvm.triple != TRIPLE:
+        kind = machine.llvm.triple if isinstance(machine, Gpu) else machine.kind
+        raise InvalidMachine(
+            f"{machine.name} is a machine of kind {kind}", where=machine.name, help=f"one for {TRIPLE}"
+        )
+    return machine
+
+
+def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
+    """The tile program of a plan, whole tiles."""
+    attribute = target_for(machine).attribute()
+    places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
+    return build_module(steps(plan), places, arena, constants, attribute)[0]
+
+
+def distribute(program: ModuleOp, options: Options) -> None:
+    """Take a tile program to distributed form, in place."""
     disabled = tuple(name for name in options.disable if name not in table.NAMES)
     run_pipeline(program, "gpu", disabled, options.verify_each)
-    return GpuModule(plan, print_module(program), generate(program), memory.packed(plan))
