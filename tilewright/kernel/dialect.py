@@ -65,44 +65,24 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-I1 = IntegerType(1)
-INDEX = IndexType()
+from tilewright.kernel.block_memory import AwaitOp as AwaitOp
+from tilewright.kernel.block_memory import CommitOp as CommitOp
+from tilewright.kernel.block_memory import StageOp as StageOp
+from tilewright.kernel.block_memory import StagingOp as StagingOp
+from tilewright.kernel.block_memory import UnstageOp as UnstageOp
+from tilewright.kernel.tile_types import I1 as I1
+from tilewright.kernel.tile_types import INDEX as INDEX
+from tilewright.kernel.tile_types import element as element
+from tilewright.kernel.tile_types import i64s, verify_view
+from tilewright.kernel.tile_types import shape as shape
+from tilewright.kernel.tile_types import tile_type as tile_type
 
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 REDUCTIONS = ("sum", "prod", "max", "min")
 
 
-def shape(value: SSAValue | Attribute) -> tuple[int, ...]:
-    """Extents of a tile, () for a scalar."""
-    type_ = value.type if isinstance(value, SSAValue) else value
-    return tuple(type_.get_shape()) if isinstance(type_, TensorType) else ()
-
-
-def element(value: SSAValue | Attribute) -> Attribute:
-    """Element type of a tile or view; the type itself for a scalar."""
-    type_ = value.type if isinstance(value, SSAValue) else value
-    return type_.element_type if isinstance(type_, TensorType | MemRefType) else type_
-
-
-def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:
-    """The type of a tile; the bare element type where there are no dimensions."""
-    return TensorType(element_type, list(extents)) if extents else element_type
-
-
 def strides_of(op: LoadOp | StoreOp) -> tuple[int, ...]:
     return tuple(int(stride) for stride in op.strides.get_values())
-
-
-def _i64s(values: Sequence[int]) -> DenseArrayBase:
-    return DenseArrayBase.from_list(i64, list(values))
-
-
-def _verify_view(type_: Attribute) -> None:
-    assert isinstance(type_, MemRefType)
-    if len(type_.get_shape()) != 1 or type_.get_shape()[0] < 0:
-        raise VerifyException(f"{type_} is not a flat view: one dimension, extent known")
-    if element(type_) == I1:
-        raise VerifyException(f"{type_}: bool is stored as i8")
 
 
 # Programs and launches ------------------------------------------------------------------------------------------------
@@ -145,8 +125,8 @@ class FuncOp(IRDLOperation):
             properties={
                 "sym_name": StringAttr(name),
                 "function_type": function_type,
-                "grid": _i64s(grid),
-                "threads": _i64s(threads) if threads else None,
+                "grid": i64s(grid),
+                "threads": i64s(threads) if threads else None,
                 "warp": IntegerAttr(warp, 64) if warp else None,
                 "cost": cost,
             },
@@ -180,7 +160,7 @@ class FuncOp(IRDLOperation):
         for type_ in self.function_type.inputs.data:
             if not isinstance(type_, MemRefType):
                 raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not a view (memref)")
-            _verify_view(type_)
+            verify_view(type_)
         if any(extent < 0 for extent in self.extents):
             raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
         if bool(self.block) != bool(self.lanes) or (self.block and (len(self.block) != 3 or min(self.block) < 1)):
@@ -346,7 +326,7 @@ class BufferOp(IRDLOperation):
             raise VerifyException(f"buffer at {self.index.value.data}")
         if not isinstance(self.parent_op(), MainOp):
             raise VerifyException("tile.buffer outside of tile.main")
-        _verify_view(self.result.type)
+        verify_view(self.result.type)
 
 
 class _KernelExists(SymbolUserOpInterface):
@@ -398,7 +378,7 @@ class AllocOp(IRDLOperation):
         super().__init__(result_types=[type_])
 
     def verify_(self) -> None:
-        _verify_view(self.result.type)
+        verify_view(self.result.type)
 
 
 def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
@@ -451,7 +431,7 @@ class LoadOp(IRDLOperation):
     ) -> None:
         super().__init__(
             operands=[view, offset, list(bounds), [mask] if mask is not None else []],
-            properties={"strides": _i64s(strides), "align": None if align is None else IntegerAttr(align, 64)},
+            properties={"strides": i64s(strides), "align": None if align is None else IntegerAttr(align, 64)},
             result_types=[tile_type(extents, element(view))],
         )
 
@@ -497,7 +477,7 @@ class StoreOp(IRDLOperation):
         super().__init__(
             operands=[value, view, offset, list(bounds), [mask] if mask is not None else []],
             properties={
-                "strides": _i64s(strides),
+                "strides": i64s(strides),
                 "nontemporal": UnitAttr() if nontemporal else None,
                 "align": None if align is None else IntegerAttr(align, 64),
             },
@@ -553,119 +533,6 @@ class PrefetchOp(IRDLOperation):
     def verify_(self) -> None:
         if self.bytes.value.data <= 0:
             raise VerifyException(f"prefetches {self.bytes.value.data} bytes")
-
-
-# Memory of a block ----------------------------------------------------------------------------------------------------
-
-
-@irdl_op_definition
-class StagingOp(IRDLOperation):
-    """Memory that the threads of a block share, in tile form; its contents are undefined at first."""
-
-    name = "tile.staging"
-    result = result_def(MemRefType)
-    traits = traits_def(MemoryAllocEffect())
-    assembly_format = "attr-dict `:` type($result)"
-
-    def __init__(self, type_: MemRefType[Attribute]) -> None:
-        super().__init__(result_types=[type_])
-
-    def verify_(self) -> None:
-        _verify_view(self.result.type)
-
-
-@irdl_op_definition
-class StageOp(IRDLOperation):
-    """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
-
-    `type` is the tile with the layout of the threads that copy; element t lies where `memory`, a layout from offsets to
-    elements, has it (row-major without). The copy is done when a wait says so.
-    """
-
-    name = "tile.stage"
-    view = operand_def(MemRefType)
-    offset = operand_def(IndexType)
-    buffer = operand_def(MemRefType)
-    place = operand_def(IndexType)
-    when = operand_def(I1)
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    align = prop_def(IntegerAttr.constr(eq(i64)))
-    memory = prop_def(StringAttr)
-    type = prop_def(TensorType)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = (
-        "$view `[` $offset `]` `to` $buffer `[` $place `]` `when` $when `strides` $strides `align` $align "
-        "`memory` $memory $type attr-dict `:` type($view) `,` type($buffer)"
-    )
-
-    def __init__(
-        self, view: SSAValue, offset: SSAValue, buffer: SSAValue, place: SSAValue, when: SSAValue,
-        strides: Sequence[int], align: int, memory: str, type_: TensorType[Attribute],
-    ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[view, offset, buffer, place, when],
-            properties={
-                "strides": _i64s(strides),
-                "align": IntegerAttr(align, 64),
-                "memory": StringAttr(memory),
-                "type": type_,
-            },
-        )
-
-    def verify_(self) -> None:
-        if len(self.strides.get_values()) != len(shape(self.type)):
-            raise VerifyException(f"{len(self.strides.get_values())} strides for {self.type}")
-        if not element(self.view) == element(self.buffer) == element(self.type):
-            raise VerifyException(f"stages {self.type} from {self.view.type} in {self.buffer.type}")
-
-
-@irdl_op_definition
-class CommitOp(IRDLOperation):
-    """The copies started since the last commit are a group, perhaps an empty one."""
-
-    name = "tile.commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-@irdl_op_definition
-class AwaitOp(IRDLOperation):
-    """Wait until all groups but the `pending` latest have arrived; what was read before may be overwritten after."""
-
-    name = "tile.await"
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$pending attr-dict"
-
-    def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": IntegerAttr(pending, 64)})
-
-    def verify_(self) -> None:
-        if self.pending.value.data < 0:
-            raise VerifyException(f"waits for {self.pending.value.data} groups")
-
-
-@irdl_op_definition
-class UnstageOp(IRDLOperation):
-    """Read the tile that `tile.stage` put at ``buffer[place]`` with the same `memory`."""
-
-    name = "tile.unstage"
-    buffer = operand_def(MemRefType)
-    place = operand_def(IndexType)
-    memory = prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(MemoryReadEffect())
-    assembly_format = "$buffer `[` $place `]` `memory` $memory attr-dict `:` type($buffer) `->` type($result)"
-
-    def __init__(self, buffer: SSAValue, place: SSAValue, memory: str, type_: Attribute) -> None:
-        super().__init__(operands=[buffer, place], properties={"memory": StringAttr(memory)}, result_types=[type_])
-
-    def verify_(self) -> None:
-        if element(self.buffer) != element(self.result):
-            raise VerifyException(f"reads {self.result.type} from {self.buffer.type}")
 
 
 # Tiles ----------------------------------------------------------------------------------------------------------------

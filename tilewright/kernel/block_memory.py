@@ -1,0 +1,123 @@
+"""Tile program: memory of a block, and tiles on their way into it while the program goes on. Part of `dialect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation, eq, irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.tile_types import I1, element, i64s, shape, verify_view
+
+
+@irdl_op_definition
+class StagingOp(IRDLOperation):
+    """Memory that the threads of a block share, in tile form; its contents are undefined at first."""
+
+    name = "tile.staging"
+    result = result_def(MemRefType)
+    traits = traits_def(MemoryAllocEffect())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, type_: MemRefType[Attribute]) -> None:
+        super().__init__(result_types=[type_])
+
+    def verify_(self) -> None:
+        verify_view(self.result.type)
+
+
+@irdl_op_definition
+class StageOp(IRDLOperation):
+    """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
+
+    `type` is the tile with the layout of the threads that copy; element t lies where `memory`, a layout from offsets to
+    elements, has it (row-major without). The copy is done when a wait says so.
+    """
+
+    name = "tile.stage"
+    view = operand_def(MemRefType)
+    offset = operand_def(IndexType)
+    buffer = operand_def(MemRefType)
+    place = operand_def(IndexType)
+    when = operand_def(I1)
+    strides = prop_def(DenseArrayBase.constr(eq(i64)))
+    align = prop_def(IntegerAttr.constr(eq(i64)))
+    memory = prop_def(StringAttr)
+    type = prop_def(TensorType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$view `[` $offset `]` `to` $buffer `[` $place `]` `when` $when `strides` $strides `align` $align "
+        "`memory` $memory $type attr-dict `:` type($view) `,` type($buffer)"
+    )
+
+    def __init__(
+        self, view: SSAValue, offset: SSAValue, buffer: SSAValue, place: SSAValue, when: SSAValue,
+        strides: Sequence[int], align: int, memory: str, type_: TensorType[Attribute],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[view, offset, buffer, place, when],
+            properties={
+                "strides": i64s(strides),
+                "align": IntegerAttr(align, 64),
+                "memory": StringAttr(memory),
+                "type": type_,
+            },
+        )
+
+    def verify_(self) -> None:
+        if len(self.strides.get_values()) != len(shape(self.type)):
+            raise VerifyException(f"{len(self.strides.get_values())} strides for {self.type}")
+        if not element(self.view) == element(self.buffer) == element(self.type):
+            raise VerifyException(f"stages {self.type} from {self.view.type} in {self.buffer.type}")
+
+
+@irdl_op_definition
+class CommitOp(IRDLOperation):
+    """The copies started since the last commit are a group, perhaps an empty one."""
+
+    name = "tile.commit"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class AwaitOp(IRDLOperation):
+    """Wait until all groups but the `pending` latest have arrived; what was read before may be overwritten after."""
+
+    name = "tile.await"
+    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending attr-dict"
+
+    def __init__(self, pending: int) -> None:
+        super().__init__(properties={"pending": IntegerAttr(pending, 64)})
+
+    def verify_(self) -> None:
+        if self.pending.value.data < 0:
+            raise VerifyException(f"waits for {self.pending.value.data} groups")
+
+
+@irdl_op_definition
+class UnstageOp(IRDLOperation):
+    """Read the tile that `tile.stage` put at ``buffer[place]`` with the same `memory`."""
+
+    name = "tile.unstage"
+    buffer = operand_def(MemRefType)
+    place = operand_def(IndexType)
+    memory = prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = "$buffer `[` $place `]` `memory` $memory attr-dict `:` type($buffer) `->` type($result)"
+
+    def __init__(self, buffer: SSAValue, place: SSAValue, memory: str, type_: Attribute) -> None:
+        super().__init__(operands=[buffer, place], properties={"memory": StringAttr(memory)}, result_types=[type_])
+
+    def verify_(self) -> None:
+        if element(self.buffer) != element(self.result):
+            raise VerifyException(f"reads {self.result.type} from {self.buffer.type}")

@@ -1,0 +1,41 @@
+"""Types of values in tile programs: scalars, tiles, flat views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerType, MemRefType, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+I1 = IntegerType(1)
+INDEX = IndexType()
+
+
+def shape(value: SSAValue | Attribute) -> tuple[int, ...]:
+    """Extents of a tile, () for a scalar."""
+    type_ = value.type if isinstance(value, SSAValue) else value
+    return tuple(type_.get_shape()) if isinstance(type_, TensorType) else ()
+
+
+def element(value: SSAValue | Attribute) -> Attribute:
+    """Element type of a tile or view; the type itself for a scalar."""
+    type_ = value.type if isinstance(value, SSAValue) else value
+    return type_.element_type if isinstance(type_, TensorType | MemRefType) else type_
+
+
+def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:
+    """The type of a tile; the bare element type where there are no dimensions."""
+    return TensorType(element_type, list(extents)) if extents else element_type
+
+
+def i64s(values: Sequence[int]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, list(values))
+
+
+def verify_view(type_: Attribute) -> None:
+    assert isinstance(type_, MemRefType)
+    if len(type_.get_shape()) != 1 or type_.get_shape()[0] < 0:
+        raise VerifyException(f"{type_} is not a flat view: one dimension, extent known")
+    if element(type_) == I1:
+        raise VerifyException(f"{type_}: bool is stored as i8")
