@@ -7,8 +7,8 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float6
 from xdsl.ir import Attribute
 
 from tilewright.codegen.elementwise import constant
-from tilewright.codegen.nvptx.elements import combine
-from tilewright.codegen.nvptx.emission import GLOBAL, I8, I32, Emission, Place
+from tilewright.codegen.gpu.elements import combine
+from tilewright.codegen.nvptx.emission import GLOBAL, I8, I32, Emission, Place, constraint_of
 from tilewright.codegen.values import bits_of
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -70,7 +70,7 @@ def _direct(
     letter = _LETTERS[bits]
     given = value if value.type == word else at.builder.bitcast(value, word)
     operands = [address, given, *([mask] if mask is not None else [])]
-    inputs = [place.constraint, letter, *(["b"] if mask is not None else [])]
+    inputs = [constraint_of(place), letter, *(["b"] if mask is not None else [])]
     if not op.result.uses:
         guard = "@$2 " if mask is not None else ""
         text = f"{guard}red.relaxed.{_scope(place)}.{form} [$0], $1;"
@@ -96,7 +96,7 @@ def _loop(at: Emission, op: simt.AtomicOp, place: Place, address: ir.Value, valu
         address = builder.inttoptr(aligned, address.type)
     first = at.asm(
         f"ld.relaxed.{_scope(place)}.b{word.width} $0, [$1];", word,
-        f"={_LETTERS[word.width]},{place.constraint}", [address],
+        f"={_LETTERS[word.width]},{constraint_of(place)}", [address],
     )  # fmt: skip
     before = builder.block
     loop, after = (builder.function.append_basic_block(name) for name in ("swap", "swapped"))
@@ -110,7 +110,7 @@ def _loop(at: Emission, op: simt.AtomicOp, place: Place, address: ir.Value, valu
     letter = _LETTERS[word.width]
     found = at.asm(
         f"atom.relaxed.{_scope(place)}.cas.b{word.width} $0, [$1], $2, $3;", word,
-        f"=&{letter},{place.constraint},{letter},{letter}", [address, seen, wanted],
+        f"=&{letter},{constraint_of(place)},{letter},{letter}", [address, seen, wanted],
     )  # fmt: skip
     seen.add_incoming(found, builder.block)
     builder.cbranch(builder.icmp_unsigned("==", found, seen), after, loop)

@@ -1,83 +1,35 @@
-"""What the emitters of operations share: registers of every value, places in memory, words, inline assembly.
-
-A thread holds one scalar register per element of a tile, in row-major order. bf16 is the i16 of its bits.
-"""
+"""What the emitters of operations share, for PTX: inline assembly, versions, instructions of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llvmlite import ir
-from xdsl.dialects.builtin import BFloat16Type, IndexType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects import arith
+from xdsl.ir import Attribute, Operation
 
+from tilewright.codegen.gpu import emission
+from tilewright.codegen.gpu.emission import (
+    BF16,
+    GLOBAL,
+    LOCAL,
+    SHARED,
+    SPACES,
+    Place,
+    Tile,
+    from_words,
+    is_bfloat,
+    resized,
+    scalars_of,
+    to_words,
+    vector,
+)
 from tilewright.codegen.nvptx.target import Target
-from tilewright.codegen.values import F16, I1, I8, I16, I32, I64, bits_of, llvm_type
+from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import dialect as tile
 
-GLOBAL, SHARED, LOCAL = "global", "shared", "local"
-SPACES = {LOCAL: 0, GLOBAL: 1, SHARED: 3}
-
-
-class BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite lacks: only conversions use it."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BFloat)
-
-    def __hash__(self) -> int:
-        return hash(BFloat)
-
-
-BF16 = BFloat()
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a thread holds of a tile: one register per element; one for a scalar, whose shape is ()."""
-
-    shape: tuple[int, ...]
-    elements: tuple[ir.Value, ...]
-
-    @property
-    def scalar(self) -> ir.Value:
-        return self.elements[0]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a view begins: a pointer that is a multiple of `align` bytes, to `count` elements.
-
-    `constant` says that nothing writes the view while the kernel runs.
-    """
-
-    pointer: ir.Value
-    element: ir.Type
-    space: str
-    align: int
-    count: int
-    constant: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of an element."""
-        return max(1, bits_of(self.element) // 8)
-
-    @property
-    def word(self) -> ir.IntType:
-        """The integer type in which addresses of this space are computed."""
-        return I32 if self.space == SHARED else I64
-
-    @property
-    def constraint(self) -> str:
-        """The letter of an address in inline assembly."""
-        return "r" if self.space == SHARED else "l"
+_EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
 @dataclass
@@ -88,38 +40,11 @@ class Needs:
 
 
 @dataclass
-class Emission:
-    """The state of one kernel's emission; `index` is the machine type of `index` values."""
+class Emission(emission.Emission):
+    """The state of one kernel's emission."""
 
-    builder: ir.IRBuilder
     target: Target
-    func: tile.FuncOp
-    index: ir.IntType
-    needs: Needs
-    values: dict[SSAValue, Tile] = field(default_factory=dict)
-    places: dict[SSAValue, Place] = field(default_factory=dict)
-    coordinates: list[ir.Value] = field(default_factory=list)
-
-    @property
-    def module(self) -> ir.Module:
-        return self.builder.module
-
-    @property
-    def name(self) -> str:
-        return str(self.func.sym_name.data)
-
-    def scalar(self, value: SSAValue) -> ir.Value:
-        return self.values[value].scalar
-
-    def elements(self, value: SSAValue) -> tuple[ir.Value, ...]:
-        return self.values[value].elements
-
-    def set(self, value: SSAValue, elements: Sequence[ir.Value]) -> None:
-        self.values[value] = Tile(tile.shape(value), tuple(elements))
-
-    def type_of(self, element: Attribute) -> ir.Type:
-        """The machine type of an element type."""
-        return self.index if isinstance(element, IndexType) else llvm_type(element)
+    needs: Needs = field(default_factory=Needs)
 
     def require(self, what: str, capability: int, ptx: int) -> None:
         """Refuse what the processor lacks, and note the PTX version that has it."""
@@ -127,13 +52,6 @@ class Emission:
             message = f"kernel {self.name}: {what} needs sm_{capability}, the target is {self.target.cpu}"
             raise InvalidProgram(message)
         self.needs.ptx = max(self.needs.ptx, ptx)
-
-    def call(self, name: str, result: ir.Type, args: Sequence[ir.Value], convergent: bool = False) -> ir.Value:
-        """Call the LLVM intrinsic of this full name, declaring it on first use."""
-        function = self.module.globals.get(name)
-        if function is None:
-            function = ir.Function(self.module, ir.FunctionType(result, [arg.type for arg in args]), name)
-        return self.builder.call(function, list(args), attrs=("convergent",) if convergent else ())
 
     def asm(
         self, text: str, result: ir.Type, constraints: str, args: Sequence[ir.Value], effect: str = "memory"
@@ -145,89 +63,38 @@ class Emission:
         attributes = {"memory": (), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")}[effect]
         return self.builder.call(assembly, list(args), attrs=attributes)
 
-    def to_index(self, value: ir.Value) -> ir.Value:
-        return resized(self.builder, value, self.index)
+    def own(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
+        """An extreme in one instruction, in which NaN wins."""
+        name = _EXTREMES.get(kind)
+        if name is None or self.target.capability < 80 or args[0].type not in (F16, F32):
+            return None
+        return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)
 
-    def address(self, place: Place, offset: ir.Value) -> ir.Value:
-        """The address of an element."""
-        steps = resized(self.builder, offset, place.word)
-        return self.builder.gep(place.pointer, [steps], source_etype=place.element)
+    def narrowed(self, values: Sequence[ir.Value], wanted: Attribute) -> list[ir.Value] | None:
+        """Pairs by one instruction."""
+        if self.target.capability < 80:
+            return None
+        builder, narrow, found = self.builder, BF16 if is_bfloat(wanted) else F16, list[ir.Value]()
+        for start in range(0, len(values), 2):
+            pair = list(values[start : start + 2])
+            filled = vector(builder, pair if len(pair) == 2 else [*pair, ir.Constant(F32, 0.0)])
+            cut = builder.fptrunc(filled, ir.VectorType(narrow, 2))
+            if narrow == BF16:
+                cut = builder.bitcast(cut, ir.VectorType(I16, 2))
+            found += scalars_of(builder, cut)[: len(pair)]
+        return found
 
-    @contextmanager
-    def branch(self, condition: ir.Value) -> Iterator[tuple[ir.Block, ir.Block]]:
-        """Emit what is inside only where the condition holds; gives the block before and the one after."""
-        before = self.builder.block
-        inside, after = (self.builder.function.append_basic_block(name) for name in ("if", "after"))
-        self.builder.cbranch(condition, inside, after)
-        self.builder.position_at_end(inside)
-        yield before, after
-        self.builder.branch(after)
-        self.builder.position_at_end(after)
-
-
-def resized(builder: ir.IRBuilder, value: ir.Value, type_: ir.IntType) -> ir.Value:
-    """A signed integer in another width."""
-    if value.type == type_:
-        return value
-    if isinstance(value, ir.Constant):
-        return ir.Constant(type_, value.constant)
-    return builder.sext(value, type_) if value.type.width < type_.width else builder.trunc(value, type_)
+    def dot_bytes(self, unsigned: tuple[bool, bool], a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value | None:
+        form = ".".join("u" if each else "s" for each in unsigned)
+        return self.call(f"llvm.nvvm.idp4a.{form}", I32, [a, b, c])
 
 
-def vector(builder: ir.IRBuilder, scalars: Sequence[ir.Value]) -> ir.Value:
-    """A vector of scalars; the scalar itself where there is one."""
-    if len(scalars) == 1:
-        return scalars[0]
-    result: ir.Value = ir.Constant(ir.VectorType(scalars[0].type, len(scalars)), ir.Undefined)
-    for lane, scalar in enumerate(scalars):
-        result = builder.insert_element(result, scalar, I32(lane))
-    return result
+def constraint_of(place: Place) -> str:
+    """The letter of an address in inline assembly."""
+    return "r" if place.space == SHARED else "l"
 
 
-def scalars_of(builder: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
-    if not isinstance(value.type, ir.VectorType):
-        return [value]
-    return [builder.extract_element(value, I32(lane)) for lane in range(value.type.count)]
-
-
-def to_words(builder: ir.IRBuilder, scalars: Sequence[ir.Value], word: ir.IntType = I32) -> list[ir.Value]:
-    """Neighbouring elements as words of 32 bits (or 16, where all fit), the first lowest; the last one filled up."""
-    type_ = scalars[0].type
-    width = bits_of(type_)
-    if width == 1:
-        return [builder.zext(scalar, word) for scalar in scalars]
-    if width > word.width:
-        halves = [builder.bitcast(scalar, ir.VectorType(word, width // word.width)) for scalar in scalars]
-        return [piece for half in halves for piece in scalars_of(builder, half)]
-    per = word.width // width
-    words = []
-    for start in range(0, len(scalars), per):
-        group = list(scalars[start : start + per])
-        group += [ir.Constant(type_, 0)] * (per - len(group))  # defined, for what moves whole words
-        packed = vector(builder, group)
-        words.append(packed if packed.type == word else builder.bitcast(packed, word))
-    return words
-
-
-def from_words(builder: ir.IRBuilder, words: Sequence[ir.Value], type_: ir.Type, count: int) -> list[ir.Value]:
-    """The inverse of `to_words`."""
-    width, word = bits_of(type_), words[0].type
-    if width == 1:
-        return [builder.trunc(each, type_) for each in words]
-    if width > word.width:
-        per = width // word.width
-        groups = [vector(builder, words[start : start + per]) for start in range(0, len(words), per)]
-        return [builder.bitcast(group, type_) for group in groups]
-    per = word.width // width
-    target = ir.VectorType(type_, per) if per > 1 else type_
-    pieces = []
-    for each in words:
-        pieces += scalars_of(builder, each if each.type == target else builder.bitcast(each, target))
-    return pieces[:count]
-
-
-def is_bfloat(element: Attribute) -> bool:
-    return isinstance(element, BFloat16Type)
-
-
-__all__ = ["BF16", "F16", "I1", "I8", "I16", "I32", "I64", "Emission", "Place", "Tile"]
+__all__ = [
+    "BF16", "F16", "GLOBAL", "I1", "I8", "I16", "I32", "I64", "LOCAL", "SHARED", "SPACES", "Emission", "Needs",
+    "Place", "Tile", "constraint_of", "from_words", "is_bfloat", "resized", "scalars_of", "to_words", "vector",
+]  # fmt: skip

@@ -1,78 +1,43 @@
-"""One kernel in distributed form to LLVM IR: its entry, the walk over its operations, loops and branches."""
+"""One kernel in distributed form to LLVM IR for PTX: its entry, and what operations it emits in its own way."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from math import prod
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IntegerAttr, MemRefType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import Operation
 
-from tilewright.codegen.elementwise import ELEMENT
-from tilewright.codegen.nvptx import atomics, elements, memory, mma
-from tilewright.codegen.nvptx import simt as threads
-from tilewright.codegen.nvptx.emission import (
-    GLOBAL,
-    LOCAL,
-    SHARED,
-    SPACES,
-    Emission,
-    Needs,
-    Place,
-    Tile,
-    from_words,
-    to_words,
+from tilewright.codegen.gpu.control import (
+    SHARED_ALIGN,
+    block_of,
+    coordinates,
+    elements_of,
+    entry_name,
+    index_type,
+    place_shared,
+    shared_places,
+    walk,
 )
+from tilewright.codegen.gpu.memory import gather, load, store
+from tilewright.codegen.nvptx import atomics, memory, mma
+from tilewright.codegen.nvptx import simt as threads
+from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, Needs, Place
 from tilewright.codegen.nvptx.target import Target
-from tilewright.codegen.values import I8, I32, I64, bits_of, llvm_type
+from tilewright.codegen.values import I8, I32, llvm_type
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 
 SHARED_NAME = "shared"
-SHARED_ALIGN = 1024  # what the widest swizzle of shared memory wants
-LOCAL_ALIGN = 16
-_MOST = (2**31 - 1, 65_535, 65_535)  # blocks along x, y, z
-# Views below this many elements are addressed with 32 bits: what a masked block hangs over fits as well.
-_NARROW_ELEMENTS = 1 << 30
 _ATTRIBUTES = {"registers": "nvvm.maxnreg", "blocks_per_multiprocessor": "nvvm.minctasm"}
-
-
-def entry_name(func: tile.FuncOp) -> str:
-    """The name of a kernel in PTX."""
-    name = re.sub(r"[^A-Za-z0-9_$]", "_", func.sym_name.data)
-    return name if name[0].isalpha() else f"kernel_{name}"
-
-
-def grid_of(func: tile.FuncOp) -> tuple[int, int, int]:
-    """Blocks along x, y and z: the last axis of the program is x; more than three axes share x."""
-    extents = tuple(reversed(func.extents))
-    if len(extents) <= 3 and all(extent <= most for extent, most in zip(extents, _MOST, strict=False)):
-        x, y, z = (*extents, 1, 1, 1)[:3]
-        return x, y, z
-    if func.programs > _MOST[0]:
-        raise InvalidProgram(f"kernel {func.sym_name.data}: {func.programs} blocks", help=f"at most {_MOST[0]}")
-    return func.programs, 1, 1
-
-
-def block_of(func: tile.FuncOp) -> tuple[int, int, int]:
-    """Threads along x, y and z; raises InvalidProgram for a kernel that is not in distributed form."""
-    name = func.sym_name.data
-    if not func.block:
-        raise InvalidProgram(f"kernel {name} is in tile form", help="code is made of what one thread does")
-    if func.lanes != threads.LANES and prod(func.block) != 1:
-        raise InvalidProgram(f"kernel {name}: warps of {func.lanes} threads", help=f"warps have {threads.LANES}")
-    x, y, z = func.block
-    return x, y, z
 
 
 def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int], needs: Needs) -> int:
     """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
-    block = block_of(func)
+    block = block_of(func, threads.LANES)
     arguments = list(func.body.block.args)
     type_ = ir.FunctionType(ir.VoidType(), [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(arguments))
     function = ir.Function(module, type_, entry_name(func))
@@ -88,8 +53,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
         set.add(function.attributes, f'"{name}"="{text}"')
     function.attributes.add("nounwind")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    narrow = all(_elements(value) < _NARROW_ELEMENTS for value in _views(func))
-    at = Emission(builder, target, func, I32 if narrow else I64, needs)
+    at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
     written = {simt.written_view(op) for op in tile.operations(func.body)}
     for argument, parameter, align in zip(arguments, function.args, aligns, strict=True):
         parameter.add_attribute("noalias")
@@ -98,67 +62,15 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
             set.add(parameter.attributes, "readonly")  # lets loads go around the coherent caches
         element = llvm_type(tile.element(argument))
         at.places[argument] = Place(
-            parameter, element, GLOBAL, align, _elements(argument), constant=argument not in written
+            parameter, element, GLOBAL, align, elements_of(argument), constant=argument not in written
         )
-    at.coordinates = _coordinates(at)
-    shared_bytes = _place_shared(at)
-    _walk(at, func.body.block)
+    at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
+    places, shared_bytes = shared_places(func)
+    if places:
+        place_shared(at, places, _shared_array(module))
+    walk(at, func.body.block)
     at.builder.ret_void()
     return shared_bytes
-
-
-def _views(func: tile.FuncOp) -> list[SSAValue]:
-    made = [result for op in tile.operations(func.body) for result in op.results if isinstance(result.type, MemRefType)]
-    return [*func.body.block.args, *made]
-
-
-def _elements(view: SSAValue) -> int:
-    type_ = view.type
-    assert isinstance(type_, MemRefType), "arguments of kernels and results of allocations are views"
-    return int(type_.get_shape()[0])
-
-
-def _coordinates(at: Emission) -> list[ir.Value]:
-    """The coordinate of this block along every axis of the grid."""
-    func, builder = at.func, at.builder
-    grid = grid_of(func)
-    extents = tuple(reversed(func.extents))
-
-    def block_id(axis: str) -> ir.Value:
-        return at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, [])
-
-    if (*extents, 1, 1, 1)[:3] == grid and len(extents) <= 3:
-        found = [I32(0) if extent == 1 else block_id(axis) for extent, axis in zip(extents, "xyz", strict=False)]
-    else:
-        found, rest = [], block_id("x")
-        for extent in extents:
-            found.append(builder.urem(rest, I32(extent)) if extent != 1 else I32(0))
-            rest = builder.udiv(rest, I32(extent)) if extent != 1 else rest
-    return [at.to_index(coordinate) for coordinate in reversed(found)]
-
-
-def _place_shared(at: Emission) -> int:
-    """Give every shared allocation its place in the one array of the module; the bytes they take together.
-
-    Allocations without an offset follow those with one.
-    """
-    found = [op for op in tile.operations(at.func.body) if isinstance(op, simt.SharedOp)]
-    end = max((op.offset.value.data + op.bytes for op in found if op.offset is not None), default=0)
-    for op in found:
-        align = op.align.value.data
-        if op.offset is None:
-            start = -(-end // align) * align
-            end = start + op.bytes
-        else:
-            start = op.offset.value.data
-        if align > SHARED_ALIGN:
-            raise InvalidProgram(f"kernel {at.name}: shared memory aligned to {align} bytes", help=f"{SHARED_ALIGN}")
-        pointer = at.builder.gep(_shared_array(at.module), [I32(start)], source_etype=I8)
-        pointer.type = ir.PointerType(addrspace=SPACES[SHARED])
-        element = llvm_type(tile.element(op.result))
-        known = min(SHARED_ALIGN, start & -start) if start else SHARED_ALIGN
-        at.places[op.result] = Place(pointer, element, SHARED, max(known, align), _elements(op.result))
-    return end
 
 
 def _shared_array(module: ir.Module) -> ir.Value:
@@ -169,141 +81,12 @@ def _shared_array(module: ir.Module) -> ir.Value:
     return found
 
 
-def _walk(at: Emission, block: Block) -> None:
-    for op in block.ops:
-        handler = HANDLERS.get(type(op))
-        if handler is not None:
-            handler(at, op)
-        elif type(op) in ELEMENT:
-            elements.element(at, op)
-        else:
-            raise InvalidProgram(f"no machine code for operation {op.name} in kernel {at.name}")
-
-
-def _program_id(at: Emission, op: tile.ProgramIdOp) -> None:
-    at.set(op.result, [at.coordinates[op.axis.value.data]])
-
-
-def _alloc(at: Emission, op: tile.AllocOp) -> None:
-    element, count = llvm_type(tile.element(op.result)), _elements(op.result)
-    with at.builder.goto_entry_block():
-        memory_ = at.builder.alloca(ir.ArrayType(element, count))
-    memory_.align = LOCAL_ALIGN
-    memory_.type = ir.PointerType()
-    at.places[op.result] = Place(memory_, element, LOCAL, LOCAL_ALIGN, count)
-
-
-# Control --------------------------------------------------------------------------------------------------------------
-
-
-def _carried(at: Emission, values: Sequence[Tile]) -> list[ir.Value]:
-    """Registers that cross blocks: elements narrower than a register travel in words."""
-    return [register for value in values for register in _packed(at, value)]
-
-
-def _packed(at: Emission, value: Tile) -> Sequence[ir.Value]:
-    narrow = 1 < bits_of(value.elements[0].type) < 32 and len(value.elements) > 1
-    return to_words(at.builder, value.elements) if narrow else value.elements
-
-
-def _unpacked(at: Emission, like: Sequence[Tile], registers: Sequence[ir.Value]) -> list[Tile]:
-    found, start = [], 0
-    for value in like:
-        type_, count = value.elements[0].type, len(value.elements)
-        per = 32 // bits_of(type_) if 1 < bits_of(type_) < 32 and count > 1 else 1
-        words = registers[start : start + -(-count // per)]
-        start += len(words)
-        pieces = from_words(at.builder, words, type_, count) if per > 1 else list(words)
-        found.append(Tile(value.shape, tuple(pieces)))
-    return found
-
-
-def _for(at: Emission, op: scf.ForOp) -> None:
-    builder = at.builder
-    initial = [at.values[value] for value in op.iter_args]
-    low, high, step = (at.scalar(bound) for bound in (op.lb, op.ub, op.step))
-    entering = _carried(at, initial)
-    before = builder.block
-    head, inside, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index = builder.phi(low.type)
-    index.add_incoming(low, before)
-    phis = [builder.phi(register.type) for register in entering]
-    for phi, register in zip(phis, entering, strict=True):
-        phi.add_incoming(register, before)
-    builder.cbranch(builder.icmp_signed("<", index, high), inside, after)
-    builder.position_at_end(inside)
-    variable, *arguments = op.body.block.args
-    at.values[variable] = Tile((), (index,))
-    at.values.update(zip(arguments, _unpacked(at, initial, phis), strict=True))
-    _walk(at, op.body.block)
-    last = op.body.block.last_op
-    assert isinstance(last, scf.YieldOp), "verified loops end with a yield"
-    leaving = _carried(at, [at.values[value] for value in last.arguments])
-    following = builder.add(index, step, flags=["nsw"])
-    index.add_incoming(following, builder.block)
-    for phi, register in zip(phis, leaving, strict=True):
-        phi.add_incoming(register, builder.block)
-    builder.branch(head)
-    builder.position_at_end(after)
-    at.values.update(zip(op.results, _unpacked(at, initial, phis), strict=True))
-
-
-def _if(at: Emission, op: scf.IfOp) -> None:
-    builder = at.builder
-    then, other, after = (builder.function.append_basic_block(name) for name in ("then", "else", "after"))
-    builder.cbranch(at.scalar(op.cond), then, other)
-    ends: list[tuple[ir.Block, list[ir.Value]]] = []
-    like: list[Tile] = []
-    for block, region in ((then, op.true_region), (other, op.false_region)):
-        builder.position_at_end(block)
-        registers: list[ir.Value] = []
-        if region.blocks:
-            _walk(at, region.block)
-            last = region.block.last_op
-            if isinstance(last, scf.YieldOp):
-                like = [at.values[value] for value in last.arguments]
-                registers = _carried(at, like)
-        ends.append((builder.block, registers))
-        builder.branch(after)
-    builder.position_at_end(after)
-    merged = []
-    for number in range(len(ends[0][1]) if op.results else 0):
-        phi = builder.phi(ends[0][1][number].type)
-        for block, registers in ends:
-            phi.add_incoming(registers[number], block)
-        merged.append(phi)
-    at.values.update(zip(op.results, _unpacked(at, like if op.results else [], merged), strict=True))
-
-
-def _nothing(at: Emission, op: Operation) -> None:
-    """Terminators: their operands are read by the loop or branch that they end; places of shared memory are known."""
-
-
 HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
-    arith.ConstantOp: elements.constant,
-    arith.IndexCastOp: elements.index_cast,
-    scf.ForOp: _for,
-    scf.IfOp: _if,
-    scf.YieldOp: _nothing,
-    tile.ReturnOp: _nothing,
-    tile.ProgramIdOp: _program_id,
-    tile.AllocOp: _alloc,
-    tile.LoadOp: memory.load,
-    tile.StoreOp: memory.store,
-    tile.GatherOp: memory.gather,
+    tile.LoadOp: partial(load, memory.read),
+    tile.StoreOp: partial(store, memory.write),
+    tile.GatherOp: partial(gather, memory.read),
     tile.PrefetchOp: memory.prefetch,
-    tile.IotaOp: elements.iota,
-    tile.BroadcastOp: elements.broadcast,
-    tile.ReshapeOp: elements.reshape,
-    tile.ReduceOp: elements.reduce,
-    tile.CastOp: elements.cast,
-    tile.DotOp: elements.dot,
     simt.ThreadIdOp: threads.thread_id,
-    simt.SharedOp: _nothing,
-    simt.JoinOp: elements.join,
-    simt.PartOp: elements.part,
     simt.BarrierOp: threads.barrier,
     simt.ShuffleOp: threads.shuffle,
     simt.AsyncCopyOp: threads.async_copy,

@@ -10,9 +10,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
+from tilewright.codegen.gpu.control import entry_name
+from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
 from tilewright.codegen.nvptx.emission import Needs
-from tilewright.codegen.nvptx.emit import emit_kernel, entry_name
-from tilewright.codegen.nvptx.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.nvptx.emit import emit_kernel
+from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import Target, target_of
 from tilewright.codegen.optimise import run_passes
 from tilewright.errors import InvalidProgram
@@ -81,7 +83,7 @@ def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel
         raise InvalidProgram(f"kernels share a name in PTX: {', '.join(sorted(entries))}")
     for func in functions:
         shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
-        kernels.append(kernel_of(func, shared_bytes))
+        kernels.append(kernel_of(func, LANES, shared_bytes))
     return module, tuple(kernels), launches, needs
 
 

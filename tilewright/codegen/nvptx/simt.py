@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 from xdsl.ir import SSAValue
 
-from tilewright.codegen.nvptx.elements import known
+from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import simt

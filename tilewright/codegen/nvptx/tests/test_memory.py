@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.codegen.nvptx.memory import chunks_of
+from tilewright.codegen.gpu.memory import chunks_of
 from tilewright.codegen.nvptx.tests.execute import agree, compiled, kernel
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
@@ -13,21 +12,11 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IndexType
 from xdsl.ir import Attribute, Operation
 
 from tilewright.codegen import elementwise
-from tilewright.codegen.nvptx.emission import (
-    BF16,
-    Emission,
-    is_bfloat,
-    resized,
-    scalars_of,
-    to_words,
-    vector,
-)
-from tilewright.codegen.values import F16, F32, F64, I16, I32, I64, mangle
+from tilewright.codegen.gpu.emission import Emission, is_bfloat, resized, to_words
+from tilewright.codegen.values import F16, F32, F64, I64
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
-
-Emit = Callable[[Emission, ir.Value, ir.Value], ir.Value]
 
 
 def element(at: Emission, op: Operation) -> None:
@@ -40,32 +29,15 @@ def element(at: Emission, op: Operation) -> None:
 
 def apply(at: Emission, kind: type[Operation], op: Operation | None, args: list[ir.Value]) -> ir.Value:
     """One register of the result of a kind of element operation."""
-    own = _OWN.get(kind)
-    found = own(at, *args) if own is not None else None
+    name = _EXACT.get(kind)
+    if name is not None and args[0].type == at.index != I64:
+        # Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow.
+        return getattr(at.builder, name)(*args, flags=("nsw",))
+    found = at.own(kind, args)
     return found if found is not None else elementwise.emit_kind(at.builder, at.target, kind, op, args)
 
 
-def _exact(name: str, at: Emission, a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow."""
-    if a.type != at.index or at.index == I64:
-        return None
-    return getattr(at.builder, name)(a, b, flags=("nsw",))
-
-
-def _extreme(name: str, at: Emission, a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """One instruction in which NaN wins, where there is one."""
-    if at.target.capability < 80 or a.type not in (F16, F32):
-        return None
-    return at.call(f"llvm.{name}.{mangle(a.type)}", a.type, [a, b])
-
-
-_OWN: dict[type[Operation], Callable[..., ir.Value | None]] = {
-    arith.AddiOp: partial(_exact, "add"),
-    arith.SubiOp: partial(_exact, "sub"),
-    arith.MuliOp: partial(_exact, "mul"),
-    arith.MaximumfOp: partial(_extreme, "maximum"),
-    arith.MinimumfOp: partial(_extreme, "minimum"),
-}
+_EXACT: dict[type[Operation], str] = {arith.AddiOp: "add", arith.SubiOp: "sub", arith.MuliOp: "mul"}
 
 
 def index_cast(at: Emission, op: arith.IndexCastOp) -> None:
@@ -85,24 +57,13 @@ def convert(
     """`tile.cast` of registers; pairs of floats are narrowed by one instruction where there is one."""
     if source == wanted:
         return list(values)
-    narrows = is_bfloat(wanted) or at.type_of(wanted) == F16
-    if narrows and values[0].type == F32 and at.target.capability >= 80:
-        return _narrowed(at, values, BF16 if is_bfloat(wanted) else F16)
+    if values[0].type == F32 and (is_bfloat(wanted) or at.type_of(wanted) == F16):
+        narrowed = at.narrowed(values, wanted)
+        if narrowed is not None:
+            return narrowed
     found = [elementwise.convert(at.builder, at.target, a, source, wanted, unsigned) for a in values]
     if isinstance(wanted, IndexType):
         return [resized(at.builder, value, at.index) for value in found]
-    return found
-
-
-def _narrowed(at: Emission, values: Sequence[ir.Value], narrow: ir.Type) -> list[ir.Value]:
-    builder, found = at.builder, list[ir.Value]()
-    for start in range(0, len(values), 2):
-        pair = list(values[start : start + 2])
-        filled = vector(builder, pair if len(pair) == 2 else [*pair, ir.Constant(F32, 0.0)])
-        cut = builder.fptrunc(filled, ir.VectorType(narrow, 2))
-        if narrow == BF16:
-            cut = builder.bitcast(cut, ir.VectorType(I16, 2))
-        found += scalars_of(builder, cut)[: len(pair)]
     return found
 
 
@@ -210,8 +171,10 @@ def dot(at: Emission, op: tile.DotOp) -> None:
     group = tile.shape(op.b)[2] if len(tile.shape(op.b)) == 3 else 1
     wanted = tile.element(op.c)
     if group == 4 and (tile.element(op.a), tile.element(op.b), wanted) == (i8, i8, i32):
-        at.set(op.result, _dot_words(at, op, m, k // 4, n))
-        return
+        found = _dot_words(at, op, m, k // 4, n)
+        if found is not None:
+            at.set(op.result, found)
+            return
     a, b = (
         convert(at, at.elements(operand), tile.element(operand), wanted, name in op.unsigned.data)
         for operand, name in ((op.a, "a"), (op.b, "b"))
@@ -225,15 +188,17 @@ def dot(at: Emission, op: tile.DotOp) -> None:
     at.set(op.result, results)
 
 
-def _dot_words(at: Emission, op: tile.DotOp, m: int, steps: int, n: int) -> list[ir.Value]:
-    """Products of bytes, four neighbours of k by one instruction."""
+def _dot_words(at: Emission, op: tile.DotOp, m: int, steps: int, n: int) -> list[ir.Value] | None:
+    """Products of bytes, four neighbours of k by one instruction; None where there is none."""
     a, b = (to_words(at.builder, at.elements(operand)) for operand in (op.a, op.b))
-    form = ".".join("u" if name in op.unsigned.data else "s" for name in ("a", "b"))
+    unsigned = ("a" in op.unsigned.data, "b" in op.unsigned.data)
     results = list(at.elements(op.c))
     for row, step, column in product(range(m), range(steps), range(n)):
         place = row * n + column
-        words = [a[row * steps + step], b[step * n + column], results[place]]
-        results[place] = at.call(f"llvm.nvvm.idp4a.{form}", I32, words)
+        found = at.dot_bytes(unsigned, a[row * steps + step], b[step * n + column], results[place])
+        if found is None:
+            return None
+        results[place] = found
     return results
 
 

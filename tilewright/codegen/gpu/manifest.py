@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import SSAValue
 
-from tilewright.codegen.nvptx.emit import block_of, entry_name, grid_of
+from tilewright.codegen.gpu.control import block_of, entry_name, grid_of
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.simt import element_bytes
 
@@ -32,7 +32,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: its name in the tile program, in PTX, and how it is launched. `arguments` are bytes of each buffer."""
+    """A kernel: its name in the tile program and in machine code, how it is launched, and bytes of each argument."""
 
     name: str
     entry: str
@@ -71,9 +71,9 @@ def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
     return tuple(found)
 
 
-def kernel_of(func: tile.FuncOp, shared_bytes: int) -> Kernel:
+def kernel_of(func: tile.FuncOp, lanes: int, shared_bytes: int) -> Kernel:
     sizes = tuple(_bytes(argument) for argument in func.body.block.args)
-    return Kernel(func.sym_name.data, entry_name(func), grid_of(func), block_of(func), shared_bytes, sizes)
+    return Kernel(func.sym_name.data, entry_name(func), grid_of(func), block_of(func, lanes), shared_bytes, sizes)
 
 
 def alignments(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[int]:

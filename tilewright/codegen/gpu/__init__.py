@@ -1,0 +1,1 @@
+"""Tile programs in distributed form to LLVM IR: what code generation for every GPU shares."""
