@@ -31,6 +31,7 @@ exit status: 0 listed, or the refusal of --mapping explained; 2 bad usage or inp
 
 _LARGEST_EXTENT = 1 << 31
 _LARGEST_NEST = 1 << 62
+_LINES = 20  # of the table of one record
 
 Expression = Annotated[
     str | None, typer.Option("--expr", metavar="TEXT", help="a sum in index notation", show_default=False)
@@ -68,14 +69,19 @@ MachineName = Annotated[
 ]  # fmt: skip
 Explain = Annotated[bool, typer.Option("--explain", help="say why the first mapping wins")]
 Asked = Annotated[str, typer.Option("--mapping", metavar="(nq|k|c)", help="judge this mapping too", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="lines of the table")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, help="lines of the table (default: 20; with --all, every record)",
+                 show_default=False),
+]  # fmt: skip
 
 
 def map_operator(
     expression: Expression = None, op: OperatorName = None, size: Sizes = None, intrinsic: IntrinsicName = None,
     records: Records = None, every: Every = False, mode: ModeName = "points", commute: Commute = False,
     complete: Complete = False, strict: Strict = False, flip: Flip = False, verify: Verify = False, dtype: Dtypes = "",
-    machine: MachineName = "", explain: Explain = False, asked: Asked = "", limit: Limit = 20, as_json: AsJson = False,
+    machine: MachineName = "", explain: Explain = False, asked: Asked = "", limit: Limit = None,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """List the mappings of an expression onto an intrinsic, best first, with predicted times.
 
@@ -93,14 +99,14 @@ def map_operator(
     if every:
         if intrinsic or asked or explain or verify or machine:
             raise InvalidArgument("this is about one record", where="--all", help="leave it out, or name no record")
-        _show_all(_adapted(compute, dtype, None), registry, dtype, mode, options, strict, as_json)
+        _show_all(_adapted(compute, dtype, None), registry, dtype, mode, options, strict, limit, as_json)
         return
     if intrinsic is None:
         raise InvalidArgument("no record", where="--intrinsic", help="name one, or --all")
     record = registry.find(intrinsic)
     compute = _adapted(compute, dtype, record)
     target, has = _machine(machine, record)
-    _show_one(compute, record, target, has, mode, options, strict, verify, explain, asked, limit, as_json)
+    _show_one(compute, record, target, has, mode, options, strict, verify, explain, asked, limit or _LINES, as_json)
 
 
 # What to map
@@ -332,7 +338,7 @@ def _print_one(
 
 def _show_all(
     compute: Compute, registry: Registry, dtype: str, mode: Any, options: Mapping[str, Any], strict: bool,
-    as_json: bool,
+    limit: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     from tilewright.instruction.mapping import mappings
     from tilewright.instruction.matching import adapted
@@ -356,10 +362,12 @@ def _show_all(
     cells = [
         [row["intrinsic"], row["target"], str(row["count"]), row["fewest_calls"], str(row["calls"]),
          f"{row['utilisation']:.4f}"]
-        for row in rows
+        for row in rows[:limit]
     ]  # fmt: skip
     table(
         {"intrinsic": "left", "target": "left", "mappings": "right", "fewest calls": "left", "calls": "right",
          "utilisation": "right"},
         cells,
     )  # fmt: skip
+    if len(rows) > len(cells):
+        print(f"… and {len(rows) - len(cells)} more (--limit)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
-from tilewright.errors import InvalidArgument
+from tilewright.errors import CompileError, InvalidArgument
 
 if TYPE_CHECKING:
     from tilewright.instruction.mma import Deduction
@@ -72,10 +74,6 @@ def schedule_mma(
     from tilewright.instruction.registry import standard
     from tilewright.machine import resolve
 
-    problem = MmaProblem(
-        _sizes(m, "--m"), _sizes(n, "--n"), _sizes(k, "--k"), _sizes(batch, "--batch") if batch else (), a, b or a, c,
-        lhs_transposed, rhs_transposed,
-    )  # fmt: skip
     target = mma_target(resolve(machine))
     records = standard()
     options = Options(
@@ -83,7 +81,12 @@ def schedule_mma(
         forbid=frozenset(schedule_name(records.find(each)) if each in records else each for each in forbid or ()),
         tensor_core_table=None if tensor_core_table is None else tensor_core_table.value,
     )  # fmt: skip
-    deduction = deduce_mma(problem, target, policy=policy, options=options)
+    with _about_options():
+        problem = MmaProblem(
+            _sizes(m, "--m"), _sizes(n, "--n"), _sizes(k, "--k"), _sizes(batch, "--batch") if batch else (), a, b or a,
+            c, lhs_transposed, rhs_transposed,
+        )  # fmt: skip
+        deduction = deduce_mma(problem, target, policy=policy, options=options)
     if as_json:
         value = as_value(deduction)
         show_json({**value, "trace": [str(event) for event in deduction.events]} if explain else value)
@@ -153,9 +156,23 @@ def _lines(deduction: Deduction) -> list[str]:
     ]
 
 
+@contextmanager
+def _about_options() -> Iterator[None]:
+    """Errors about a field name the option that it was given by."""
+    try:
+        yield
+    except CompileError as error:
+        field = error.where.removeprefix("options.")
+        if field in ("m", "n", "k", "batch", "a", "b", "c", "policy", "forbid"):
+            error.where = f"--{field}"
+        raise
+
+
 def _sizes(text: str, option: str) -> tuple[int | None, ...]:
     """Read ``4,16``; ``?`` is a size known only at run time."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part == "?" or (part.isascii() and part.isdigit() and len(part) <= 18) for part in parts):
         raise InvalidArgument(f"{text!r} is no list of sizes", where=option, help=f"{option} 128 or 4,16")
+    if any(part != "?" and not int(part) for part in parts):
+        raise InvalidArgument("0 is not a positive size", where=option, help="1 or more, or ? for a size not yet known")
     return tuple(None if part == "?" else int(part) for part in parts)

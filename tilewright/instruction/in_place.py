@@ -269,17 +269,18 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
             continue
         rows, vectors, reductions = (each.candidates(loop) for loop in record.loops)
         a, b = (_read_of(each, compute, number) for number in range(2))
+        bound = f"{record.name} with b = {b.tensor.name}"
         live = [axis for axis in compute.axes if axis.extent != 1]
         k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
         if any(axis not in loops_of(a) and axis not in loops_of(b) for axis in k_loops):
-            refused.append(Refusal(f"b = {b.tensor.name}", "every reduction loop indexes an operand"))
+            refused.append(Refusal(bound, "every reduction loop indexes an operand"))
             continue
         if not k_loops:
             refused.append(Refusal(record.name, "there is something to sum"))
             continue
         wide = [axis for axis in vectors if axis in live]
         if not wide:
-            refused.append(Refusal(f"b = {b.tensor.name}", "no loop indexes b and the output only, so no vector"))
+            refused.append(Refusal(bound, "no loop indexes b and the output only, so no vector"))
             continue
         group = record.extents["r1"] // record.grid[2]
         if group > 1 and not _walked(k_loops, a, b):

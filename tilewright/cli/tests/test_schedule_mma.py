@@ -97,7 +97,10 @@ def test_explain_prints_the_trace() -> None:
         (["--m", "12x"], "is no list of sizes"),
         (["--m", ""], "is no list of sizes"),
         (["--m", "0"], "0 is not a positive size"),
+        (["--batch", "0,2"], "0 is not a positive size"),
         (["--a", "f17"], "is no element type"),
+        (["--c", "f17"], "is no element type"),
+        (["--forbid", "XY"], "is neither a path nor an intrinsic"),
         (["--machine", "gfx9999"], "there is no machine"),
         (["--machine", "znver5"], "matrix schedules are for GPUs"),
         (["--policy", "fast"], "there is no policy"),
@@ -107,7 +110,10 @@ def test_mistakes(arguments: list[str], message: str) -> None:
     given = {"--m": "64", "--n": "64", "--k": "64", "--machine": "sm_80"} | {arguments[0]: arguments[1]}
     command = [part for pair in given.items() for part in pair]
     assert message in run("schedule-mma", *command, status=2)
-    assert json.loads(run("schedule-mma", *command, "--json", status=2).split("\n}\n")[0] + "\n}")["error"]["message"]
+    error = json.loads(run("schedule-mma", *command, "--json", status=2).split("\n}\n")[0] + "\n}")["error"]
+    assert error["message"]
+    if arguments[0] != "--machine":
+        assert error["where"] == arguments[0], "an error names the option, however deep its cause is"
 
 
 def test_every_recorded_row_matches() -> None:

@@ -294,7 +294,8 @@ def test_every_product_of_a_network_says_what_it_maps_to(name: str, matrices: in
         text = decision.explain()
         assert "at full rate" in text
         second = re.search(r"\n  second: \(.+\|.+\|.+\) on \w+ with vectors of \S+ \(.+\)", text)
-        assert second or re.search(r"\n  refused: (b = \S+ by |\(.+\) on \w+ by \S+ can be packed)", text), text
+        refused = re.search(r"\n  refused: (\w+ with b = \S+ by |\(.+\) on \w+ by \S+ can be packed)", text)
+        assert second or refused, text
     assert sum(bool(decision.runner_up) for decision in others) >= matrices - 2
 
 
@@ -338,3 +339,14 @@ def test_random_graphs_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, graph: Graph, seed: int
 ) -> None:
     check(graph, registry, seed)
+
+
+def test_a_refused_operand_names_its_record() -> None:
+    """The order of the factors of a product with a vector that has no loop of its own is refused once per record."""
+    b = GraphBuilder("matvec")
+    y = linalg.matmul(b, b.input("a", (32, 64), "f32"), b.input("x", (64, 1), "f32"), name="y")
+    (decision,) = instructions(make_plan(b.finish([y]), resolve_cpu("x86-64-v3"), 1))
+    candidates = [each.candidate for each in decision.refused if "no loop indexes b" in each.rule]
+    assert candidates, decision.explain()
+    assert all(re.fullmatch(r"\w+ with b = \S+", each) for each in candidates)
+    assert {each.split()[0] for each in candidates} <= {record.name for record in standard()}

@@ -3,7 +3,9 @@
     python -m tilewright.instruction.tests.sweep --cases 5000 --seed 0
 
 A case is one operator, one record, one mode, random extents, strides and storage, and one mapping drawn from all that
-there are. The result is exact or the case fails. Prints the counts; exits with 1 if a case failed.
+there are. Where every operand of the record is a fragment of lanes, boxes go through registers. The result is exact or
+the case fails. Cases come in an order in which every combination is met once before one comes again: `--every` stops
+there (about 41,000). Prints the counts; exits with 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -18,18 +20,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_compute
 from tilewright.instruction.emulate import emulate, exact_bound, reference, small_values
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.fragments import execute_registers, from_registers, to_registers
+from tilewright.instruction.intrinsic import Fragment, Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode, enumerate_mappings
 from tilewright.instruction.matching import adapted, match
 from tilewright.instruction.physical import PhysicalMapping, physical
 from tilewright.instruction.registry import standard
 from tilewright.instruction.tests.sample_records import OPERATORS
+
+Array = np.ndarray[Any, Any]
 
 _DRAWN_FROM = 300  # mappings of one case
 _LARGEST_WORK = 1 << 22  # multiply-adds of one case, so that no case takes long
@@ -46,13 +52,17 @@ class Case:
 def cases(count: int, seed: int) -> Iterator[Case]:
     """Operators in turn, and for each the records in turn, so that all meet; modes alternate."""
     generator = random.Random(seed)
-    records = [record for record in standard() if record.combine == "sum" and len(record.sources) == 2]
-    names = list(OPERATORS)
-    order = [(name, record, mode) for name in names for record in records for mode in ("points", "signature")]
+    order = combinations()
     generator.shuffle(order)
     for number in range(count):
-        name, record, mode = order[number % len(order)]
-        yield Case(name, record, mode, generator.randrange(1 << 30))  # type: ignore[arg-type]
+        yield Case(*order[number % len(order)], generator.randrange(1 << 30))
+
+
+def combinations() -> list[tuple[str, Intrinsic, Mode]]:
+    """Every operator with every record that sums products of two operands, in both modes."""
+    records = [record for record in standard() if record.combine == "sum" and len(record.sources) == 2]
+    modes: tuple[Mode, ...] = ("points", "signature")
+    return [(name, record, mode) for name in OPERATORS for record in records for mode in modes]
 
 
 def run(case: Case) -> str:
@@ -74,10 +84,23 @@ def run(case: Case) -> str:
         if name not in written
     }
     wanted = reference(original(case, generator, draw_again=True), tensors)
-    found = emulate(drawn, tensors)
+    found = emulate(drawn, tensors, execute=through_registers if in_fragments(case.record) else None)
     if found.shape != wanted.shape or (found != wanted).any():
         return f"WRONG: {case.operator} {case.record.name} {case.mode} {drawn} seed {case.seed} of {node.name}"
     return "exact"
+
+
+def in_fragments(record: Intrinsic) -> bool:
+    """Whether lanes hold all operands."""
+    return all(isinstance(operand.layout, Fragment) for operand in record.operands)
+
+
+def through_registers(record: Intrinsic, dst: Array, *sources: Array) -> Array:
+    """`execute` with every box scattered to the registers of lanes, and the result gathered from them."""
+    fragments: list[Any] = [operand.layout for operand in record.operands]
+    registers = [to_registers(each, box) for each, box in zip(fragments, (*sources, dst), strict=True)]
+    result = execute_registers(record, registers[-1], *registers[:-1])
+    return from_registers(fragments[-1], result, record.shape(record.destination))
 
 
 def original(case: Case, generator: random.Random, *, draw_again: bool = False) -> Compute:
@@ -111,13 +134,15 @@ def draw(case: Case, generator: random.Random) -> PhysicalMapping | str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=5000, help="cases that ran, not counting those without a mapping")
+    parser.add_argument("--every", action="store_true", help="every combination once, however many run")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    most = len(combinations()) if arguments.every else 1 << 40
     start = time.perf_counter()
     outcomes: Counter[str] = Counter()
-    seen: dict[str, set[str]] = {"operators": set(), "records": set(), "modes": set()}
+    seen: dict[str, set[Any]] = {each: set() for each in ("operators", "records", "fragments", "modes", "combinations")}
     wrong: list[str] = []
-    for case in cases(1 << 40, arguments.seed):
+    for case in cases(most, arguments.seed):
         outcome = run(case)
         outcomes[outcome.partition(":")[0]] += 1
         if outcome.startswith("WRONG"):
@@ -126,7 +151,10 @@ def main() -> int:
             seen["operators"].add(case.operator)
             seen["records"].add(case.record.name)
             seen["modes"].add(case.mode)
-        if outcomes["exact"] + outcomes["WRONG"] >= arguments.cases:
+            seen["combinations"].add((case.operator, case.record.name, case.mode))
+            if in_fragments(case.record):
+                seen["fragments"].add(case.record.name)
+        if not arguments.every and outcomes["exact"] + outcomes["WRONG"] >= arguments.cases:
             break
     counts = {kind: len(names) for kind, names in seen.items()}
     seconds = round(time.perf_counter() - start, 1)
