@@ -304,11 +304,13 @@ class DotOperand(Distributed):
         return (self._k, rank - 2 + self.index, *reversed(range(rank - 2)))
 
 
-def mma_warps(shape: Sequence[int], warps: int, version: int = 2) -> tuple[int, ...]:
+def mma_warps(
+    shape: Sequence[int], warps: int, version: int = 2, instr: tuple[int, int] = (16, 8)
+) -> tuple[int, ...]:
     """How `warps` are dealt to the instructions that a result of `shape` takes.
 
-    Version 2: the dimension with more instructions (16 x 8) left doubles its warps; version 3 starts with a group of
-    four along m. Batches take all warps.
+    Version 2: the dimension with more instructions left, of `instr` results each, doubles its warps; version 3 starts
+    with a group of four along m. Batches take all warps.
 
     >>> mma_warps((128, 256), 8)
     (2, 4)
@@ -325,7 +327,7 @@ def mma_warps(shape: Sequence[int], warps: int, version: int = 2) -> tuple[int, 
         while along_m * along_n < warps:
             along_m, along_n = (2 * along_m, along_n) if rows > 16 * along_m else (along_m, 2 * along_n)
         return along_m, along_n
-    left = [-(-rows // 16), -(-columns // 8)]
+    left = [-(-rows // instr[0]), -(-columns // instr[1])]
     dealt = [1, 1]
     while dealt[0] * dealt[1] < warps:
         d = 0 if left[0] >= left[1] else 1
