@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -10,12 +11,15 @@ from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
+from tilewright.kernel.passes.barriers import BarriersPass
 from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.distribute import DistributePass
 from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.passes.pack_shared import PackSharedPass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
+from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.verify import verify
 
@@ -31,12 +35,15 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         CanonicalisePass(),
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
+        PipelineRegistersPass(),  # what cannot be copied asynchronously
         DistributePass(),  # required
         RangesPass(),
         CanonicalisePass(),
         LicmPass(),
         CsePass(),
         DcePass(),
+        PackSharedPass(),
+        BarriersPass(),  # last: places of block memory decide what must be ordered
     ),
 }
 """Those that are not required are optimisations: switching one off needs no other to be switched off."""
@@ -48,8 +55,10 @@ PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.value
 OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)
 
 
-def run_pipeline(module: ModuleOp, target: str = "cpu", disable: Sequence[str] = (), verify_each: bool = False) -> None:
-    """Optimise a program in place for a target, without the passes named in `disable`."""
+def run_pipeline(
+    module: ModuleOp, target: str = "cpu", disable: Sequence[str] = (), verify_each: bool = False, lanes: int = 32
+) -> None:
+    """Optimise a program in place for a target whose warps have `lanes`, without the passes named in `disable`."""
     if target not in PIPELINES:
         raise InvalidArgument(f"no pipeline for target {target!r}", help=f"one of {', '.join(PIPELINES)}")
     for name in disable:
@@ -58,6 +67,8 @@ def run_pipeline(module: ModuleOp, target: str = "cpu", disable: Sequence[str] =
             raise InvalidArgument(f"pass {name!r} cannot be switched off", where="disable", help="later phases need it")
     for each in PIPELINES[target]:
         if each.name not in disable:
+            if isinstance(each, AssignLayoutsPass | DistributePass):
+                each = replace(each, lanes=lanes)
             _run(module, each, verify_each)
 
 

@@ -1,0 +1,134 @@
+"""Passes on kernels of blocks: they compute what they did, need the barriers that they have, and leave no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import simt
+from tilewright.kernel.dialect import FuncOp, LoadOp, operations
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.barriers import BarriersPass
+from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.simt_interpreter import Order
+from tilewright.kernel.tests import kernels
+from tilewright.kernel.text import parse_module
+
+RNG = np.random.default_rng(0)
+Array = np.ndarray
+ROUTES = {"copies": (), "registers": ("pipeline-loads",), "one buffer": ("pipeline-loads", "pipeline-registers")}
+ORDERS: tuple[Order, ...] = ("together", "descending", "random")
+
+
+def compiled(text: str, disable: Sequence[str] = ()) -> ModuleOp:
+    module = parse_module(text)
+    run_pipeline(module, "gpu", disable, verify_each=True)
+    return module
+
+
+def kernel_of(module: ModuleOp, name: str = "k") -> FuncOp:
+    return next(op for op in module.body.ops if isinstance(op, FuncOp) and op.sym_name.data == name)
+
+
+def in_loops(module: ModuleOp, kind: type) -> int:
+    """Operations of a kind in loops; those of loops in loops count once."""
+    return sum(isinstance(op.parent_op(), scf.ForOp) for op in operations(kernel_of(module).body)
+               if isinstance(op, kind))  # fmt: skip
+
+
+def count(module: ModuleOp, kind: type) -> int:
+    return sum(isinstance(op, kind) for op in operations(kernel_of(module).body))
+
+
+def shared_bytes(module: ModuleOp) -> int:
+    end = 0
+    for op in operations(kernel_of(module).body):
+        if isinstance(op, simt.SharedOp):
+            end = end + op.bytes if op.offset is None else max(end, op.offset.value.data + op.bytes)
+    return end
+
+
+def product_operands(m: int, n: int, k: int) -> list[Array]:
+    """Small whole numbers: sums are exact in any order."""
+    a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
+    return [a, b, np.zeros(m * n, np.float32)]
+
+
+def check(module: ModuleOp, text: str, arrays: Sequence[Array], orders: Sequence[Order] = ORDERS) -> None:
+    wanted = [array.copy() for array in arrays]
+    run_kernel(parse_module(text), "k", wanted)
+    for order in orders:
+        found = [array.copy() for array in arrays]
+        run_kernel(module, "k", found, races=True, order=order)
+        for one, other in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(other, one)
+
+
+def check_that_every_barrier_is_needed(module: ModuleOp, arrays: Sequence[Array], name: str = "k") -> None:
+    """Leaving out any one of them is a race in some order of warps."""
+    for number, op in enumerate(operations(kernel_of(module, name).body)):
+        if not isinstance(op, simt.BarrierOp):
+            continue
+        mutant = module.clone()
+        barrier = operations(kernel_of(mutant, name).body)[number]
+        assert barrier.parent is not None
+        barrier.parent.erase_op(barrier)
+        with pytest.raises(InvalidProgram, match="race|under way"):
+            for order in ORDERS:
+                run_kernel(mutant, name, [array.copy() for array in arrays], races=True, order=order)
+
+
+@pytest.mark.parametrize(("route", "in_a_trip"), [("copies", 1), ("registers", 2), ("one buffer", 2)])
+def test_barriers_of_a_product(route: str, in_a_trip: int) -> None:
+    text, arrays = programs.matmul((64, 64, 128), (64, 64, 32)), product_operands(64, 64, 128)
+    module = compiled(text, ROUTES[route])
+    assert in_loops(module, simt.BarrierOp) == in_a_trip
+    check(module, text, arrays)
+    check_that_every_barrier_is_needed(module, arrays)
+    assert count(module, simt.BarrierOp) < count(compiled(text, (*ROUTES[route], "barriers")), simt.BarrierOp)
+
+
+@pytest.mark.parametrize("name", ["staged_gemm", "transpose", "row_sums", "histogram", "fragment_gemm"])
+def test_hand_written_kernels_keep_the_barriers_that_they_need(name: str) -> None:
+    sizes = {"staged_gemm": (64, 64, 128), "transpose": (20, 20), "row_sums": (2, 100), "histogram": (200, 70),
+             "fragment_gemm": (32, 32, 48)}  # fmt: skip
+    module = getattr(kernels, name)(*sizes[name])
+    before = sum(isinstance(op, simt.BarrierOp) for op in operations(kernel_of(module, name).body))
+    BarriersPass().apply(Context(), module)
+    after = sum(isinstance(op, simt.BarrierOp) for op in operations(kernel_of(module, name).body))
+    assert after == before
+
+
+def test_block_memory_of_the_result_lies_over_that_of_the_loop() -> None:
+    text, arrays = programs.matmul((64, 64, 128), (64, 64, 32)), product_operands(64, 64, 128)
+    packed, apart = compiled(text), compiled(text, ("pack-shared",))
+    slices, result = 3 * 2 * 64 * 32 * 2, 64 * 64 * 4
+    assert shared_bytes(packed) == max(slices, result)
+    assert shared_bytes(apart) == slices + result
+    check(packed, text, arrays)
+
+
+def test_reductions_in_turn_share_no_small_buffers() -> None:
+    module = compiled(programs.softmax(2, 1, 512))
+    assert all(op.offset is None for op in operations(kernel_of(module).body) if isinstance(op, simt.SharedOp))
+
+
+def test_one_slice_is_loaded_while_another_is_multiplied() -> None:
+    """E1 of the paper's route: 128x128x64 on 8 warps, here over 4 slices."""
+    text = programs.matmul((64, 64, 128), (64, 64, 32))
+    module = compiled(text, ROUTES["registers"])
+    (loop,) = [op for op in operations(kernel_of(module).body) if isinstance(op, scf.ForOp)]
+    kinds = [type(op) for op in loop.body.block.ops]
+    loads = [op for op in loop.body.block.ops if isinstance(op, LoadOp) and not simt.is_shared(op.view)]
+    assert len(loads) == 4  # 16 bytes each: 2 of a, 2 of b
+    first_use = min(kinds.index(simt.BarrierOp), kinds.index(simt.MmaOp))
+    assert all(list(loop.body.block.ops).index(load) < first_use for load in loads)
+    assert count(module, simt.AsyncCopyOp) == 0
+    check(module, text, product_operands(64, 64, 128))
