@@ -56,9 +56,11 @@ _UNSURE = 3  # loops that may have no trip, of which every combination is a cour
 
 
 class Order:
-    """The courses of a kernel in distributed form; `known` is False where an operation orders memory in another way,
-    a barrier stands in a branch, or too many loops with barriers have bounds that are not constant. Without `waits`,
-    copies count where they start only."""
+    """The courses of a kernel in distributed form; without `waits`, copies count where they start only.
+
+    `known` is False where an operation orders memory in another way, a barrier stands in a branch, or too many loops
+    with barriers have bounds that are not constant.
+    """
 
     def __init__(self, kernel: FuncOp, waits: bool = True) -> None:
         ops = operations(kernel.body)

@@ -19,7 +19,7 @@ from tilewright.kernel.rewrite import insert_before, replace, replace_by_values,
 
 @dataclass(frozen=True)
 class PipelineRegistersPass(ModulePass):
-    """Load the tiles of the next trip before this trip computes, and hand them on in registers; the last trip is peeled.
+    """Load the tiles of the next trip before this trip computes, into registers; the last trip is peeled.
 
     Before:  scf.for %k = 0 to 8 { %x = tile.load %a[%k]  %y = tile.convert %x  … }
     After:   %0 = tile.load %a[0]
@@ -65,14 +65,16 @@ def _rotate(loop: scf.ForOp, written: set[SSAValue]) -> None:
     insert_before(inside.last_op, following)
     ahead = again(_all(found), {body.args[0]: following.result}, inside.last_op)
     rest = [op for op in body.ops if op is not terminator and op not in found]
-    values = dict(zip((*body.args, *(op.result for op in found)), inside.args, strict=True))
+    values: dict[SSAValue, SSAValue] = {}
+    values.update(zip((*body.args, *(op.result for op in found)), inside.args, strict=True))
     for old, new in values.items():
         new.name_hint = old.name_hint
     again(rest, values, inside.last_op)
     yielded = [values.get(value, value) for value in terminator.operands]
     replace(inside.last_op, scf.YieldOp(*yielded, *(ahead[op.result] for op in found)))
     # The last trip.
-    values = dict(zip((*body.args, *(op.result for op in found)), (end, *rotated.results), strict=True))
+    values = {}
+    values.update(zip((*body.args, *(op.result for op in found)), (end, *rotated.results), strict=True))
     again(rest, values, loop)
     replace_by_values(loop, [values.get(value, value) for value in terminator.operands])
 

@@ -16,7 +16,9 @@ from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.distribute import DistributePass
+from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.passes.order_blocks import OrderBlocksPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
@@ -33,6 +35,8 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
     ),
     "gpu": (
         CanonicalisePass(),
+        HoistAccumulatorsPass(),
+        OrderBlocksPass(),
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
