@@ -84,6 +84,12 @@ class InvalidFile(CompileError):
     code = "invalid-file"
 
 
+class DeviceError(CompileError):
+    """A GPU that is not there, refuses, or faults; the message names the kernel and its arguments."""
+
+    code = "device-error"
+
+
 class MissingExtra(CompileError):
     """An optional dependency is not installed; the help names the `pip install`."""
 

@@ -26,6 +26,10 @@ def _default_pin() -> bool:
     return os.environ.get("TILEWRIGHT_PIN", "1") not in ("0", "off", "no", "false")
 
 
+def _default_device() -> str:
+    return os.environ.get("TILEWRIGHT_DEVICE", "auto")
+
+
 def environment_threads() -> int | None:
     """The thread count that `OMP_NUM_THREADS` asks for, or None where it is unset or not a positive number."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -41,6 +45,7 @@ class Options:
     openmp         run on an OpenMP runtime that is already loaded in the process, if there is one
     disable        names of optimisation passes to switch off
     verify_each    verify the tile program after each pass
+    device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
     """
 
@@ -51,6 +56,7 @@ class Options:
     openmp: bool = True
     disable: tuple[str, ...] = ()
     verify_each: bool = False
+    device: str = field(default_factory=_default_device)
     intrinsics: Any = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.runtime.archive import Blocks, read_archive, write_archive
-from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.manifest import CODES, Manifest
 from tilewright.runtime.memory import allocate
 
 MEMBERS = ("manifest.json", "code.o", "program.tile", "graph.json", "plan.json", "constants.bin")
@@ -21,7 +21,7 @@ MEMBERS = ("manifest.json", "code.o", "program.tile", "graph.json", "plan.json",
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """Machine code with everything needed to run it, to explain it, and to compile it again.
+    """Code with everything needed to run it, to explain it, and to compile it again.
 
     `graph` is the JSON of the simplified expression graph and the layout of every constant, `plan` that of the
     decisions (a list under the key "decisions"), `constants` the packed constants as bytes.
@@ -46,7 +46,8 @@ class Artifact:
         texts = (json.dumps(self.manifest.to_json(), indent=1), self.program, self.graph, self.plan)
         manifest, program, graph, plan = (text.encode() for text in texts)
         constants = np.ascontiguousarray(self.constants).data
-        return dict(zip(MEMBERS, (manifest, self.code, program, graph, plan, constants), strict=True))
+        names = _members(self.manifest.code)
+        return dict(zip(names, (manifest, self.code, program, graph, plan, constants), strict=True))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.twm`; an existing file is replaced as a whole. Raises InvalidArgument if it cannot be written."""
@@ -73,19 +74,28 @@ class Artifact:
     @classmethod
     def from_blocks(cls, blocks: Blocks) -> Artifact:
         """Read the members back. Raises InvalidFile that names what is missing or malformed."""
-        missing = [name for name in MEMBERS if name not in blocks]
+        kind = next((kind for kind, member in CODES.items() if member in blocks), "object")
+        missing = [name for name in _members(kind) if name not in blocks]
         if missing:
             raise InvalidFile(f"{', '.join(missing)} is missing")
-        manifest, code, program, graph, plan = (bytes(blocks[name]) for name in MEMBERS[:-1])
+        text, code, program, graph, plan = (bytes(blocks[name]) for name in _members(kind)[:-1])
         _parse(graph, "graph.json")
+        manifest = Manifest.from_json(_parse(text, "manifest.json"))
+        if manifest.code != kind:
+            raise InvalidFile(f"{CODES[manifest.code]} is missing")
         return cls(
-            manifest=Manifest.from_json(_parse(manifest, "manifest.json")),
+            manifest=manifest,
             code=code,
             constants=np.frombuffer(blocks["constants.bin"], np.uint8) if blocks["constants.bin"] else allocate(0),
             program=_text(program, "program.tile"),
             graph=graph.decode(),
             plan=json.dumps(_parse(plan, "plan.json"), indent=1),
         )
+
+
+def _members(code: str) -> tuple[str, ...]:
+    """The members of an artifact with that kind of code."""
+    return tuple(CODES[code] if name == CODES["object"] else name for name in MEMBERS)
 
 
 def _text(block: bytes, name: str) -> str:

@@ -18,14 +18,27 @@ def load(
     threads: int | None = None,
     options: Options | None = None,
     rebuild: Rebuild | None = None,
+    device: str | None = None,
 ) -> Module:
     """Load a `.twm`: it runs as it was saved, nothing is compiled.
 
     Where it was made for another kind of machine or for CPU features that this one lacks, `rebuild` compiles it
-    again; without `rebuild` that is an InvalidFile that says what is missing.
+    again; without `rebuild` that is an InvalidFile that says what is missing. Code for a GPU runs on `device`.
     """
     artifact = Artifact.read(path)
     manifest = artifact.manifest
-    if rebuild and (not same_platform(manifest.triple) or missing_features(manifest.features)):
+    foreign = not same_platform(manifest.triple) or missing_features(manifest.features)
+    if rebuild and manifest.code == "object" and foreign:
         artifact = rebuild(artifact)
-    return Module(artifact, threads=threads, options=options)
+    return opened(artifact, threads, options, device)
+
+
+def opened(
+    artifact: Artifact, threads: int | None = None, options: Options | None = None, device: str | None = None
+) -> Module:
+    """The module of an artifact, ready to be called: on threads of the host, or on `device` if it is for a GPU."""
+    if artifact.manifest.code == "object":
+        return Module(artifact, threads=threads, options=options)
+    from tilewright.runtime.cuda.module import DeviceModule
+
+    return DeviceModule(artifact, device, options)

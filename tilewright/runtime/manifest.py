@@ -1,6 +1,6 @@
 """The manifest beside an object: its inputs and outputs, the memory it needs, what it launches, where it can run.
 
-`codegen` writes it as JSON; `Manifest.from_json` is the only reader, and checks it.
+`compiler` writes it; `Manifest.from_json` is the only reader of its JSON, and checks it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 from tilewright.errors import InvalidFile
 from tilewright.expr.dtypes import DTYPES, size_bytes
+
+CODES = {"object": "code.o", "ptx": "code.ptx"}  # kinds of code, and the member of an artifact that holds it
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,58 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """An argument of a launch: input or output number `index`, or `index` bytes into the constants or the arena."""
+
+    space: str
+    index: int
+    bytes: int
+
+    def __str__(self) -> str:
+        place = f"{self.space} {self.index}" if self.space in ("input", "output") else f"{self.space}+{self.index}"
+        return f"{place} ({self.bytes} bytes)"
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What an engine that copies tensors is told: a tensor in argument number `argument`, the box that one copy moves.
+
+    `extents` and `box` are elements and `strides` bytes, outermost first; `element` is a name of the engine's.
+    """
+
+    argument: int
+    element: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How a kernel of a GPU is launched; `entry` is its name in the code, `tensor_maps` follow its arguments."""
+
+    name: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    tensor_maps: tuple[TensorMap, ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes."""
+    """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
+
+    `operands` are those of a kernel of a GPU; on a CPU the code knows them.
+    """
 
     name: str
     kernel: str
     programs: int
     flops: int = 0
     bytes: int = 0
+    operands: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +101,12 @@ class Manifest:
     launches: tuple[Launch, ...]
     features: tuple[str, ...]  # names as LLVM has them, "avx512f"
     triple: str
+    code: str = "object"  # a name of CODES
+    machine: str = ""  # the name of its description
+    kernels: tuple[Kernel, ...] = ()  # of a GPU
+
+    def kernel(self, name: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.name == name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,7 +125,40 @@ class Manifest:
             launches=tuple(map(_launch, fields.items("launches"))),
             features=tuple(_feature(item.value) for item in fields.items("features")),
             triple=fields.text("triple"),
+            **_of_a_gpu(fields),
         )
+
+
+def _of_a_gpu(fields: _Reader) -> dict[str, Any]:
+    """The fields that files from before there was code for GPUs do not have."""
+    code = fields.text("code") if "code" in fields.value else "object"
+    if code not in CODES:
+        raise InvalidFile(f"unknown kind of code {code!r}", where=fields.where, help=f"one of {', '.join(CODES)}")
+    if code == "object":
+        return {"machine": fields.text("machine") if "machine" in fields.value else ""}
+    kernels = tuple(map(_kernel, fields.items("kernels")))
+    sizes = {
+        "input": [spec.bytes for spec in map(_tensor, fields.items("inputs"))],
+        "output": [spec.bytes for spec in map(_tensor, fields.items("outputs"))],
+    }
+    flat = {"constant": fields.size("constants_bytes"), "arena": fields.size("arena_bytes")}
+    for launch in map(_launch, fields.items("launches")):
+        where = f"launch {launch.name}"
+        if launch.kernel not in {kernel.name for kernel in kernels}:
+            raise InvalidFile(f"there is no kernel {launch.kernel!r}", where=where)
+        kernel = next(kernel for kernel in kernels if kernel.name == launch.kernel)
+        if any(each.argument >= len(launch.operands) for each in kernel.tensor_maps):
+            raise InvalidFile("a tensor map is of an argument that there is not", where=where)
+        for operand in launch.operands:
+            whole = sizes.get(operand.space)
+            fits = (
+                operand.index < len(whole) and operand.bytes == whole[operand.index]
+                if whole is not None
+                else operand.index + operand.bytes <= flat.get(operand.space, -1)
+            )
+            if not fits:
+                raise InvalidFile(f"{operand} is not in the module", where=where)
+    return {"code": code, "machine": fields.text("machine"), "kernels": kernels}
 
 
 def _tensor(item: _Reader) -> TensorSpec:
@@ -87,8 +172,35 @@ def _tensor(item: _Reader) -> TensorSpec:
 
 
 def _launch(item: _Reader) -> Launch:
-    sizes = (item.size(field) for field in ("programs", "flops", "bytes"))
-    return Launch(item.text("name"), item.text("kernel"), *sizes)
+    programs, flops, size = (item.size(field) for field in ("programs", "flops", "bytes"))
+    operands = tuple(map(_operand, item.items("operands"))) if "operands" in item.value else ()
+    return Launch(item.text("name"), item.text("kernel"), programs, flops, size, operands)
+
+
+def _operand(item: _Reader) -> Operand:
+    return Operand(item.text("space"), item.size("index"), item.size("bytes"))
+
+
+def _kernel(item: _Reader) -> Kernel:
+    grid, block = (_extents(item, field) for field in ("grid", "block"))
+    maps = tuple(map(_tensor_map, item.items("tensor_maps")))
+    return Kernel(item.text("name"), item.text("entry"), grid, block, item.size("shared_bytes"), maps)
+
+
+def _tensor_map(item: _Reader) -> TensorMap:
+    extents, strides, box = (
+        tuple(each.as_size() for each in item.items(field)) for field in ("extents", "strides", "box")
+    )
+    if not 1 <= len(extents) == len(strides) == len(box):
+        raise InvalidFile("extents, strides and box have different lengths", where=item.where)
+    return TensorMap(item.size("argument"), item.text("element"), extents, strides, box, item.size("swizzle"))
+
+
+def _extents(item: _Reader, field: str) -> tuple[int, int, int]:
+    found = tuple(extent.as_size() for extent in item.items(field))
+    if len(found) != 3 or 0 in found:
+        raise InvalidFile(f"{field} is {found}", where=item.where, help="three numbers of 1 or more")
+    return found
 
 
 def _feature(value: Any) -> str:

@@ -73,7 +73,7 @@ def empty(spec: TensorSpec, torch: bool) -> View:
     """A new array for an output, of torch or of NumPy."""
     if torch:
         library = sys.modules["torch"]
-        tensor = library.empty(spec.shape, dtype=_torch_dtype(spec.dtype))
+        tensor = library.empty(spec.shape, dtype=torch_dtype(spec.dtype))
         return View(tensor.data_ptr(), spec.bytes, tensor)
     array = np.empty(spec.shape, numpy_dtype(spec.dtype))
     return View(array.ctypes.data, spec.bytes, array)
@@ -90,7 +90,7 @@ def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
     return (
         torch is not None
         and isinstance(array, torch.Tensor)
-        and array.dtype is _torch_dtype(spec.dtype)
+        and array.dtype is torch_dtype(spec.dtype)
         and array.shape == spec.shape
         and array.is_cpu
         and array.layout is torch.strided
@@ -100,7 +100,8 @@ def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
 
 
 @cache
-def _torch_dtype(dtype: str) -> Any:
+def torch_dtype(dtype: str) -> Any:
+    """torch's type of that name of ours; torch is loaded."""
     return getattr(sys.modules["torch"], _TORCH_NAMES[dtype])
 
 
@@ -130,7 +131,7 @@ def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
 
 def _check(array: Any, spec: TensorSpec, where: str) -> None:
     """Raise InvalidArgument unless dtype and shape are those of `spec`."""
-    dtype, shape = _dtype(array), tuple(array.shape)
+    dtype, shape = dtype_of(array), tuple(array.shape)
     if dtype == spec.dtype and shape == spec.shape:
         return
     got = f"{dtype}[{', '.join(map(str, shape))}]"
@@ -140,17 +141,24 @@ def _check(array: Any, spec: TensorSpec, where: str) -> None:
 def _nearest_fix(array: Any, shape: tuple[int, ...], dtype: str, spec: TensorSpec) -> str:
     if shape == spec.shape:
         return f".to(torch.{_TORCH_NAMES[spec.dtype]})" if is_torch(array) else f".astype({_numpy_name(spec.dtype)})"
-    same_size = int(np.prod(shape, dtype=object)) == int(np.prod(spec.shape, dtype=object))
-    if len(shape) == 2 and shape == spec.shape[::-1]:
-        fix = "transpose it: `.T`"
-    elif same_size:
-        fix = f"`.reshape{spec.shape}` has the same number of elements"
-    else:
-        fix = "give an array of that shape, or compile for this one: shapes are fixed at compile time"
+    fix = nearest_fix(shape, spec)
     return fix if dtype == spec.dtype else f"{fix}; and the dtype has to be {spec.dtype}"
 
 
-def _dtype(array: Any) -> str:
+def nearest_fix(shape: tuple[int, ...], spec: TensorSpec) -> str:
+    """What to do about an array that does not fit, where no method of its library does all of it."""
+    same_size = int(np.prod(shape, dtype=object)) == int(np.prod(spec.shape, dtype=object))
+    if shape == spec.shape:
+        return f"convert it to {spec.dtype}"
+    if len(shape) == 2 and shape == spec.shape[::-1]:
+        return "transpose it: `.T`"
+    if same_size:
+        return f"`.reshape{spec.shape}` has the same number of elements"
+    return "give an array of that shape, or compile for this one: shapes are fixed at compile time"
+
+
+def dtype_of(array: Any) -> str:
+    """The element type of an array of torch or NumPy, in our words where we have one."""
     if is_torch(array):
         name = str(array.dtype).removeprefix("torch.")
         return _OUR_NAMES.get(name, name)

@@ -1,0 +1,239 @@
+"""A GPU through NVIDIA's driver, by way of cuda-bindings; imported only when such a device is opened.
+
+Works in the device's primary context, which torch and CuPy use too, so that addresses and streams are theirs as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
+from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Slot
+from tilewright.runtime.manifest import Kernel, TensorMap
+
+_DEFAULT_SHARED_BYTES = 48 << 10  # what a block may have without asking
+_LOG_BYTES = 8 << 10
+_ELEMENTS = {
+    "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "s32": "INT32", "u64": "UINT64", "s64": "INT64", "f16": "FLOAT16",
+    "f32": "FLOAT32", "f32.ftz": "FLOAT32_FTZ", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
+    "tf32.ftz": "TFLOAT32_FTZ",
+}  # fmt: skip
+
+
+@dataclass
+class _Prepared:
+    """The words that `cuLaunchKernel` takes, and what they point to."""
+
+    function: Any
+    words: tuple[int, ...]  # grid, block, bytes of shared memory
+    pointers: int
+    alive: tuple[Any, ...]
+    maps: tuple[_Map, ...]
+
+
+class CudaDriver:
+    """GPU number `ordinal`. Raises MissingExtra without cuda-bindings, DeviceError without a driver or such a GPU."""
+
+    emulated = False
+
+    def __init__(self, ordinal: int = 0) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise MissingExtra("cuda-bindings", "cuda") from error
+        self.ordinal = ordinal
+        self._api = driver
+        try:
+            self._call(driver.cuInit, 0)
+            count = self._call(driver.cuDeviceGetCount)
+            if ordinal >= count:
+                raise InvalidArgument(f"there is no GPU {ordinal}", where="device", help=f"there are {count}")
+            device = self._call(driver.cuDeviceGet, ordinal)
+            self._context = self._call(driver.cuDevicePrimaryCtxRetain, device)
+        except (DriverFault, RuntimeError) as error:  # the bindings raise RuntimeError where they find no driver
+            help_ = "TILEWRIGHT_DEVICE=emulator runs GPU code on the CPU"
+            raise DeviceError(f"no GPU can be used: {error}", where="device", help=help_) from error
+        kinds = driver.CUdevice_attribute
+        self.cache_bytes = int(self._call(driver.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device))
+        name = self._call(driver.cuDeviceGetName, 256, device)
+        self.name = name.split(b"\0")[0].decode()
+
+    def allocate(self, size: int) -> int:
+        self._enter()
+        return int(self._call(self._api.cuMemAlloc, size))
+
+    def free(self, address: int) -> None:
+        self._enter()
+        self._call(self._api.cuMemFree, address)
+
+    def upload(self, address: int, host: int, size: int, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuMemcpyHtoDAsync, address, host, size, stream)
+
+    def download(self, host: int, address: int, size: int, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuMemcpyDtoHAsync, host, address, size, stream)
+
+    def fill(self, address: int, size: int, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuMemsetD8Async, address, 0, size, stream)
+
+    def forget(self, address: int, size: int) -> None:
+        pass  # nobody looks
+
+    def load(self, code: bytes) -> Any:
+        self._enter()
+        log = bytearray(_LOG_BYTES)
+        option = self._api.CUjit_option
+        names = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        try:
+            return self._call(self._api.cuModuleLoadDataEx, code + b"\0", len(names), names, [log, len(log)])
+        except DriverFault as fault:
+            said = log.split(b"\0")[0].decode(errors="replace").strip()
+            raise DriverFault(fault.code, said or str(fault)) from fault
+
+    def unload(self, library: Any) -> None:
+        self._enter()
+        self._call(self._api.cuModuleUnload, library)
+
+    def prepare(self, library: Any, kernel: Kernel, arguments: Sequence[Argument]) -> _Prepared:
+        self._enter()
+        function = self._call(self._api.cuModuleGetFunction, library, kernel.entry.encode())
+        if kernel.shared_bytes > _DEFAULT_SHARED_BYTES:
+            kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call(self._api.cuFuncSetAttribute, function, kind, kernel.shared_bytes)
+        maps = tuple(_Map(self, argument) for argument in arguments if isinstance(argument, MappedSlot))
+        encoded = iter(maps)
+        words = [argument.word if isinstance(argument, Slot) else next(encoded).place for argument in arguments]
+        pointers = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
+        shape = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps)
+
+    def launch(self, prepared: _Prepared, stream: int) -> None:
+        self._enter()
+        for each in prepared.maps:
+            each.encode()
+        api = self._api
+        (status,) = api.cuLaunchKernel(prepared.function, *prepared.words, stream, prepared.pointers, 0)
+        if status:
+            raise self._fault(status)
+
+    def new_stream(self) -> int:
+        self._enter()
+        flag = self._api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        return int(self._call(self._api.cuStreamCreate, int(flag)))
+
+    def synchronize(self, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuStreamSynchronize, stream)
+
+    def capturing(self, stream: int) -> bool:
+        self._enter()
+        status = self._call(self._api.cuStreamIsCapturing, stream)
+        return bool(status != self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def begin_capture(self) -> int:
+        stream = self.new_stream()
+        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._call(self._api.cuStreamBeginCapture, stream, mode)
+        return stream
+
+    def end_capture(self, stream: int) -> Any:
+        self._enter()
+        try:
+            graph = self._call(self._api.cuStreamEndCapture, stream)
+        finally:
+            self._call(self._api.cuStreamDestroy, stream)
+        try:
+            return self._call(self._api.cuGraphInstantiate, graph, 0)
+        finally:
+            self._call(self._api.cuGraphDestroy, graph)
+
+    def launch_graph(self, graph: Any, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuGraphLaunch, graph, stream)
+
+    def drop_graph(self, graph: Any) -> None:
+        self._enter()
+        self._call(self._api.cuGraphExecDestroy, graph)
+
+    def new_event(self) -> _Event:
+        self._enter()
+        return _Event(self._api, self._call(self._api.cuEventCreate, 0))
+
+    def record(self, event: _Event, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuEventRecord, event.handle, stream)
+
+    def seconds(self, start: _Event, end: _Event) -> float:
+        self._enter()
+        return float(self._call(self._api.cuEventElapsedTime, start.handle, end.handle)) * 1e-3
+
+    def encode(self, address: int, seen: TensorMap) -> Any:
+        """The tensor map of a tensor at an address; the driver counts axes from the innermost."""
+        api, rank = self._api, len(seen.extents)
+        element = api.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}"]
+        swizzle = f"{seen.swizzle}B" if seen.swizzle else "NONE"
+        return self._call(
+            api.cuTensorMapEncodeTiled,
+            element,
+            rank,
+            address,
+            [api.cuuint64_t(extent) for extent in reversed(seen.extents)],
+            [api.cuuint64_t(stride) for stride in reversed(seen.strides[:-1])],
+            [api.cuuint32_t(extent) for extent in reversed(seen.box)],
+            [api.cuuint32_t(1)] * rank,
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            api.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+
+    def _enter(self) -> None:
+        """Make the context current in this thread; another library may have put its own there."""
+        (status,) = self._api.cuCtxSetCurrent(self._context)
+        if status:
+            raise self._fault(status)
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        if status:
+            raise self._fault(status)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _fault(self, status: Any) -> DriverFault:
+        texts = []
+        for ask in (self._api.cuGetErrorName, self._api.cuGetErrorString):
+            failed, text = ask(status)
+            texts.append(str(status) if failed or text is None else text.decode())
+        return DriverFault(*texts)
+
+
+class _Event:
+    """An event, destroyed with this object."""
+
+    def __init__(self, api: Any, handle: Any) -> None:
+        self._api, self.handle = api, handle
+
+    def __del__(self) -> None:
+        self._api.cuEventDestroy(self.handle)
+
+
+class _Map:
+    """128 bytes of an argument that describe a tensor, made anew when the tensor is elsewhere."""
+
+    def __init__(self, driver: CudaDriver, argument: MappedSlot) -> None:
+        self._driver, self._argument = driver, argument
+        self._raw = (ctypes.c_uint8 * 192)()
+        self.place = (ctypes.c_uint8 * 128).from_buffer(self._raw, -ctypes.addressof(self._raw) % 64)
+        self._address = 0
+
+    def encode(self) -> None:
+        address = self._argument.slot.word.value
+        if address != self._address:
+            made = self._driver.encode(address, self._argument.map)
+            ctypes.memmove(self.place, made.getPtr(), 128)
+            self._address = address
