@@ -38,41 +38,56 @@ FIELDS = {
 class TensorMap:
     """An argument: the tensor `array` (row-major), copied in boxes of `box` elements, in NumPy's order of axes.
 
-    `swizzle` is the span in bytes by which the box is swizzled in shared memory: 0, 32, 64 or 128.
+    `swizzle` is the span in bytes by which the box is swizzled in shared memory: 0, 32, 64 or 128. Where `extents` and
+    `strides` (in bytes) are given, the tensor lies so in the memory of the array, whatever its own shape and type.
     """
 
     array: Array
     box: tuple[int, ...]
     swizzle: int = 0
     element: str = ""
+    extents: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
 
     def encode(self, address: int) -> Array:
         """The 128 bytes, for a tensor at a generic address; raises InvalidArgument for what hardware refuses."""
-        rank, where = self.array.ndim, "tensor map"
+        extents = self.extents or self.array.shape
+        rank, where = len(extents), "tensor map"
         if not 1 <= rank <= 5 or len(self.box) != rank:
             raise InvalidArgument(f"a box of {len(self.box)} axes for {rank}", where=where, help="1 to 5, the same")
         if self.swizzle not in SWIZZLES:
             raise InvalidArgument(f"swizzle of {self.swizzle} bytes", where=where, help="0, 32, 64 or 128")
         if any(not 1 <= extent <= 256 for extent in self.box):
             raise InvalidArgument(f"box {self.box}", where=where, help="1 to 256 along each axis")
+        strides = self._strides(extents)
         element = self.element or _ELEMENT_OF_DTYPE.get(self.array.dtype.name, "")
-        if element not in ELEMENTS or ELEMENTS[element][1] != self.array.dtype.itemsize:
+        if element not in ELEMENTS or ELEMENTS[element][1] != strides[-1]:
             raise InvalidArgument(f"elements {element or self.array.dtype}", where=where, help=", ".join(ELEMENTS))
-        strides = [int(np.prod(self.array.shape[axis + 1 :])) * self.array.dtype.itemsize for axis in range(rank)]
         if any(stride % 16 for stride in strides[:-1]):
-            raise InvalidArgument(f"strides {strides} bytes", where=where, help="multiples of 16")
+            raise InvalidArgument(f"strides {list(strides)} bytes", where=where, help="multiples of 16")
         raw = np.zeros(BYTES, np.uint8)
         put(raw, "global_address", 0, address)
         put(raw, "rank", 0, rank - 1)
         put(raw, "elemtype", 0, ELEMENTS[element][0])
         put(raw, "swizzle_mode", 0, SWIZZLES.index(self.swizzle))
         for axis in range(rank):
-            put(raw, "global_dim", axis, self.array.shape[rank - 1 - axis])
+            put(raw, "global_dim", axis, extents[rank - 1 - axis])
             put(raw, "box_dim", axis, self.box[rank - 1 - axis])
             put(raw, "element_stride", axis, 1)
             if axis:
                 put(raw, "global_stride", axis - 1, strides[rank - 1 - axis])
         return raw
+
+    def _strides(self, extents: tuple[int, ...]) -> tuple[int, ...]:
+        """Bytes from element to element along each axis; raises InvalidArgument where they leave the array."""
+        size = self.array.dtype.itemsize
+        if not self.extents:
+            return tuple(int(np.prod(extents[axis + 1 :])) * size for axis in range(len(extents)))
+        needed = sum((extent - 1) * stride for extent, stride in zip(extents, self.strides, strict=True))
+        if needed + self.strides[-1] > self.array.nbytes:
+            message = f"extents {list(extents)} with strides {list(self.strides)} in {self.array.nbytes} bytes"
+            raise InvalidArgument(message, where="tensor map", help="the tensor lies inside of the array")
+        return self.strides
 
 
 def put(raw: Array, field: str, number: int, value: int) -> None:

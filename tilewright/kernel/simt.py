@@ -13,6 +13,7 @@ barrier behind that wait.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
@@ -26,7 +27,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute, Dialect, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
@@ -50,6 +51,7 @@ SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
 SHUFFLES = ("xor", "up", "down", "index")
 ATOMICS = ("add", "max", "min", "and", "or", "xor", "exchange")
+BARRIERS = 16  # of a block; the one without a number is that of all threads
 ROW_BYTES = 16  # of one row of the 8 x 8 matrices that ldmatrix moves
 
 
@@ -102,17 +104,33 @@ class ThreadIdOp(IRDLOperation):
 
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
-    """All threads of the block arrive before any goes on; what they wrote before it is seen after it."""
+    """All threads of the block arrive before any goes on; what they wrote before it is seen after it.
+
+    With a `number` from 1 to 15, the threads of some warps, `threads` in all, meet apart from the others.
+    """
 
     name = "simt.barrier"
+    number = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    threads = opt_prop_def(IntegerAttr.constr(eq(i64)))
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
+    assembly_format = "(`number` $number^ `of` $threads)? attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, number: int | None = None, threads: int | None = None) -> None:
+        given = {"number": number, "threads": threads}
+        super().__init__(properties={name: None if value is None else _number(value) for name, value in given.items()})
 
     def verify_(self) -> None:
-        block_of(self)
+        kernel = block_of(self)
+        if (self.number is None) != (self.threads is None):
+            raise VerifyException("a barrier of some warps has a number and a count of threads")
+        if self.number is not None and not 1 <= self.number.value.data < BARRIERS:
+            raise VerifyException(f"barrier {self.number.value.data}; 1 to {BARRIERS - 1}")
+        if self.threads is not None:
+            threads = self.threads.value.data
+            if threads % kernel.lanes or not 0 < threads <= prod(kernel.block):
+                raise VerifyException(
+                    f"{threads} threads meet; whole warps of {kernel.lanes}, {prod(kernel.block)} at most"
+                )
 
 
 @irdl_op_definition
@@ -470,8 +488,11 @@ _WRITTEN: dict[type[Operation], int] = {
 
 
 def written_view(op: Operation) -> SSAValue | None:
-    """The view that an operation writes, of this dialect or `tile`; None for one that writes none itself."""
-    place = _WRITTEN.get(type(op))
+    """The view that an operation writes, of this dialect or `tile`; None for one that writes none itself.
+
+    Operations of the other files of this dialect say which operand it is in `WRITES`.
+    """
+    place: int | None = _WRITTEN.get(type(op), getattr(op, "WRITES", None))
     return None if place is None else op.operands[place]
 
 
@@ -523,12 +544,3 @@ class PartOp(IRDLOperation):
             raise VerifyException(f"takes {self.result.type} out of {self.value.type}")
         if not 0 <= start <= shape(self.value)[0] - shape(self.result)[0]:
             raise VerifyException(f"elements {start} to {start + shape(self.result)[0] - 1} of {self.value.type}")
-
-
-Simt = Dialect(
-    "simt",
-    [
-        ThreadIdOp, BarrierOp, ShuffleOp, SharedOp, AsyncCopyOp, CommitOp, WaitOp, AtomicOp, LoadMatrixOp,
-        StoreMatrixOp, LoadFragmentOp, StoreFragmentOp, MmaOp, JoinOp, PartOp,
-    ],
-)  # fmt: skip

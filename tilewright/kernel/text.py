@@ -20,7 +20,7 @@ from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import Tile
-from tilewright.kernel.simt import Simt
+from tilewright.kernel.simt_dialect import Simt
 from tilewright.kernel.verify import verify
 
 MAX_WIDTH = 64

@@ -35,6 +35,23 @@ class Launch(Protocol):
     def arguments(self) -> Sequence[Buffer]: ...
 
 
+class TensorMap(Protocol):
+    """A tensor in argument number `argument`, and the box of it that copies move; extents and strides in bytes."""
+
+    @property
+    def argument(self) -> int: ...
+    @property
+    def element(self) -> str: ...
+    @property
+    def extents(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def box(self) -> tuple[int, ...]: ...
+    @property
+    def swizzle(self) -> int: ...
+
+
 class Kernel(Protocol):
     @property
     def entry(self) -> str: ...
@@ -44,6 +61,8 @@ class Kernel(Protocol):
     def block(self) -> Extents: ...
     @property
     def shared_bytes(self) -> int: ...
+    @property
+    def tensor_maps(self) -> Sequence[TensorMap]: ...
 
 
 class Code(Protocol):
@@ -84,7 +103,7 @@ def run_module(
     module, done = emulator.parse(code.ptx), Emulated()
     for launch in code.launches:
         kernel = code.kernel(launch.kernel)
-        arguments = [memories.argument(buffer) for buffer in launch.arguments]
+        arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.arguments])
         made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
         memories.written(launch.arguments)
         done.findings += made.findings
@@ -98,8 +117,22 @@ def run_kernel(code: Code, name: str, arguments: Sequence[Any]) -> Emulated:
 
     kernel = code.kernel(name)
     module = emulator.parse(code.ptx)
-    made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, list(arguments), kernel.shared_bytes)
+    given = with_maps(kernel, arguments)
+    made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, given, kernel.shared_bytes)
     return Emulated(list(made.findings), [(name, made.counts)])
+
+
+def with_maps(kernel: Kernel, arguments: Sequence[Any]) -> list[Any]:
+    """The parameters of a kernel: its arguments, then its tensor maps."""
+    from tilewright import emulator
+
+    found = list(arguments)
+    for each in kernel.tensor_maps:
+        memory = arguments[each.argument]
+        array = memory.array if isinstance(memory, emulator.Uninitialised) else memory
+        made = emulator.TensorMap(array, each.box, each.swizzle, each.element, each.extents, each.strides)
+        found.append(made)
+    return found
 
 
 class _Memories:
@@ -145,4 +178,4 @@ def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-__all__ = ["Emulated", "run_kernel", "run_module"]
+__all__ = ["Emulated", "run_kernel", "run_module", "with_maps"]

@@ -31,8 +31,27 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor in buffer number `argument`, and the box of it that a copy moves: 128 bytes behind the arguments.
+
+    `extents` and `box` are elements and `strides` bytes, outermost first; the last stride is that of an element. Rows
+    of the box are swizzled by `swizzle` bytes in shared memory; what lies outside of the tensor is filled with zeros.
+    """
+
+    argument: int
+    element: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """A kernel: its name in the tile program and in machine code, how it is launched, and bytes of each argument."""
+    """A kernel: its name in the tile program and in machine code, how it is launched, and bytes of each argument.
+
+    Its parameters are the arguments, then the tensor maps.
+    """
 
     name: str
     entry: str
@@ -40,6 +59,7 @@ class Kernel:
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[int, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,9 +91,10 @@ def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
     return tuple(found)
 
 
-def kernel_of(func: tile.FuncOp, lanes: int, shared_bytes: int) -> Kernel:
+def kernel_of(func: tile.FuncOp, lanes: int, shared_bytes: int, tensor_maps: tuple[TensorMap, ...] = ()) -> Kernel:
     sizes = tuple(_bytes(argument) for argument in func.body.block.args)
-    return Kernel(func.sym_name.data, entry_name(func), grid_of(func), block_of(func, lanes), shared_bytes, sizes)
+    name, block = func.sym_name.data, block_of(func, lanes)
+    return Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, sizes, tensor_maps)
 
 
 def alignments(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[int]:

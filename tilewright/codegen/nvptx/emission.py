@@ -25,6 +25,7 @@ from tilewright.codegen.gpu.emission import (
     to_words,
     vector,
 )
+from tilewright.codegen.gpu.manifest import TensorMap
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
 from tilewright.errors import InvalidProgram
@@ -45,6 +46,7 @@ class Emission(emission.Emission):
 
     target: Target
     needs: Needs = field(default_factory=Needs)
+    maps: dict[TensorMap, ir.Value] = field(default_factory=dict)
 
     def require(self, what: str, capability: int, ptx: int) -> None:
         """Refuse what the processor lacks, and note the PTX version that has it."""
@@ -58,8 +60,9 @@ class Emission(emission.Emission):
     ) -> ir.Value:
         """Inline assembly; `effect` is "memory", "read" (may be dropped or moved over reads) or "none"."""
         type_ = ir.FunctionType(result, [arg.type for arg in args])
-        clobbers = ",~{memory}" if effect == "memory" else ""
-        assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), constraints + clobbers, effect == "memory")
+        letters = [constraints] if constraints else []
+        every = ",".join([*letters, "~{memory}"] if effect == "memory" else letters)
+        assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), every, effect == "memory")
         attributes = {"memory": (), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")}[effect]
         return self.builder.call(assembly, list(args), attrs=attributes)
 

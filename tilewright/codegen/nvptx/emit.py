@@ -22,14 +22,14 @@ from tilewright.codegen.gpu.control import (
     walk,
 )
 from tilewright.codegen.gpu.memory import gather, load, store
-from tilewright.codegen.nvptx import atomics, memory, mma
+from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
 from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, Needs, Place
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import I8, I32, llvm_type
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt
+from tilewright.kernel import simt, simt_async, simt_warpgroup
 
 SHARED_NAME = "shared"
 _ATTRIBUTES = {"registers": "nvvm.maxnreg", "blocks_per_multiprocessor": "nvvm.minctasm"}
@@ -39,7 +39,9 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
     block = block_of(func, threads.LANES)
     arguments = list(func.body.block.args)
-    type_ = ir.FunctionType(ir.VoidType(), [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(arguments))
+    maps = tensor_copies.maps_of(func)
+    given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(arguments) + [ir.PointerType()] * len(maps)
+    type_ = ir.FunctionType(ir.VoidType(), given)
     function = ir.Function(module, type_, entry_name(func))
     function.calling_convention = "ptx_kernel"
     limits = {"nvvm.reqntid": ",".join(map(str, block))}
@@ -55,7 +57,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
     written = {simt.written_view(op) for op in tile.operations(func.body)}
-    for argument, parameter, align in zip(arguments, function.args, aligns, strict=True):
+    for argument, parameter, align in zip(arguments, function.args[: len(arguments)], aligns, strict=True):
         parameter.add_attribute("noalias")
         parameter.attributes.align = align
         if argument not in written:
@@ -64,6 +66,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
         at.places[argument] = Place(
             parameter, element, GLOBAL, align, elements_of(argument), constant=argument not in written
         )
+    at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
     places, shared_bytes = shared_places(func)
     if places:
@@ -98,4 +101,18 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     simt.LoadFragmentOp: mma.load_fragment,
     simt.StoreFragmentOp: mma.store_fragment,
     simt.MmaOp: mma.mma,
+    simt_async.MbarrierInitOp: tensor_copies.mbarrier_init,
+    simt_async.MbarrierArriveOp: tensor_copies.mbarrier_arrive,
+    simt_async.MbarrierWaitOp: tensor_copies.mbarrier_wait,
+    simt_async.FenceOp: tensor_copies.fence,
+    simt_async.TensorLoadOp: tensor_copies.tensor_load,
+    simt_async.TensorStoreOp: tensor_copies.tensor_store,
+    simt_async.TensorCommitOp: tensor_copies.tensor_commit,
+    simt_async.TensorWaitOp: tensor_copies.tensor_wait,
+    simt_warpgroup.WarpIdOp: warpgroup.warp_id,
+    simt_warpgroup.RegistersOp: warpgroup.registers,
+    simt_warpgroup.WarpgroupFenceOp: warpgroup.fence,
+    simt_warpgroup.WarpgroupMmaOp: warpgroup.mma,
+    simt_warpgroup.WarpgroupCommitOp: warpgroup.commit,
+    simt_warpgroup.WarpgroupWaitOp: warpgroup.wait,
 }

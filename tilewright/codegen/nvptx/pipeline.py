@@ -16,6 +16,7 @@ from tilewright.codegen.nvptx.emission import Needs
 from tilewright.codegen.nvptx.emit import emit_kernel
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import Target, target_of
+from tilewright.codegen.nvptx.tensor_copies import maps_of
 from tilewright.codegen.optimise import run_passes
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -83,7 +84,7 @@ def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel
         raise InvalidProgram(f"kernels share a name in PTX: {', '.join(sorted(entries))}")
     for func in functions:
         shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
-        kernels.append(kernel_of(func, LANES, shared_bytes))
+        kernels.append(kernel_of(func, LANES, shared_bytes, maps_of(func)))
     return module, tuple(kernels), launches, needs
 
 

@@ -29,7 +29,11 @@ def lane_id(at: Emission) -> ir.Value:
 
 
 def barrier(at: Emission, op: simt.BarrierOp) -> None:
-    at.call("llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [I32(0)])
+    if op.number is None or op.threads is None:
+        at.call("llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [I32(0)])
+        return
+    given = [I32(op.number.value.data), I32(op.threads.value.data)]
+    at.call("llvm.nvvm.barrier.cta.sync.aligned.count", ir.VoidType(), given)
 
 
 def shuffle(at: Emission, op: simt.ShuffleOp) -> None:

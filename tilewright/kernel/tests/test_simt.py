@@ -47,6 +47,9 @@ tile.store %u, %w32[%o] strides [1] align 16 : tensor<4xf32>, memref<64xf32>
 
 CASES = [
     ("%i = simt.thread_id 3", "axis 3 of a block"),
+    ("simt.barrier number 16 of 64", "barrier 16; 1 to 15"),
+    ("simt.barrier number 1 of 48", "48 threads meet; whole warps of 32, 128 at most"),
+    ('"simt.barrier"() <{number = 1 : i64}> : () -> ()', "a barrier of some warps has a number and a count of threads"),
     ('%r = simt.shuffle "left" %d, %o : f32', "unknown kind 'left'; one of xor"),
     (f"%m = simt.shared align 16 : {G}", 'memref<64xf16> is not in memory space "shared"'),
     (f"%m = simt.shared align 1 : {S}", "alignment of 1 bytes; a power of two, at least 2"),

@@ -1,0 +1,132 @@
+"""Barriers that count arrivals and bytes, and copies of tensor boxes by the copy engine, with the maps they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+from xdsl.ir import SSAValue
+
+from tilewright.codegen.gpu.manifest import TensorMap
+from tilewright.codegen.nvptx.emission import I32, I64, Emission, resized
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import simt_async
+from tilewright.kernel.simt import element_bytes
+
+MAP_BYTES = 128
+MAP_ALIGN = 64  # PTX ISA, "Tensor-map"
+SINCE = (90, 80)  # compute capability and PTX version, both times ten
+
+TensorCopy = simt_async.TensorLoadOp | simt_async.TensorStoreOp
+Mbarrier = simt_async.MbarrierInitOp | simt_async.MbarrierArriveOp | simt_async.MbarrierWaitOp
+
+
+def maps_of(func: tile.FuncOp) -> tuple[TensorMap, ...]:
+    """The tensor maps that a kernel takes behind its arguments, each once, in the order of first use."""
+    found = [map_of(func, op) for op in tile.operations(func.body) if isinstance(op, TensorCopy)]
+    return tuple(dict.fromkeys(found))
+
+
+def map_of(func: tile.FuncOp, op: TensorCopy) -> TensorMap:
+    """The map of a copy; raises InvalidProgram where the tensor is no argument of the kernel."""
+    arguments: list[SSAValue] = list(func.body.block.args)
+    if op.tensor not in arguments:
+        name = func.sym_name.data
+        raise InvalidProgram(f"kernel {name}: a tensor copy from memory of its own", help="an argument of the kernel")
+    size = element_bytes(op.tensor)
+    strides = tuple(stride * size for stride in op.numbers("strides"))
+    kind = str(tile.element(op.tensor))
+    return TensorMap(arguments.index(op.tensor), kind, op.numbers("extents"), strides, op.box_extents, op.span)
+
+
+def parameters(function: ir.Function, count: int) -> list[ir.Value]:
+    """Mark the last parameters of a function as maps, which lie among its parameters themselves."""
+    made = list(function.args)[len(function.args) - count :]
+    for parameter in made:
+        set.add(parameter.attributes, f"byval([{MAP_BYTES} x i8])")  # llvmlite knows neither attribute
+        set.add(parameter.attributes, '"nvvm.grid_constant"')
+        parameter.attributes.align = MAP_ALIGN
+    return made
+
+
+# Barriers -------------------------------------------------------------------------------------------------------------
+
+
+def _address(
+    at: Emission, op: simt_async.MbarrierInitOp | simt_async.MbarrierArriveOp | simt_async.MbarrierWaitOp
+) -> ir.Value:
+    at.require("an mbarrier", *SINCE)
+    return at.address(at.places[op.barriers], at.scalar(op.index))
+
+
+def mbarrier_init(at: Emission, op: simt_async.MbarrierInitOp) -> None:
+    text = "mbarrier.init.shared::cta.b64 [$0], $1;"
+    at.asm(text, ir.VoidType(), "r,r", [_address(at, op), I32(op.arrivals.value.data)])
+
+
+def mbarrier_arrive(at: Emission, op: simt_async.MbarrierArriveOp) -> None:
+    address = _address(at, op)
+    if op.bytes is None:
+        at.asm("mbarrier.arrive.shared::cta.b64 _, [$0];", ir.VoidType(), "r", [address])
+        return
+    text = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+    at.asm(text, ir.VoidType(), "r,r", [address, I32(op.bytes.value.data)])
+
+
+def mbarrier_wait(at: Emission, op: simt_async.MbarrierWaitOp) -> None:
+    """A loop of its own, as the instruction gives up after a while."""
+    parity = resized(at.builder, at.scalar(op.parity), I32)
+    text = (
+        "{ .reg .pred complete; wait: mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1; "
+        "@!complete bra wait; }"
+    )
+    at.asm(text, ir.VoidType(), "r,r", [_address(at, op), parity])
+
+
+def fence(at: Emission, op: simt_async.FenceOp) -> None:
+    at.require("a fence of asynchronous operations", *SINCE)
+    name = {"async": "fence.proxy.async.shared::cta", "mbarrier": "fence.mbarrier_init.release.cluster"}[op.kind.data]
+    at.asm(f"{name};", ir.VoidType(), "", [])
+
+
+# Copies ---------------------------------------------------------------------------------------------------------------
+
+
+def _box(at: Emission, op: TensorCopy, coordinates: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+    """The address of the map, and the coordinates as the instruction wants them: the innermost first."""
+    at.require("a tensor copy", *SINCE)
+    here = at.builder.ptrtoint(at.maps[map_of(at.func, op)], I64)
+    return here, [resized(at.builder, value, I32) for value in reversed(coordinates)]
+
+
+def tensor_load(at: Emission, op: simt_async.TensorLoadOp) -> None:
+    map_, coordinates = _box(at, op, [at.scalar(value) for value in op.coordinates])
+    target = at.address(at.places[op.target], at.scalar(op.offset))
+    barrier = at.address(at.places[op.barriers], at.scalar(op.barrier))
+    rank = len(coordinates)
+    names = ", ".join(f"${3 + number}" for number in range(rank))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{names}}}], [$2];"
+    )
+    at.asm(text, ir.VoidType(), ",".join(["r", "l", "r", *["r"] * rank]), [target, map_, barrier, *coordinates])
+
+
+def tensor_store(at: Emission, op: simt_async.TensorStoreOp) -> None:
+    map_, coordinates = _box(at, op, [at.scalar(value) for value in op.coordinates])
+    source = at.address(at.places[op.source], at.scalar(op.offset))
+    rank = len(coordinates)
+    names = ", ".join(f"${2 + number}" for number in range(rank))
+    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [$0, {{{names}}}], [$1];"
+    at.asm(text, ir.VoidType(), ",".join(["l", "r", *["r"] * rank]), [map_, source, *coordinates])
+
+
+def tensor_commit(at: Emission, op: simt_async.TensorCommitOp) -> None:
+    at.require("a tensor copy", *SINCE)
+    at.asm("cp.async.bulk.commit_group;", ir.VoidType(), "", [])
+
+
+def tensor_wait(at: Emission, op: simt_async.TensorWaitOp) -> None:
+    at.require("a tensor copy", *SINCE)
+    at.asm(f"cp.async.bulk.wait_group.read {op.pending.value.data};", ir.VoidType(), "", [])

@@ -1,0 +1,143 @@
+"""Products of four warps (``wgmma``), and what warps do apart: their number, their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from tilewright.codegen.nvptx.emission import I1, I32, I64, Emission, from_words, resized, to_words
+from tilewright.codegen.values import F32
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import simt_warpgroup
+from tilewright.kernel.simt import element_bytes
+
+LANES = 32
+SINCE = (90, 80)  # compute capability and PTX version, both times ten
+_TYPES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "s8": "s8", "u8": "u8",
+          "i8": "s8", "i32": "s32", "f32": "f32", "s32": "s32"}  # fmt: skip
+_MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # PTX ISA, "Matrix Descriptor Format", bits 62 and 63
+
+
+def _require(at: Emission, what: str) -> None:
+    at.require(what, *SINCE)
+    if not at.target.cpu.endswith("a"):
+        raise InvalidProgram(f"kernel {at.name}: {what} needs sm_90a, the target is {at.target.cpu}")
+
+
+def warp_id(at: Emission, op: simt_warpgroup.WarpIdOp) -> None:
+    """Taken from the first lane, so that the compiler knows that all lanes branch alike."""
+    x, y, z = at.func.block
+    if (y, z) != (1, 1):
+        raise InvalidProgram(f"kernel {at.name}: warps of a block of {x}x{y}x{z} threads", help="threads along x")
+    thread = at.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, [])
+    own = at.builder.lshr(thread, I32(LANES.bit_length() - 1))
+    number = at.call("llvm.nvvm.shfl.sync.idx.i32", I32, [I32(-1), own, I32(0), I32(LANES - 1)])
+    at.set(op.result, [resized(at.builder, number, at.index)])
+
+
+def registers(at: Emission, op: simt_warpgroup.RegistersOp) -> None:
+    _require(at, "a change of registers")
+    name = {"grow": "inc", "shrink": "dec"}[op.kind.data]
+    at.asm(f"setmaxnreg.{name}.sync.aligned.u32 {op.count.value.data};", ir.VoidType(), "", [])
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def fence(at: Emission, op: simt_warpgroup.WarpgroupFenceOp) -> None:
+    _passing(at, "wgmma.fence.sync.aligned;", op)
+
+
+def wait(at: Emission, op: simt_warpgroup.WarpgroupWaitOp) -> None:
+    _passing(at, f"wgmma.wait_group.sync.aligned {op.pending.value.data};", op)
+
+
+def commit(at: Emission, op: simt_warpgroup.WarpgroupCommitOp) -> None:
+    _require(at, "wgmma")
+    at.asm("wgmma.commit_group.sync.aligned;", ir.VoidType(), "", [])
+
+
+def _passing(at: Emission, text: str, op: simt_warpgroup.WarpgroupFenceOp | simt_warpgroup.WarpgroupWaitOp) -> None:
+    """An instruction that registers go through: LLVM moves no use of them across it."""
+    _require(at, "wgmma")
+    given = [at.elements(value) for value in op.values]
+    words = [word for elements in given for word in _words(at, elements)]
+    made = iter(_tied(at, text, words, [], ""))
+    for result, elements in zip(op.made, given, strict=True):
+        count = len(_words(at, elements))
+        own = [next(made) for _ in range(count)]
+        kept = own if own[0].type == F32 else from_words(at.builder, own, elements[0].type, len(elements))
+        at.set(result, kept)
+
+
+def _words(at: Emission, elements: Sequence[ir.Value]) -> list[ir.Value]:
+    return list(elements) if elements[0].type == F32 else to_words(at.builder, elements)
+
+
+def _tied(
+    at: Emission, text: str, words: Sequence[ir.Value], others: Sequence[ir.Value], constraints: str
+) -> list[ir.Value]:
+    """Assembly that changes words in place; `others` are further operands, numbered behind the words."""
+    if not words:
+        at.asm(text, ir.VoidType(), constraints, others)
+        return []
+    letters = ["f" if word.type == F32 else "r" for word in words]
+    ties = [str(number) for number in range(len(words))]
+    every = ",".join([*(f"={letter}" for letter in letters), *([constraints] if constraints else []), *ties])
+    type_ = words[0].type if len(words) == 1 else ir.LiteralStructType([word.type for word in words])
+    made = at.asm(text, type_, every, [*others, *words])
+    return [made] if len(words) == 1 else [at.builder.extract_value(made, number) for number in range(len(words))]
+
+
+def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
+    """One ``wgmma.mma_async``; operands in shared memory by descriptors."""
+    _require(at, "wgmma")
+    name = op.intrinsic.data
+    extents = simt_warpgroup.product_extents(name)
+    assert extents is not None, "verified products have such names"
+    _, a_type, c_type = name.split("_", 1)[1].split("_")
+    if a_type not in _TYPES or c_type not in _TYPES:
+        raise InvalidProgram(f"no code for the intrinsic {name!r}", help="operands of one type")
+    words = _words(at, at.elements(op.c))
+    b = simt_warpgroup.matrix_of(op.b_matrix)
+    others, constraints = [], []
+    first = len(words)
+    if op.a_matrix is None or op.a_offset is None:
+        held = to_words(at.builder, at.elements(op.a))
+        others += held
+        constraints += ["r"] * len(held)
+        a_text = "{" + ", ".join(f"${first + number}" for number in range(len(held))) + "}"
+    else:
+        a = simt_warpgroup.matrix_of(op.a_matrix)
+        others.append(_descriptor(at, at.address(at.places[op.a], at.scalar(op.a_offset)), a))
+        constraints.append("l")
+        a_text = f"${first}"
+    others.append(_descriptor(at, at.address(at.places[op.b], at.scalar(op.b_offset)), b))
+    constraints.append("l")
+    b_text = f"${first + len(others) - 1}"
+    others.append(I1(1))
+    constraints.append("b")
+    keeps = f"${first + len(others) - 1}"
+    flags = "" if c_type in ("s32", "i32") else ", 1, 1"
+    if element_bytes(op.b) == 2:
+        if op.a_matrix is not None:
+            flags += f", {int(simt_warpgroup.matrix_of(op.a_matrix).transposed)}"
+        flags += f", {int(b.transposed)}"
+    n, k = extents
+    types = f"{_TYPES[c_type]}.{_TYPES[a_type]}.{_TYPES[a_type]}"
+    results = "{" + ", ".join(f"${number}" for number in range(first)) + "}"
+    text = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{types} {results}, {a_text}, {b_text}, {keeps}{flags};"
+    made = _tied(at, text, words, others, ",".join(constraints))
+    if words[0].type != F32:
+        made = from_words(at.builder, made, at.elements(op.c)[0].type, tile.shape(op.c)[0])
+    at.set(op.result, made)
+
+
+def _descriptor(at: Emission, address: ir.Value, matrix: simt_warpgroup.Matrix) -> ir.Value:
+    """The 64 bits that describe a matrix in shared memory: 14 bits each of address, leading and stride over 16."""
+    builder = at.builder
+    start = builder.and_(builder.lshr(builder.ptrtoint(address, I32), I32(4)), I32(0x3FFF))
+    fixed = (matrix.leading >> 4 & 0x3FFF) << 16 | (matrix.stride >> 4 & 0x3FFF) << 32 | _MODES[matrix.swizzle] << 62
+    return builder.or_(builder.zext(start, I64), I64(fixed - (1 << 64) if fixed >> 63 else fixed))

@@ -1,0 +1,20 @@
+"""All operations of the distributed form that `dialect` has not."""
+
+from __future__ import annotations
+
+from xdsl.ir import Dialect
+
+from tilewright.kernel import simt, simt_async, simt_warpgroup
+
+Simt = Dialect(
+    "simt",
+    [
+        simt.ThreadIdOp, simt.BarrierOp, simt.ShuffleOp, simt.SharedOp, simt.AsyncCopyOp, simt.CommitOp, simt.WaitOp,
+        simt.AtomicOp, simt.LoadMatrixOp, simt.StoreMatrixOp, simt.LoadFragmentOp, simt.StoreFragmentOp, simt.MmaOp,
+        simt.JoinOp, simt.PartOp,
+        simt_async.MbarrierInitOp, simt_async.MbarrierArriveOp, simt_async.MbarrierWaitOp, simt_async.FenceOp,
+        simt_async.TensorLoadOp, simt_async.TensorStoreOp, simt_async.TensorCommitOp, simt_async.TensorWaitOp,
+        simt_warpgroup.WarpIdOp, simt_warpgroup.RegistersOp, simt_warpgroup.WarpgroupFenceOp,
+        simt_warpgroup.WarpgroupMmaOp, simt_warpgroup.WarpgroupCommitOp, simt_warpgroup.WarpgroupWaitOp,
+    ],
+)  # fmt: skip

@@ -1,0 +1,239 @@
+"""The distributed form: products of four warps whose operands lie in shared memory, and what warps do apart.
+
+Products are under way from their start until their group has been waited for: their results and accumulators may not
+be used, nor their operands changed, before. The first product after other use of its registers stands behind a fence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    base,
+    eq,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.simt import block_of, element_bytes, is_shared
+from tilewright.kernel.simt_async import SWIZZLES
+from tilewright.kernel.tile_types import INDEX, element, i64s, shape
+
+WARPS = 4  # of a group
+ROWS = 64  # of a product
+_NAME = re.compile(r"wgmma_m64n(\d+)k(\d+)_(\w+?)_(\w+)")
+REGISTERS = ("grow", "shrink")
+
+
+def product_extents(intrinsic: str) -> tuple[int, int] | None:
+    """N and K of the product that an intrinsic computes; None where it is none of a group of warps."""
+    match = _NAME.fullmatch(intrinsic)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How an operand lies in shared memory, whatever its first byte: rows of `swizzle` bytes, 8 of which are a group.
+
+    Not `transposed`, K runs along a row: rows m of A or n of B, `stride` bytes from one group to the next; without
+    swizzle a row has 16 bytes, and `leading` lie between neighbours along K. `transposed`, m or n runs along a row: the
+    rows are K, `stride` bytes from group to group, `leading` from one such column of rows to the next (without swizzle
+    the two change roles). Bits 4 and up of an address are XORed with bits 7 and up, as many as the swizzle has.
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    transposed: bool
+
+    def attribute(self) -> DenseArrayBase:
+        return i64s([self.leading, self.stride, self.swizzle, int(self.transposed)])
+
+
+def matrix_of(attribute: DenseArrayBase) -> Matrix:
+    leading, stride, swizzle, transposed = (int(number) for number in attribute.get_values())
+    return Matrix(leading, stride, swizzle, bool(transposed))
+
+
+@irdl_op_definition
+class WarpIdOp(IRDLOperation):
+    """The number of this thread's warp in its block: the same for all lanes, so that warps may branch on it."""
+
+    name = "simt.warp_id"
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[INDEX])
+
+    def verify_(self) -> None:
+        block_of(self)
+
+
+@irdl_op_definition
+class RegistersOp(IRDLOperation):
+    """The threads of four warps hold `count` registers from here on: more than before ("grow"), or fewer ("shrink")."""
+
+    name = "simt.registers"
+    kind = prop_def(StringAttr)
+    count = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$kind $count attr-dict"
+
+    def __init__(self, kind: str, count: int) -> None:
+        super().__init__(properties={"kind": StringAttr(kind), "count": IntegerAttr(count, 64)})
+
+    def verify_(self) -> None:
+        block_of(self)
+        if self.kind.data not in REGISTERS:
+            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(REGISTERS)}")
+        if not 24 <= self.count.value.data <= 256 or self.count.value.data % 8:  # PTX ISA, "setmaxnreg"
+            raise VerifyException(f"{self.count.value.data} registers; 24 to 256, a multiple of 8")
+
+
+class _Passing(IRDLOperation):
+    """Passes registers on, so that nothing that uses them can be moved across."""
+
+    def verify_(self) -> None:
+        block_of(self)
+        if [value.type for value in self.operands] != [value.type for value in self.results]:
+            raise VerifyException("results have not the types of the operands")
+
+
+@irdl_op_definition
+class WarpgroupFenceOp(_Passing):
+    """These registers, written by other operations before, are ready for products."""
+
+    name = "simt.warpgroup_fence"
+    values = var_operand_def(TensorType)
+    made = var_result_def(TensorType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$values attr-dict `:` type($values) `->` type($made)"
+
+    def __init__(self, values: Sequence[SSAValue]) -> None:
+        super().__init__(operands=[list(values)], result_types=[[value.type for value in values]])
+
+
+@irdl_op_definition
+class WarpgroupMmaOp(IRDLOperation):
+    """Four warps: start ``d = a * b + c``, by the record that `intrinsic` names.
+
+    a is a fragment, or lies in shared memory from ``a[a_offset]`` on, as `a_matrix` says; b always does. a is M x K, b
+    is N x K in the words of `Matrix`. A first element lies at the start of a group of rows, perhaps inside of a row.
+    """
+
+    name = "simt.warpgroup_mma"
+    ACC: ClassVar = VarConstraint("ACC", base(TensorType))
+    intrinsic = prop_def(StringAttr)
+    a = operand_def(base(TensorType) | base(MemRefType))
+    a_offset = opt_operand_def(IndexType)
+    b = operand_def(MemRefType)
+    b_offset = operand_def(IndexType)
+    c = operand_def(ACC)
+    a_matrix = opt_prop_def(DenseArrayBase.constr(eq(i64)))
+    b_matrix = prop_def(DenseArrayBase.constr(eq(i64)))
+    result = result_def(ACC)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$intrinsic $a (`[` $a_offset^ `]` `matrix` $a_matrix)? `,` $b `[` $b_offset `]` `matrix` $b_matrix `,` $c "
+        "attr-dict `:` type($a) `,` type($b) `,` type($c)"
+    )
+
+    def __init__(
+        self, intrinsic: str, a: SSAValue, a_offset: SSAValue | None, a_matrix: Matrix | None, b: SSAValue,
+        b_offset: SSAValue, b_matrix: Matrix, c: SSAValue,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[a, [a_offset] if a_offset is not None else [], b, b_offset, c],
+            properties={
+                "intrinsic": StringAttr(intrinsic),
+                "a_matrix": None if a_matrix is None else a_matrix.attribute(),
+                "b_matrix": b_matrix.attribute(),
+            },
+            result_types=[c.type],
+        )
+
+    def verify_(self) -> None:
+        block_of(self)
+        extents = product_extents(self.intrinsic.data)
+        if extents is None:
+            raise VerifyException(f"{self.intrinsic.data!r} is no product of four warps")
+        n, k = extents
+        size = element_bytes(self.b)
+        if k * size != 32:
+            raise VerifyException(f"{self.intrinsic.data} on elements {element(self.b)}")
+        if shape(self.c) != (n // 2,):
+            raise VerifyException(f"a thread holds {n // 2} elements of the result, not {self.c.type}")
+        if isinstance(self.a.type, TensorType):
+            if self.a_offset is not None or self.a_matrix is not None or shape(self.a) != (k // 2,):
+                raise VerifyException(f"a thread holds {k // 2} elements of a, not {self.a.type}")
+        elif self.a_offset is None or self.a_matrix is None:
+            raise VerifyException("a lies in shared memory: it needs an offset and a matrix")
+        for view, matrix in ((self.a, self.a_matrix), (self.b, self.b_matrix)):
+            if matrix is None:
+                continue
+            if not is_shared(view) or element(view) != element(self.b):
+                raise VerifyException(f"operands {self.a.type} and {self.b.type}: shared memory of one type")
+            if len(matrix.get_values()) != 4:
+                raise VerifyException("a matrix is leading and stride in bytes, swizzle, and whether it is transposed")
+            form = matrix_of(matrix)
+            if form.leading % 16 or form.stride % 16 or form.swizzle not in SWIZZLES:
+                raise VerifyException(f"{form}: multiples of 16 bytes; swizzle 0, 32, 64 or 128")
+            if form.transposed and size != 2:
+                raise VerifyException(f"transposes elements of {size} bytes; only of 2")
+
+
+@irdl_op_definition
+class WarpgroupCommitOp(IRDLOperation):
+    """The products that these warps have started since the last such commit are a group."""
+
+    name = "simt.warpgroup_commit"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def verify_(self) -> None:
+        block_of(self)
+
+
+@irdl_op_definition
+class WarpgroupWaitOp(_Passing):
+    """Wait until at most the `pending` latest groups of products are under way; passes accumulators on."""
+
+    name = "simt.warpgroup_wait"
+    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    values = var_operand_def(TensorType)
+    made = var_result_def(TensorType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending $values attr-dict `:` type($values) `->` type($made)"
+
+    def __init__(self, pending: int, values: Sequence[SSAValue]) -> None:
+        super().__init__(
+            operands=[list(values)],
+            properties={"pending": IntegerAttr(pending, 64)},
+            result_types=[[value.type for value in values]],
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not 0 <= self.pending.value.data <= 7:
+            raise VerifyException(f"waits for all but {self.pending.value.data} groups; 0 to 7")
