@@ -1,0 +1,133 @@
+"""One kernel in distributed form to LLVM IR for AMD: its entry, and what operations it emits in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import Operation
+
+from tilewright.codegen.amdgpu import atomics, memory, mma
+from tilewright.codegen.amdgpu import simt as threads
+from tilewright.codegen.amdgpu.emission import Emission
+from tilewright.codegen.amdgpu.target import Target
+from tilewright.codegen.gpu.control import (
+    SHARED_ALIGN,
+    block_of,
+    coordinates,
+    elements_of,
+    entry_name,
+    index_type,
+    place_shared,
+    shared_places,
+    walk,
+)
+from tilewright.codegen.gpu.emission import GLOBAL, SHARED, Place
+from tilewright.codegen.gpu.memory import gather, load, store
+from tilewright.codegen.values import I8, I32, llvm_type
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import simt
+
+MOST_THREADS = 1024
+_SIMDS = 4  # of a compute unit of CDNA, and of a work-group processor of RDNA: the ISA guides
+# What a kernel of ours does not ask the runtime for; LLVM prepares for all of it otherwise.
+_UNUSED = (
+    "no-completion-action", "no-default-queue", "no-dispatch-id", "no-dispatch-ptr", "no-heap-ptr", "no-hostcall-ptr",
+    "no-implicitarg-ptr", "no-lds-kernel-id", "no-multigrid-sync-arg", "no-queue-ptr",
+)  # fmt: skip
+
+
+def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int]) -> int:
+    """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
+    arguments = list(func.body.block.args)
+    spaces = Emission.spaces
+    type_ = ir.FunctionType(ir.VoidType(), [ir.PointerType(addrspace=spaces[GLOBAL])] * len(arguments))
+    function = ir.Function(module, type_, entry_name(func))
+    function.calling_convention = "amdgpu_kernel"
+    for name, text in _limits(func, target).items():  # llvmlite's own `add` knows no quoted attributes
+        set.add(function.attributes, f'"{name}"="{text}"')
+    function.attributes.add("nounwind")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    written = {simt.written_view(op) for op in tile.operations(func.body)}
+    reads = (tile.LoadOp, tile.GatherOp, simt.AsyncCopyOp)
+    read = {op.operands[0] for op in tile.operations(func.body) if isinstance(op, reads)}
+    ordered = any(argument in written and argument in read for argument in arguments)
+    at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered)
+    for argument, parameter, align in zip(arguments, function.args, aligns, strict=True):
+        parameter.add_attribute("noalias")
+        parameter.attributes.align = align
+        constant = argument not in written
+        if constant:
+            set.add(parameter.attributes, "readonly")
+        element = llvm_type(tile.element(argument))
+        at.places[argument] = Place(parameter, element, GLOBAL, align, elements_of(argument), constant)
+    at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
+    places, shared_bytes = shared_places(func)
+    if shared_bytes > target.shared_bytes:
+        fact = f"kernel {at.name}: {shared_bytes} bytes of shared memory"
+        raise InvalidProgram(fact, help=f"{target.cpu} has {target.shared_bytes} for a block")
+    if places:
+        place_shared(at, places, _shared_array(module, function.name, shared_bytes))
+    walk(at, func.body.block)
+    at.builder.ret_void()
+    return shared_bytes
+
+
+def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:
+    """Attributes of the function: threads of a block, what the runtime may leave out, limits that the kernel sets."""
+    block = block_of(func, target.lanes)
+    count = prod(block)
+    if count > MOST_THREADS:
+        raise InvalidProgram(f"kernel {func.sym_name.data}: a block of {count} threads", help=f"at most {MOST_THREADS}")
+    limits = {"amdgpu-flat-work-group-size": f"{count},{count}", "uniform-work-group-size": "true"}
+    limits |= {f"amdgpu-{name}": "" for name in _UNUSED}
+    limits |= {f"amdgpu-no-workitem-id-{axis}": "" for axis, extent in zip("xyz", block, strict=True) if extent == 1}
+    registers, blocks = (_positive(func, key) for key in ("registers", "blocks_per_multiprocessor"))
+    if registers is not None:
+        limits["amdgpu-num-vgpr"] = str(registers)
+    if blocks is not None:
+        waves = -(-count // target.lanes)
+        limits["amdgpu-waves-per-eu"] = str(max(1, -(-blocks * waves // _SIMDS)))
+    return limits
+
+
+def _positive(func: tile.FuncOp, key: str) -> int | None:
+    value = func.attributes.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, IntegerAttr) or value.value.data < 1:
+        raise InvalidProgram(f"kernel {func.sym_name.data}: {key} = {value}", help="a positive number")
+    return int(value.value.data)
+
+
+def _shared_array(module: ir.Module, kernel: str, count: int) -> ir.Value:
+    """The memory of a block: of fixed size, which the code object tells."""
+    type_ = ir.ArrayType(I8, count)
+    array = ir.GlobalVariable(module, type_, f"{kernel}.shared", addrspace=Emission.spaces[SHARED])
+    array.linkage, array.align, array.initializer = "internal", SHARED_ALIGN, ir.Constant(type_, ir.Undefined)
+    return array
+
+
+HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
+    tile.LoadOp: partial(load, memory.read),
+    tile.StoreOp: partial(store, memory.write),
+    tile.GatherOp: partial(gather, memory.read),
+    tile.PrefetchOp: memory.prefetch,
+    simt.ThreadIdOp: threads.thread_id,
+    simt.BarrierOp: threads.barrier,
+    simt.ShuffleOp: threads.shuffle,
+    simt.AsyncCopyOp: threads.async_copy,
+    simt.CommitOp: threads.nothing,
+    simt.WaitOp: threads.nothing,
+    simt.AtomicOp: atomics.atomic,
+    simt.LoadMatrixOp: mma.load_matrix,
+    simt.StoreMatrixOp: mma.store_matrix,
+    simt.LoadFragmentOp: mma.no_fragment,
+    simt.StoreFragmentOp: mma.no_fragment,
+    simt.MmaOp: mma.mma,
+}

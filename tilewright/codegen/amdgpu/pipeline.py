@@ -1,0 +1,139 @@
+"""Tile program in distributed form to assembly and code object: emission, LLVM's -O3, its back end.
+
+The module's text is the only input. What comes out is checked by LLVM and has not been run on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.amdgpu.emit import emit_kernel
+from tilewright.codegen.amdgpu.link import linked
+from tilewright.codegen.amdgpu.resources import Resources, resources_of
+from tilewright.codegen.amdgpu.target import Target, target_of
+from tilewright.codegen.gpu.control import entry_name
+from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.optimise import run_passes
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+
+
+@dataclass(frozen=True)
+class AmdCode:
+    """Code of a module with what its caller must provide.
+
+    `object` is a code object where `executable`, else a relocatable one that a linker makes one of. `resources` are by
+    the names of kernels in the tile program.
+    """
+
+    assembly: str
+    object: bytes
+    executable: bool
+    target: Target
+    kernels: tuple[Kernel, ...]
+    launches: tuple[Launch, ...]
+    resources: dict[str, Resources]
+    arena_bytes: int
+    constants_bytes: int
+
+    def kernel(self, name: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+    def explain(self) -> str:
+        """What was made, for which processor, and what every kernel takes, in words."""
+        kind = "a code object" if self.executable else "a relocatable object (no ld.lld was found to link it)"
+        lines = [
+            f"{kind} for {self.target.cpu}, {len(self.object)} bytes; "
+            "checked by LLVM's verifier and assembler only: Tilewright does not run code on AMD GPUs"
+        ]
+        for kernel in self.kernels:
+            found = self.resources[kernel.name]
+            registers = f"{found.vector_registers} vector and {found.scalar_registers} scalar registers"
+            if found.accumulation_registers:
+                registers += f", {found.accumulation_registers} of them for accumulation"
+            spills = found.vector_spills + found.scalar_spills
+            lines.append(
+                f"kernel {kernel.name}: waves of {found.lanes}, {registers}, "
+                f"{spills or 'none'} spilled, {found.shared_bytes} bytes of shared memory"
+            )
+        return "\n".join(lines)
+
+
+def generate(program: ModuleOp) -> AmdCode:
+    """Compile a verified tile program in distributed form. Same text, same bytes (of one linker)."""
+    target = target_of(program)
+    machine = _machine(target)
+    module, kernels, launches = _emitted(program, target, machine)
+    parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
+    optimise(parsed, machine)
+    bitcode = parsed.as_bitcode()  # the back end changes what it works on
+    assembly = str(machine.emit_assembly(parsed))
+    relocatable = bytes(machine.emit_object(llvm.parse_bitcode(bitcode, context=llvm.create_context())))
+    code = linked(relocatable)
+    resources = resources_of(assembly)
+    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
+    return AmdCode(
+        assembly,
+        relocatable if code is None else code,
+        code is not None,
+        target,
+        kernels,
+        launches,
+        {kernel.name: resources[kernel.entry] for kernel in kernels},
+        0 if main is None else int(main.arena_bytes.value.data),
+        0 if main is None else int(main.constants_bytes.value.data),
+    )
+
+
+def llvm_text(program: ModuleOp) -> str:
+    """LLVM IR of a module before optimisation."""
+    target = target_of(program)
+    return str(_emitted(program, target, _machine(target))[0])
+
+
+def optimise(module: Any, machine: Any) -> None:
+    """LLVM's -O3 without its vectorisers and unrolling: both are decided in the tile program."""
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    run_passes(module, machine, options)
+
+
+def _emitted(
+    program: ModuleOp, target: Target, machine: Any
+) -> tuple[ir.Module, tuple[Kernel, ...], tuple[Launch, ...]]:
+    module = ir.Module("tilewright")
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)  # before parsing: it says where memory of a thread lies
+    launches, kernels = launches_of(program), []
+    functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
+    entries = [entry_name(func) for func in functions]
+    if len(set(entries)) < len(entries):
+        raise InvalidProgram(f"kernels share a name in machine code: {', '.join(sorted(entries))}")
+    for func in functions:
+        shared_bytes = emit_kernel(module, target, func, alignments(func, launches))
+        kernels.append(kernel_of(func, target.lanes, shared_bytes))
+    return module, tuple(kernels), launches
+
+
+def _machine(target: Target) -> Any:
+    _initialise()
+    try:
+        found = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise InvalidProgram(f"LLVM has no target {target.triple!r}: {error}") from error
+    return found.create_target_machine(cpu=target.cpu, features=target.feature_string(), opt=3, reloc="pic")
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
