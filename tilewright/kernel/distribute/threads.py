@@ -12,6 +12,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import I1, INDEX, element, shape
 from tilewright.kernel.distribute.layout import Share, shares
+from tilewright.kernel.distribute.rows import Rows
 from tilewright.layouts.access import MatrixLoad
 from tilewright.layouts.linear import LinearLayout
 
@@ -141,14 +142,28 @@ class Threads:
         loaded = self.add(tile.LoadOp(memory, offset, (count,), (1,), align=align)).results[0]
         return self.add(tile.CastOp(loaded, I1)).results[0] if type_ == I1 else loaded
 
-    def load_matrices(self, loads: MatrixLoad, buffer: SSAValue, place: SSAValue | None = None) -> SSAValue:
+    def load_matrices(
+        self, loads: MatrixLoad, buffer: SSAValue, place: SSAValue | None = None, rows: Rows | None = None
+    ) -> SSAValue:
+        """Matrices from a tile that begins at `place`; `rows` says how long its rows are, where they have padding."""
         lanes = [(bit, part) for bit, part in enumerate(loads.lane_offsets) if part]
         warps = [(5 + bit, part) for bit, part in enumerate(loads.warp_offsets) if part]
         own = [0]
         for part in loads.instruction_offsets:
             own += [before ^ part for before in own]
-        share = Share((*lanes, *warps), tuple(own))
-        offsets = [self.coordinate(share, number) for number in range(loads.instructions)]
+        bits = (*lanes, *warps)
+        if rows is None or not rows.pad:
+            offsets = [self.coordinate(Share(bits, tuple(own)), number) for number in range(loads.instructions)]
+        else:
+            columns = rows.columns
+            along = Share(tuple((bit, part % columns) for bit, part in bits if part % columns),
+                          tuple(part % columns for part in own))  # fmt: skip
+            down = Share(tuple((bit, part // columns) for bit, part in bits if part // columns),
+                         tuple(part // columns for part in own))  # fmt: skip
+            offsets = []
+            for number in range(loads.instructions):
+                row = self.add(arith.MuliOp(self.coordinate(down, number), self.number(rows.line))).results[0]
+                offsets.append(self.add(arith.AddiOp(row, self.coordinate(along, number))).results[0])
         if place is not None:
             offsets = [self.add(arith.AddiOp(place, offset)).results[0] for offset in offsets]
         transposed = loads.transposed

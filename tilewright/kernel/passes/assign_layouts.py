@@ -42,16 +42,18 @@ class AssignLayoutsPass(ModulePass):
     name = "assign-layouts"
     warps: int = 4
     lanes: int = 32
+    access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
-                _Assignment(self.warps, self.lanes).block(kernel.body.block)
+                _Assignment(self.warps, self.lanes, self.access_bytes).block(kernel.body.block)
 
 
 class _Assignment:
-    def __init__(self, warps: int, lanes: int) -> None:
+    def __init__(self, warps: int, lanes: int, access_bytes: int = ACCESS_BYTES) -> None:
         self.warps, self.lanes = warps, lanes
+        self.access_bytes = access_bytes
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # the first layout of every shape
 
     def block(self, block: Block) -> None:
@@ -124,7 +126,7 @@ class _Assignment:
         order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
         size = element_bytes(op.view)
         known = size if op.align is None else op.align.value.data
-        contiguous = max(1, min(known, ACCESS_BYTES) // size) if strides[order[0]] == 1 else 1
+        contiguous = max(1, min(known, self.access_bytes) // size) if strides[order[0]] == 1 else 1
         layout = coalesced_blocked(extents, order, min(contiguous, extents[order[0]]), self.warps, self.lanes)
         return self.note(canonical(layout.to_linear(extents)))
 

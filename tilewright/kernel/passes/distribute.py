@@ -24,6 +24,7 @@ from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
+from tilewright.kernel.distribute.rows import rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
@@ -51,15 +52,20 @@ class DistributePass(ModulePass):
     name = "distribute"
     warps: int = 4
     lanes: int = 32
+    memory: str = "swizzled"  # of conversions; or "padded", "plain"
+    matrix_loads: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in list(op.body.ops):
             if isinstance(kernel, FuncOp) and not kernel.block:
-                op.body.block.insert_op_before(distribute(kernel, self.warps, self.lanes), kernel)
+                made = distribute(kernel, self.warps, self.lanes, self.memory, self.matrix_loads)
+                op.body.block.insert_op_before(made, kernel)
                 op.body.block.erase_op(kernel)
 
 
-def distribute(kernel: FuncOp, warps: int, lanes: int) -> FuncOp:
+def distribute(
+    kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True
+) -> FuncOp:
     """The kernel in distributed form."""
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(
@@ -70,6 +76,7 @@ def distribute(kernel: FuncOp, warps: int, lanes: int) -> FuncOp:
     for old, new in values.items():
         new.name_hint = old.name_hint
     expansion = _Expansion(made.body.block, values)
+    expansion.memory, expansion.matrix_loads = memory, matrix_loads
     loads = (tile.LoadOp, tile.GatherOp)
     expansion.read = {op.operands[0] for op in tile.operations(kernel.body) if isinstance(op, loads)}
     expansion.block(kernel.body.block)
@@ -84,6 +91,8 @@ class _Expansion(Threads):
         self.values = values
         # Views that the kernel loads from: its stores to them are seen by all threads.
         self.read: set[SSAValue] = set() if outside is None else outside.read
+        self.memory = "swizzled" if outside is None else outside.memory
+        self.matrix_loads = True if outside is None else outside.matrix_loads
 
     def block(self, source: Block) -> None:
         for op in source.ops:
@@ -300,10 +309,18 @@ class _Expansion(Threads):
         if order is not None:
             return self.picked(value, order)
         type_ = element(op.value)
-        memory, loads = staging(source, target, 8 if type_ == I1 else element_bytes(op.value) * 8)
-        buffer = self.shared(1 << memory.in_bits, type_)
+        bits = 8 if type_ == I1 else element_bytes(op.value) * 8
+        rows = rows_between(source, bits, self.memory)
+        if rows is None:
+            memory, loads = staging(source, target, bits)
+            buffer = self.shared(1 << memory.in_bits, type_)
+            written, wanted = (self.staged(places(layout, memory), buffer) for layout in (source, target))
+        else:
+            buffer, loads = self.shared(rows.elements, type_), rows.matrix_load(target, bits)
+            size, start = element_bytes(buffer), self.number(0)
+            written, wanted = (Access(self, layout, rows.strides, start, (), ACCESS_BYTES, size)
+                               for layout in (source, target))  # fmt: skip
         free, firsts = owners(source)
-        written = self.staged(places(source, memory), buffer)
 
         def write() -> None:
             for start in range(0, registers(op.value), written.width):
@@ -313,9 +330,8 @@ class _Expansion(Threads):
         self.add(simt.BarrierOp())  # a trip before may still be reading
         self.where_free_is_zero(free, write)
         self.add(simt.BarrierOp())
-        if loads is not None:
-            return self.load_matrices(loads, buffer)
-        wanted = self.staged(places(target, memory), buffer)
+        if loads is not None and self.matrix_loads:
+            return self.load_matrices(loads, buffer, rows=rows)
         starts = range(0, registers(op.result), wanted.width)
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
@@ -349,7 +365,7 @@ class _Expansion(Threads):
         layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]
         memory = memory_of(op.memory.data, shape(op.result))
         loads = matrix_load(layout, memory, element_bytes(buffer) * 8)
-        if loads is not None:
+        if loads is not None and self.matrix_loads:
             return self.load_matrices(loads, buffer, place)
         wanted = self.staged(places(layout, memory), buffer, place)
         starts = range(0, registers(op.result), wanted.width)
