@@ -14,6 +14,12 @@ ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model.onnx o
 Machine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="what to compile for; `tilewright machines` lists them")
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="NAME", help="where code for a GPU runs: cuda, emulator (default: cuda if it can)"
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", metavar="N", help="threads to run on (default: OMP_NUM_THREADS, else the cores)"),

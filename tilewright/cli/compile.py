@@ -36,6 +36,7 @@ EPILOG = """\
 \b
 example: tilewright compile model.onnx -o model.twm
          tilewright compile model.onnx --emit tile | tilewright opt -p dce -
+         tilewright compile model.onnx --machine nvidia-h200-sxm --emit ptx
 exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a missing package
 """
 
@@ -43,16 +44,19 @@ exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a mis
 class Form(StrEnum):
     """The forms that a model takes on its way down, and `plan`, the decisions on that way.
 
-    `mapped` is the graph that kernels compute: simplified, borders and relayouts of operands as nodes.
+    `mapped` is the graph that kernels compute: simplified, borders and relayouts of operands as nodes. For a GPU,
+    `distributed` is what each thread does, and `ptx` stands for asm and object.
     """
 
     EXPR = "expr"
     PLAN = "plan"
     MAPPED = "mapped"
     TILE = "tile"
+    DISTRIBUTED = "distributed"
     LLVM = "llvm"
     ASM = "asm"
     OBJECT = "object"
+    PTX = "ptx"
 
 
 Output = Annotated[
@@ -88,7 +92,7 @@ def compile_model(
     if emit is Form.OBJECT and (output is None or as_json):
         raise InvalidArgument("an object is not text", where="--emit", help="name a file with -o, leave out --json")
     if model.suffix == ".tile":
-        content = _program_form(_read_program(model), emit, str(model))
+        content = _program_form(_read_program(model), emit, str(model), options)
     elif is_stored(model):
         if rebuild:
             raise InvalidArgument(
@@ -118,9 +122,11 @@ def _model_form(
     model: Path, emit: Form, shapes: dict[str, tuple[int, ...]], machine: str, threads: int | None, options: Options
 ) -> str | bytes:
     """A form of a model file, for any machine that code is generated for; nothing after that form is made."""
-    from tilewright.compiler.compile import tile_program
+    from tilewright.compiler import gpu
+    from tilewright.compiler.compile import place, tile_program
     from tilewright.expr.text import print_graph
     from tilewright.kernel.text import print_module
+    from tilewright.machine import Cpu
 
     if emit is Form.EXPR:
         return print_graph(import_graph(model, shapes))
@@ -130,7 +136,11 @@ def _model_form(
     if emit is Form.MAPPED:
         return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
-        return _program_form(print_module(tile_program(plan, target, options)), emit, str(model))
+        if isinstance(target, Cpu):
+            program = tile_program(plan, target, options)
+        else:
+            program = gpu.gpu_program(plan, place(plan), target)
+        return _program_form(print_module(program), emit, str(model), options)
 
 
 def _stored_form(path: Path, emit: Form) -> str | bytes:
@@ -145,7 +155,11 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
         return _plan_text(json.loads(artifact.plan).get("decisions", ()))
     if emit is Form.MAPPED:
         return str(json.loads(artifact.plan).get("mapped", ""))
-    return artifact.code if emit is Form.OBJECT else _program_form(artifact.program, emit, f"{path}: program.tile")
+    if artifact.manifest.code == "object":
+        return artifact.code if emit is Form.OBJECT else _program_form(artifact.program, emit, f"{path}: program.tile")
+    if emit is Form.TILE:
+        return str(json.loads(artifact.plan).get("tile", ""))
+    return artifact.code if emit is Form.PTX else _program_form(artifact.program, emit, f"{path}: program.tile")
 
 
 def _plan_text(decisions: object) -> str:
@@ -160,17 +174,22 @@ def _read_program(path: Path) -> str:
         raise InvalidProgram(f"cannot be read: {reason}", where=str(path)) from error
 
 
-def _program_form(text: str, emit: Form, name: str) -> str | bytes:
-    """A form of a tile program; nothing but its text is looked at."""
+def _program_form(text: str, emit: Form, name: str, options: Options | None = None) -> str | bytes:
+    """A form of a tile program; nothing but its text is looked at, and for a GPU the passes that are switched off."""
     from tilewright.codegen.cpu import pipeline
     from tilewright.codegen.cpu.target import target_of
+    from tilewright.compiler import gpu
     from tilewright.kernel.text import parse_module, print_module
 
     if emit in (Form.EXPR, Form.PLAN, Form.MAPPED):
-        raise InvalidArgument(f"a tile program has no {emit}", where=name, help="tile, llvm, asm or object")
+        raise InvalidArgument(f"a tile program has no {emit}", where=name, help="a form that follows it")
     program = parse_module(text, name)
     if emit is Form.TILE:
         return print_module(program)
+    if gpu.is_for_gpu(program):
+        return gpu.form(program, emit.value, options or Options(), name)
+    if emit in (Form.DISTRIBUTED, Form.PTX):
+        raise InvalidArgument(f"a program for a CPU has no {emit}", where=name, help="tile, llvm, asm or object")
     if emit is Form.LLVM:
         return pipeline.llvm_text(program, target_of(program))[0]
     return pipeline.assembly(program) if emit is Form.ASM else pipeline.generate(program).code

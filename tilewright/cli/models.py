@@ -17,7 +17,7 @@ from tilewright.options import Options
 if TYPE_CHECKING:
     from tilewright.compiler.plan import Plan
     from tilewright.expr.graph import Graph
-    from tilewright.machine import Cpu
+    from tilewright.machine import Cpu, Gpu
     from tilewright.runtime.artifact import Artifact
     from tilewright.runtime.manifest import Manifest, TensorSpec
     from tilewright.runtime.module import Module
@@ -35,24 +35,25 @@ def open_module(
     options: Options,
     *,
     rebuild: bool = False,
+    device: str | None = None,
 ) -> Module:
     """A module that runs here, from a `.twm` (loaded) or from a model file (compiled).
 
     A `.twm` is compiled again with `rebuild`, or where its code needs what this machine lacks.
     """
     import tilewright
-    from tilewright.runtime.module import Module
+    from tilewright.runtime.container import opened
 
     if rebuild or not is_stored(path):
         artifact = build_artifact(path, shapes, machine, threads, options, rebuild=rebuild)
         _check_runs_here(artifact.manifest, machine)
-        return Module(artifact, threads=threads, options=options)
+        return opened(artifact, threads, options, device)
     if shapes or machine != "host":
         raise InvalidArgument(
             "shapes and machine of a .twm are fixed", where=str(path), help="leave out --shape and --machine"
         )
     with progress(f"loading {path}"):
-        return tilewright.load(path, threads=threads, options=options)
+        return tilewright.load(path, threads=threads, options=options, device=device)
 
 
 def build_artifact(
@@ -65,8 +66,7 @@ def build_artifact(
     rebuild: bool = False,
 ) -> Artifact:
     """Compile a model file, or with `rebuild` the program in a `.twm`, for any machine; nothing is loaded."""
-    from tilewright.compiler.compile import build, rebuilt
-    from tilewright.machine import resolve_cpu
+    from tilewright.compiler.compile import build, rebuilt, resolve_target
     from tilewright.runtime.pool import default_threads
 
     if rebuild != is_stored(path):
@@ -79,7 +79,7 @@ def build_artifact(
         stored = read_artifact(path)
         with progress(f"compiling {path} again"):
             return rebuilt(stored, machine, count, options)
-    target = resolve_cpu(machine)
+    target = resolve_target(machine)
     graph = import_graph(path, shapes)
     with progress(f"compiling {path}"):
         return build(graph, target, count, options)
@@ -87,21 +87,25 @@ def build_artifact(
 
 def plan_model(
     path: Path, shapes: Mapping[str, Sequence[int]], machine: str, threads: int | None, options: Options
-) -> tuple[Plan, Cpu]:
+) -> tuple[Plan, Cpu | Gpu]:
     """Every decision about a model file for a machine, and that machine; no code is made."""
+    from tilewright.compiler.compile import resolve_target
     from tilewright.compiler.plan import make_plan
-    from tilewright.machine import resolve_cpu
+    from tilewright.machine import Cpu
     from tilewright.runtime.pool import default_threads
 
-    target = resolve_cpu(machine)
+    target = resolve_target(machine)
     graph = import_graph(path, shapes)
+    count = (threads or default_threads()) if isinstance(target, Cpu) else 1
     with progress(f"planning {path}"):
-        return make_plan(graph, target, threads or default_threads(), options.disable, options.intrinsics), target
+        return make_plan(graph, target, count, options.disable, options.intrinsics), target
 
 
 def _check_runs_here(manifest: Manifest, machine: str) -> None:
     from tilewright.runtime.loader import missing_features, same_platform
 
+    if manifest.code != "object":
+        return  # what is for a GPU runs in the emulator at least
     lacking = ", ".join(missing_features(manifest.features))
     if not same_platform(manifest.triple) or lacking:
         what = f"lacks {lacking}" if same_platform(manifest.triple) else f"is no {manifest.triple}"

@@ -11,6 +11,7 @@ import typer
 
 from tilewright.cli.arguments import (
     AsJson,
+    Device,
     Disable,
     Machine,
     ModelFile,
@@ -43,6 +44,7 @@ EPILOG = """\
 \b
 example: tilewright run model.twm --inputs in.npz -o out.npz
          tilewright run model.onnx --shape x=1,3,224,224 --check
+         tilewright run model.onnx --machine nvidia-h200-sxm --device emulator
 exit status: 0 ran, 1 --check found a difference that is too large, 2 bad usage or input,
              3 this machine cannot run the file, or a package is missing
 """
@@ -88,6 +90,7 @@ def run(
     profile: Profile = False,
     seed: Seed = 0,
     machine: Machine = "host",
+    device: Device = None,
     threads: Threads = None,
     shape: Shapes = None,
     disable: Disable = None,
@@ -98,10 +101,10 @@ def run(
     """Run a model once: a .twm as it was compiled, an .onnx compiled now.
 
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
-    only run files that you trust.
+    only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only.
     """
     shapes, options = shapes_of(shape), options_of(disable, no_cache)
-    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild)
+    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild, device=device)
     specs = module.manifest.inputs
     arrays = read_arrays(inputs, specs) if inputs else random_arrays(specs, seed)
     results = as_tuple(module(*arrays))
@@ -163,7 +166,8 @@ def _record(
         {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, **_range(result)}
         for spec, result in zip(module.manifest.outputs, results, strict=True)
     ]
-    found: dict[str, Any] = {"model": module.manifest.name, "threads": module.threads, "outputs": outputs}
+    found: dict[str, Any] = {"model": module.manifest.name, "threads": module.threads, "device": module.device}
+    found["outputs"] = outputs
     if differences:
         found["check"] = [{**asdict(each), "ok": each.ok} for each in differences]
     if times:

@@ -19,7 +19,7 @@ from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
 from tilewright.expr.infer import check_bounds
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache, cache_key
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from tilewright.codegen.cpu.target import Target
     from tilewright.compiler.plan import Plan
     from tilewright.compiler.planning import ChooseProduct
+    from tilewright.compiler.search import Searched
     from tilewright.lower.module import Place
 
 VERSION = "1"
 ALIGNMENT = 64
+_Generated = tuple[bytes, str, dict[str, str], dict[str, Any]]  # code, program, other forms, fields of the manifest
 
 
 def compile(
@@ -48,15 +50,18 @@ def compile(
     machine: str | os.PathLike[str] = "host",
     threads: int | None = None,
     options: Options | None = None,
+    device: str | None = None,
 ) -> Module:
     """Compile a model for a machine and load it.
 
     `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are
     example inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine`
     is "host", a name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the
-    affinity mask. Raises CompileError, which says where and what, and the nearest legal change.
+    affinity mask. `device` is where code for a GPU runs: "cuda", "emulator", or what `options.device` says. Raises
+    CompileError, which says where and what, and the nearest legal change.
     """
-    return compile_graph(import_any(model_or_path, inputs, shapes), machine=machine, threads=threads, options=options)
+    graph = import_any(model_or_path, inputs, shapes)
+    return compile_graph(graph, machine=machine, threads=threads, options=options, device=device)
 
 
 def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -86,14 +91,17 @@ def compile_graph(
     machine: str | os.PathLike[str] = "host",
     threads: int | None = None,
     options: Options | None = None,
+    device: str | None = None,
 ) -> Module:
     """Compile an expression graph and load it."""
+    from tilewright.runtime.container import opened
+
     options = options or Options()
-    target = _resolve(machine)
+    target = resolve_target(machine)
     count = _thread_count(threads)
     with _nesting():
         artifact = build(graph, target, count, options)
-    return Module(artifact, threads=count, options=options)
+    return opened(artifact, count, options, device)
 
 
 @contextmanager
@@ -107,12 +115,20 @@ def _nesting() -> Iterator[None]:
         ) from error
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None, options: Options | None = None) -> Module:
-    """Load a `.twm`; it is compiled again from its stored program where this machine cannot run its code."""
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    options: Options | None = None,
+    device: str | None = None,
+) -> Module:
+    """Load a `.twm`; it is compiled again from its stored program where this machine cannot run its code.
+
+    Code for a GPU runs on `device`, as in `compile`.
+    """
     from tilewright.runtime import container
 
     count = _thread_count(threads)
-    return container.load(path, threads=count, options=options, rebuild=lambda a: rebuilt(a, "host", count, options))
+    return container.load(path, count, options, lambda a: rebuilt(a, "host", count, options), device)
 
 
 def rebuilt(
@@ -123,26 +139,38 @@ def rebuilt(
 ) -> Artifact:
     """The artifact compiled again from its stored graph and constants."""
     names = [spec.name for spec in artifact.manifest.outputs]
-    return build(stored_graph(artifact), _resolve(machine), _thread_count(threads), options or Options(), names)
+    options, target, count = options or Options(), resolve_target(machine), _thread_count(threads)
+    found = None if options.search == "joint" else _searched_before(artifact, target, count)
+    return build(stored_graph(artifact), target, count, options, names, searched=found)
+
+
+def _searched_before(artifact: Artifact, machine: Cpu | Gpu, threads: int) -> Searched | None:
+    """What a search on this machine chose for an artifact."""
+    products = json.loads(artifact.plan).get("products", {})
+    if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
+        return None
+    from tilewright.compiler.search import searched_before
+
+    return searched_before(products, machine, threads)
 
 
 def build(
     graph: Graph,
-    machine: Cpu,
+    machine: Cpu | Gpu,
     threads: int,
     options: Options,
     names_of_outputs: Sequence[str] | None = None,
     choose: ChooseProduct | None = None,
+    searched: Searched | None = None,
 ) -> Artifact:
     """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time.
 
-    `choose` is asked how each product runs, before the rules are.
+    `choose` is asked how each product runs, before the rules are; `searched` is what an earlier search found.
     """
     names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
-    from tilewright.compiler.plan import make_plan
-
     _check_size(graph)
-    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics, choose)
+    threads = threads if isinstance(machine, Cpu) else 1
+    plan = plan_graph(graph, machine, threads, options, choose, searched)
     placement = place(plan)
     cache = Cache.from_options(options)
     key = _key(plan, machine, threads, options, names)
@@ -157,6 +185,29 @@ def build(
     artifact = _generate(plan, placement, machine, options, names)
     cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
     return artifact
+
+
+def plan_graph(
+    graph: Graph,
+    machine: Cpu | Gpu,
+    threads: int,
+    options: Options,
+    choose: ChooseProduct | None = None,
+    searched: Searched | None = None,
+) -> Plan:
+    """All decisions about a graph; with the option `search` "joint" its products are searched first."""
+    from tilewright.compiler.plan import make_plan
+
+    if options.search == "joint" and choose is None:
+        from tilewright.compiler.search import search_products
+
+        searched = search_products(graph, machine, threads, options)
+    if searched is not None:
+        choose = searched.choose
+    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics, choose)
+    if searched is not None:
+        searched.note(plan)
+    return plan
 
 
 def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
@@ -244,31 +295,22 @@ def place(plan: Plan) -> Placement:
 
 
 def _generate(
-    plan: Plan, placement: Placement, machine: Cpu, options: Options, names_of_outputs: Sequence[str]
+    plan: Plan, placement: Placement, machine: Cpu | Gpu, options: Options, names_of_outputs: Sequence[str]
 ) -> Artifact:
-    from tilewright.codegen.cpu.pipeline import generate
     from tilewright.expr.text import print_graph
-    from tilewright.kernel.text import print_module
 
-    program = tile_program(plan, machine, options)
-    made = generate(program)
-    names = [kernel.name for kernel in plan.kernels]
-    launches = tuple(
-        Launch(name, launch.kernel, launch.programs, launch.flops, launch.bytes)
-        for name, launch in zip(names, made.launches, strict=True)
-    )
+    generated = _for_cpu(plan, machine, options) if isinstance(machine, Cpu) else _for_gpu(plan, machine, options)
+    code, program, forms, facts = generated
     manifest = Manifest(
         name=plan.graph.name,
         inputs=tuple(_spec(tensor) for tensor in plan.graph.inputs),
         outputs=tuple(
             replace(_spec(tensor), name=name) for tensor, name in zip(plan.graph.outputs, names_of_outputs, strict=True)
         ),
-        constants_bytes=made.constants_bytes,
-        arena_bytes=made.arena_bytes,
-        scratch_bytes=made.scratch_bytes,
-        launches=launches,
-        features=tuple(sorted(machine.features)),
+        features=tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
         triple=machine.llvm.triple,
+        machine=machine.name,
+        **facts,
     )
     graph = {
         "graph": serialize.to_json(plan.graph),
@@ -282,15 +324,56 @@ def _generate(
         "decisions": [decision.to_json() for decision in plan.decisions],
         "products": plan.products,
         "mapped": print_graph(plan.mapped_graph()),
+        **forms,
     }
     return Artifact(
         manifest=manifest,
-        code=made.code,
+        code=code,
         constants=placement.packed(plan),
-        program=print_module(program),
+        program=program,
         graph=json.dumps(graph),
         plan=json.dumps(decisions),
     )
+
+
+def _for_cpu(plan: Plan, machine: Cpu, options: Options) -> _Generated:
+    from tilewright.codegen.cpu.pipeline import generate
+    from tilewright.kernel.text import print_module
+
+    program = tile_program(plan, machine, options)
+    made = generate(program)
+    launches = tuple(
+        Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes)
+        for kernel, launch in zip(plan.kernels, made.launches, strict=True)
+    )
+    facts = {
+        "constants_bytes": made.constants_bytes,
+        "arena_bytes": made.arena_bytes,
+        "scratch_bytes": made.scratch_bytes,
+        "launches": launches,
+    }
+    return made.code, print_module(program), {}, facts
+
+
+def _for_gpu(plan: Plan, machine: Gpu, options: Options) -> _Generated:
+    """Code for a GPU; the form of whole tiles is kept beside the program that the code was made from."""
+    from tilewright.codegen.nvptx.pipeline import generate
+    from tilewright.compiler import gpu
+    from tilewright.kernel.text import print_module
+
+    program = gpu.gpu_program(plan, place(plan), machine)
+    tiles = print_module(program)
+    gpu.distribute(program, options)
+    made = generate(program)
+    facts = {
+        "constants_bytes": made.constants_bytes,
+        "arena_bytes": made.arena_bytes,
+        "scratch_bytes": 0,
+        "launches": gpu.launches(made),
+        "code": "ptx",
+        "kernels": gpu.kernels(made),
+    }
+    return made.ptx.encode(), print_module(program), {"tile": tiles}, facts
 
 
 def stored_graph(artifact: Artifact) -> Graph:
@@ -317,9 +400,7 @@ def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
 
 
-def _key(plan: Plan, machine: Cpu, threads: int, options: Options, names: Sequence[str]) -> str:
-    from tilewright.codegen.cpu.pipeline import compiler_version
-
+def _key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, names: Sequence[str]) -> str:
     structure = json.dumps(serialize.to_json(plan.graph), sort_keys=True)
     decisions = repr([(k.name, k.work, k.schedule, k.arguments) for k in plan.kernels])
     layouts = repr([(name, str(stored.layout), stored.space, stored.owner) for name, stored in plan.stored.items()])
@@ -331,9 +412,17 @@ def _key(plan: Plan, machine: Cpu, threads: int, options: Options, names: Sequen
             "threads": str(threads),
             "outputs": repr(names),
             "options": repr((options.disable,)),
-            "compiler": f"{VERSION} {_source_digest()} {compiler_version()}",
+            "search": json.dumps([each["search"] for each in plan.products.values() if "search" in each]),
+            "compiler": compiler_digest(),
         }
     )
+
+
+def compiler_digest() -> str:
+    """What tells this compiler from its other versions."""
+    from tilewright.codegen.cpu.pipeline import compiler_version
+
+    return f"{VERSION} {_source_digest()} {compiler_version()}"
 
 
 @cache
@@ -346,10 +435,16 @@ def _source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _resolve(machine: str | os.PathLike[str]) -> Cpu:
-    from tilewright.machine.registry import resolve_cpu
+def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:
+    """The machine of that name or file, if code is generated for it; raises InvalidMachine for any other."""
+    from tilewright.machine.registry import resolve, resolve_cpu
 
-    return resolve_cpu(str(machine))
+    found = resolve(str(machine))
+    if not isinstance(found, Gpu):
+        return resolve_cpu(str(machine))
+    from tilewright.compiler.gpu import gpu_target
+
+    return gpu_target(found)
 
 
 def _thread_count(threads: int | None) -> int:

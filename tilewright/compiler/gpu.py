@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
-from tilewright.codegen.nvptx.pipeline import PtxCode, generate
-from tilewright.codegen.nvptx.target import TRIPLE, target_for
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
+from tilewright.codegen.nvptx.target import ATTRIBUTE, TRIPLE, target_for
 from tilewright.compiler.compile import Placement, place, steps
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
@@ -22,13 +23,15 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
 from tilewright.graph.passes import table
+from tilewright.kernel import dialect as tile
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
 from tilewright.machine.description import Gpu, Machine
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
-from tilewright.runtime import emulated
+from tilewright.runtime import emulated, manifest
+from tilewright.runtime.emulated import Kernel
 
 Array = np.ndarray[Any, Any]
 
@@ -101,3 +104,50 @@ def distribute(program: ModuleOp, options: Options) -> None:
     """Take a tile program to distributed form, in place."""
     disabled = tuple(name for name in options.disable if name not in table.NAMES)
     run_pipeline(program, "gpu", disabled, options.verify_each)
+
+
+def is_for_gpu(program: ModuleOp) -> bool:
+    """Whether a tile program says that it is for a GPU of this kind."""
+    found = program.attributes.get(ATTRIBUTE)
+    return isinstance(found, DictionaryAttr) and found.data.get("triple") == StringAttr(TRIPLE)
+
+
+def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str:
+    """A later form of a tile program for a GPU: "distributed", "llvm" or "ptx". The program is changed."""
+    if name not in ("distributed", "llvm", "ptx"):
+        raise InvalidArgument(f"a program for a GPU has no {name}", where=where, help="tile, distributed, llvm or ptx")
+    if not is_distributed(program):
+        distribute(program, options)
+    if name == "distributed":
+        return print_module(program)
+    return llvm_text(program) if name == "llvm" else generate(program).ptx
+
+
+def is_distributed(program: ModuleOp) -> bool:
+    """Whether every kernel is in distributed form."""
+    return all(bool(op.block) for op in program.body.block.ops if isinstance(op, tile.FuncOp))
+
+
+def kernels(code: PtxCode) -> tuple[manifest.Kernel, ...]:
+    """The kernels of generated code, as the runtime's manifest has them."""
+    return tuple(
+        manifest.Kernel(each.name, each.entry, each.grid, each.block, each.shared_bytes, _tensor_maps(each))
+        for each in code.kernels
+    )
+
+
+def launches(code: PtxCode) -> tuple[manifest.Launch, ...]:
+    """The launches of generated code, likewise."""
+    found = []
+    for launch in code.launches:
+        programs = prod(code.kernel(launch.kernel).grid)
+        operands = tuple(manifest.Operand(each.space, each.index, each.bytes) for each in launch.arguments)
+        found.append(manifest.Launch(launch.kernel, launch.kernel, programs, launch.flops, launch.bytes, operands))
+    return tuple(found)
+
+
+def _tensor_maps(kernel: Kernel) -> tuple[manifest.TensorMap, ...]:
+    return tuple(
+        manifest.TensorMap(each.argument, each.element, each.extents, each.strides, each.box, each.swizzle)
+        for each in kernel.tensor_maps
+    )

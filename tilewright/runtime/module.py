@@ -92,6 +92,11 @@ class Module:
         return self.artifact.manifest
 
     @property
+    def device(self) -> str:
+        """Where calls run: "cpu", a GPU's name, or "emulator"."""
+        return "cpu"
+
+    @property
     def threads(self) -> int:
         return self._pool.threads
 
