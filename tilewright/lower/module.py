@@ -82,7 +82,8 @@ def _without_names(step: Step) -> Step:
         schedule = replace(
             schedule,
             nontemporal=tuple(names[name] for name in schedule.nontemporal),
-            prefetch={names[name]: distance for name, distance in schedule.prefetch.items()},
+            prefetch=tuple(replace(ahead, tensor=names[ahead.tensor]) for ahead in schedule.prefetch),
+            moments=None if schedule.moments is None else (names[schedule.moments[0]], names[schedule.moments[1]]),
         )
     arguments = tuple((replace(tensor, name=names[tensor.name]), size) for tensor, size in step.arguments)
     return replace(step, work=step.work.renamed(names), schedule=schedule, arguments=arguments)

@@ -22,6 +22,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point
+from tilewright.lower.moments import RunningMoments
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tree import row_buffers
 
@@ -115,7 +116,10 @@ class Passes:
                 self._map(node)
             return
         if node.accum is not None:
-            self.kept[name] = self.reduce(node)
+            if self.schedule.moments is not None and name in self.schedule.moments:
+                self._moments()
+            else:
+                self.kept[name] = self.reduce(node)
         else:
             self.kept[name] = self._outer_emitter().emit(self._here(node.body))
         if node.index is not None:
@@ -199,6 +203,22 @@ class Passes:
         reduction = self.reduction(node)
         (total,) = self.sweep(reduction.step, [reduction.start])
         return reduction.finish(total)
+
+    def _moments(self) -> None:
+        """Both of the schedule's moments in one pass, at the first of them."""
+        assert self.schedule.moments is not None
+        total, squares = (self.nodes[name] for name in self.schedule.moments)
+        if total.tensor.name in self.kept:
+            return
+        (axis,), (lanes,) = self.nest.inner, self._sweep_extents()
+        running = RunningMoments(self.builder, total.tensor.dtype, _extent(axis), lanes)
+
+        def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(total.body), where))
+            return running.step(emitter, emitter.full(value), carried)
+
+        for node, found in zip((total, squares), running.finish(self.sweep(step, running.start())), strict=True):
+            self.kept[node.tensor.name] = Value(found, node.tensor.dtype)
 
     def reduction(self, node: NestNode) -> Reduction:
         """How to reduce a node over the inner loops, for a pass that may do other work besides."""
@@ -340,8 +360,7 @@ class Passes:
     ) -> list[SSAValue]:
         """One step of a pass: an emitter that knows the kept values, the row buffers, and how to recompute the rest."""
         emitter = self.emitter_at(where, counters, dims, extents, bounds)
-        if self.passes - 1 in self.schedule.prefetch_passes:
-            self._prefetch(emitter, where, self.schedule.prefetch_passes.index(self.passes - 1))
+        self._prefetch(emitter, where, self.passes - 1)
         return body(emitter, where, carried)
 
     def emitter_at(
@@ -358,16 +377,16 @@ class Passes:
         emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
         return emitter
 
-    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], turn: int) -> None:
-        """Ask for what the streamed tensors hold some elements ahead of this step: the share of this turn."""
-        for name, distance in self.schedule.prefetch.items():
-            read = self._streamed(name)
-            form = affine(substitute(self._here(read.indices[0]), where))
-            assert form is not None
-            share = -(-emitter.extents[-1] // len(self.schedule.prefetch_passes))
-            ahead = Affine(form.constant + distance + turn * share, form.terms)
-            size = share * dtypes.size_bytes(read.dtype)
-            self.builder.insert(tile.PrefetchOp(self.memory[name], self.builder.affine(ahead, emitter.loops), size))
+    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], pass_number: int) -> None:
+        """Ask for what the schedule wants ahead of this step of a pass."""
+        for ahead in self.schedule.prefetch:
+            if ahead.pass_number == pass_number:
+                read = self._streamed(ahead.tensor)
+                form = affine(substitute(self._here(read.indices[0]), where))
+                assert form is not None
+                place = self.builder.affine(Affine(form.constant + ahead.distance, form.terms), emitter.loops)
+                size = ahead.elements * dtypes.size_bytes(read.dtype)
+                self.builder.insert(tile.PrefetchOp(self.memory[ahead.tensor], place, size))
 
     def _streamed(self, name: str) -> Read:
         """The first read of a tensor along the vector, for which the schedule prefetches it."""

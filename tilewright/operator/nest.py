@@ -60,14 +60,24 @@ class Nest:
 
 
 @dataclass(frozen=True)
+class Prefetch:
+    """Each step of a pass (from 0) asks for so many elements of a tensor, `distance` after the first that it reads."""
+
+    tensor: str
+    distance: int
+    elements: int
+    pass_number: int = 0
+
+
+@dataclass(frozen=True)
 class NestSchedule:
     """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the
     grid.
 
     `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop
-    is dealt in. `nontemporal` names the outputs that bypass the caches. `prefetch` says how many elements ahead each
-    streamed tensor is asked for, each of `prefetch_passes` asks for its share of every step. `stages`
-    numbers the passes with which a stage of a pipeline of rows begins; without them a row's passes run in turn.
+    is dealt in. `nontemporal` names the outputs that bypass the caches. `stages` numbers the passes with which
+    a stage of a pipeline of rows begins; without them a row's passes run in turn. `moments` names the sum and the
+    squared deviations that one pass computes together, instead of two.
     """
 
     vector: str = ""
@@ -76,9 +86,9 @@ class NestSchedule:
     unroll_extent: int = 1
     blocks: Mapping[str, int] = field(default_factory=dict)
     nontemporal: tuple[str, ...] = ()
-    prefetch: Mapping[str, int] = field(default_factory=dict)
-    prefetch_passes: tuple[int, ...] = (0,)
+    prefetch: tuple[Prefetch, ...] = ()
     stages: tuple[int, ...] = ()
+    moments: tuple[str, str] | None = None
     lanes: int = 16
 
 

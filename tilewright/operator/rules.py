@@ -23,7 +23,8 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestSchedule, addresses
+from tilewright.operator.moments import moments_of
+from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.tiling import SpatialLoop
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
@@ -32,6 +33,7 @@ EVEN = 0.95  # share of the busiest thread's work that the others have on averag
 MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
+ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 BLOCK_TILE = 512  # elements of a tile of a GPU's block: four for each of 128 threads
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
@@ -58,10 +60,13 @@ def schedule_contraction(
             break
         tile = _tile(work, rows, vectors)
         dealt[rows, vectors] = tile, _blocks(work, machine, threads, tile, a_bytes)
-    ranked = sorted(
-        (cycles / min(EVEN, _balance(work, *dealt[rows, vectors], threads)), order, rows, vectors)
-        for cycles, order, rows, vectors in ranked[: len(dealt)]
-    ) + ranked[len(dealt) :]
+    ranked = (
+        sorted(
+            (cycles / min(EVEN, _balance(work, *dealt[rows, vectors], threads)), order, rows, vectors)
+            for cycles, order, rows, vectors in ranked[: len(dealt)]
+        )
+        + ranked[len(dealt) :]
+    )
     cycles, _, rows, vectors = ranked[0]
     tile, blocks = dealt[rows, vectors]
     outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.m_loops]
@@ -300,7 +305,7 @@ def schedule_nest(
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
     stages = _stages(nest, vector, machine) if streams else ()
-    prefetch, passes = _prefetches(nest, vector, machine, bool(stages))
+    moments = None if stages else _moments(nest, vector, length, machine)
     schedule = NestSchedule(
         vector=vector.name,
         vector_extent=length,
@@ -308,13 +313,14 @@ def schedule_nest(
         unroll_extent=unroll_extent,
         blocks=_nest_blocks(nest, tiled, threads, len(stages)),
         nontemporal=streams,
-        prefetch=prefetch,
-        prefetch_passes=passes,
+        prefetch=_prefetches(nest, vector, length, machine, bool(stages), moments),
+        moments=moments,
         stages=stages,
         lanes=lanes,
     )
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
+    beside += f", {moments[0]} and {moments[1]} in one pass, for rows come from main memory" if moments else ""
     return schedule, Decision(
         f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
     )
@@ -413,33 +419,52 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _prefetches(nest: Nest, vector: Axis, machine: Cpu, pipelined: bool) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Which tensors to ask for ahead, how many elements, and in which pass.
-
-    Inputs that do not fit the last cache and are walked along the vector. A single pass, and the first of a pipeline,
-    ask a few kilobytes ahead. Several passes in turn ask for the next row in all but the first, so that it arrives
-    while this row is computed on and written.
-    """
-    last = machine.caches[-1].bytes
-    found: dict[str, int] = {}
-    rows = vector in nest.inner
-    passes = sum(1 for node in nest.nodes if node.accum is not None or node.index is not None)
+def _streamed(nest: Nest, vector: Axis, machine: Cpu) -> list[tuple[Read, int]]:
+    """Inputs that do not fit the last cache and are walked along the vector, and their step from row to row."""
+    found: dict[str, tuple[Read, int]] = {}
     for node in nest.nodes:
         for read in walk(node.body):
-            if not isinstance(read, Read) or not read.indices or read.tensor.name in found:
-                continue
-            form = affine(read.indices[0])
-            size = int(read.tensor.shape[0]) * dtypes.size_bytes(read.tensor.dtype)  # type: ignore[arg-type]
-            if form is None or form.coefficient(vector) != 1 or size <= last:
-                continue
-            if not pipelined and rows and passes > 1 and nest.outer and len(nest.inner) == 1:
-                row = form.coefficient(nest.outer[-1])
-                if row:
-                    found[read.tensor.name] = row
-            else:
-                ahead_bytes = PIPELINE_PREFETCH_BYTES if pipelined else PREFETCH_BYTES
-                found[read.tensor.name] = ahead_bytes // dtypes.size_bytes(read.tensor.dtype)
-    return found, tuple(range(1, passes)) if rows and not pipelined and passes > 1 else (0,)
+            if isinstance(read, Read) and read.indices and read.tensor.name not in found:
+                form = affine(read.indices[0])
+                size = int(read.tensor.shape[0]) * dtypes.size_bytes(read.tensor.dtype)  # type: ignore[arg-type]
+                if form is not None and form.coefficient(vector) == 1 and size > machine.caches[-1].bytes:
+                    row = form.coefficient(nest.outer[-1]) if nest.outer else 0
+                    found[read.tensor.name] = (read, row)
+    return list(found.values())
+
+
+def _moments(nest: Nest, vector: Axis, length: int, machine: Cpu) -> tuple[str, str] | None:
+    """Sum and squared deviations that take one pass: of rows longer than a vector that come from main memory."""
+    if nest.inner != (vector,) or _extent(vector) < length or not _streamed(nest, vector, machine):
+        return None
+    found = moments_of(nest)
+    return (found.total, found.squares) if found is not None else None
+
+
+def _prefetches(
+    nest: Nest, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: tuple[str, str] | None
+) -> tuple[Prefetch, ...]:
+    """Which of the streamed inputs to ask for, how far ahead, and in which pass.
+
+    A single pass, and the first of a pipeline, ask a few kilobytes ahead. Several passes in turn ask for the next row,
+    so that it arrives while this row is computed on and written: all but the first, each for its share of every step.
+    With two passes, because moments take one, the second asks a part of L1 ahead of the next row, and the first as far
+    ahead in its own, for lines that did not stay.
+    """
+    passes = sum(1 for node in nest.nodes if node.accum is not None or node.index is not None)
+    passes -= 1 if moments is not None else 0
+    found = []
+    for read, row in _streamed(nest, vector, machine):
+        name, size = read.tensor.name, dtypes.size_bytes(read.tensor.dtype)
+        lead, beyond = PREFETCH_BYTES // size, machine.caches[0].bytes // ROW_LEAD // size
+        if pipelined or not (nest.inner == (vector,) and passes > 1 and row):
+            found.append(Prefetch(name, PIPELINE_PREFETCH_BYTES // size if pipelined else lead, length))
+        elif moments is not None and passes == 2:
+            found += [Prefetch(name, beyond, length, 0), Prefetch(name, row + beyond, length, 1)]
+        else:
+            share = -(-length // (passes - 1))
+            found += [Prefetch(name, row + (turn - 1) * share, share, turn) for turn in range(1, passes)]
+    return tuple(found)
 
 
 def _stages(nest: Nest, vector: Axis, machine: Cpu) -> tuple[int, ...]:
