@@ -70,7 +70,8 @@ class Order:
         loops = [op for op in ops if isinstance(op, scf.ForOp) and trips(op) is None and _has_barrier(op)]
         branches = [op for op in ops if isinstance(op, scf.IfOp) and _has_barrier(op)]
         plain = all(isinstance(op, _KNOWN) or type(op) in PURE for op in ops)
-        self.known = plain and not branches and len(loops) <= _UNSURE
+        whole = all(barrier.number is None for barrier in self.barriers)
+        self.known = plain and whole and not branches and len(loops) <= _UNSURE
         self.courses: list[Course] = []
         for taken in product((True, False), repeat=len(loops)) if self.known else ():
             course: Course = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -59,32 +60,71 @@ PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.value
 OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)
 
 
-def run_pipeline(
-    module: ModuleOp, target: str = "cpu", disable: Sequence[str] = (), verify_each: bool = False, lanes: int = 32
-) -> None:
-    """Optimise a program in place for a target whose warps have `lanes`, without the passes named in `disable`."""
+def pipeline(
+    target: str = "cpu",
+    disable: Sequence[str] = (),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    lanes: int = 32,
+) -> tuple[ModulePass, ...]:
+    """The passes for a target whose warps have `lanes`, in order, without those named in `disable`.
+
+    `options` are other settings than the usual, by pass.
+
+    >>> [each.stages for each in pipeline("gpu", options={"pipeline-loads": {"stages": 4}}) if hasattr(each, "stages")]
+    [4]
+    """
     if target not in PIPELINES:
         raise InvalidArgument(f"no pipeline for target {target!r}", help=f"one of {', '.join(PIPELINES)}")
-    for name in disable:
+    for name in (*disable, *(options or ())):
         _named(name)
+    for name in disable:
         if name in REQUIRED:
             raise InvalidArgument(f"pass {name!r} cannot be switched off", where="disable", help="later phases need it")
-    for each in PIPELINES[target]:
-        if each.name not in disable:
-            if isinstance(each, AssignLayoutsPass | DistributePass):
-                each = replace(each, lanes=lanes)
-            _run(module, each, verify_each)
+    warps = {each.name: {"lanes": lanes} for each in (AssignLayoutsPass(), DistributePass())}
+    return tuple(
+        _with(each, {**warps.get(each.name, {}), **(options or {}).get(each.name, {})})
+        for each in PIPELINES[target]
+        if each.name not in disable
+    )
+
+
+def run_pipeline(
+    module: ModuleOp,
+    target: str = "cpu",
+    disable: Sequence[str] = (),
+    verify_each: bool = False,
+    lanes: int = 32,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Optimise a program in place: every pass of `pipeline`, one after the other."""
+    for each in pipeline(target, disable, options, lanes):
+        _run(module, each, verify_each)
 
 
 def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
-    """Run one pass in place."""
+    """Run one pass in place, by name, perhaps with settings: ``distribute{memory=padded}``."""
     _run(module, _named(name), verify_each)
 
 
-def _named(name: str) -> ModulePass:
+def _named(text: str) -> ModulePass:
+    name, _, settings = text.partition("{")
     if name not in PASSES:
         raise InvalidArgument(f"no pass {name!r}", help=f"one of {', '.join(PASSES)}")
-    return PASSES[name]
+    given: dict[str, Any] = {}
+    for item in settings.removesuffix("}").split():
+        key, _, value = item.partition("=")
+        given[key] = value == "true" if value in ("true", "false") else int(value) if value.isdigit() else value
+    return _with(PASSES[name], given)
+
+
+def _with(each: ModulePass, given: Mapping[str, Any]) -> ModulePass:
+    """A pass with other settings; raises InvalidArgument for one that it does not have."""
+    own = {field.name: getattr(each, field.name) for field in fields(each)}
+    for key, value in given.items():
+        if key not in own or type(value) is not type(own[key]):
+            known = " ".join(f"{name}={value}" for name, value in own.items()) or "no settings"
+            raise InvalidArgument(f"pass {each.name!r} has no {key}={value}", help=f"it has {known}")
+    return replace(each, **given) if given else each
 
 
 def _run(module: ModuleOp, each: ModulePass, verify_after: bool) -> None:
