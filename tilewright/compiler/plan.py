@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.compiler.gpu_products import plan_block_product
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
@@ -48,13 +49,13 @@ def make_plan(
     planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
-    groups = form_groups(planning.graph, lambda node: planning.mapping_of(node) is not None)
+    groups = form_groups(planning.graph, lambda node: planning.product_of(node) is not None)
     planning.find_views(groups)
     for group in groups:
         if group.decision is not None:
             planning.plan.decisions.append(group.decision)
         if group.kind == "product":
-            plan_product(planning, group)
+            (plan_product if isinstance(machine, Cpu) else plan_block_product)(planning, group)
         elif planning.only_packed(group):
             planning.fused[group.name] = group
         else:

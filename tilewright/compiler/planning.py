@@ -18,11 +18,13 @@ from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
+from tilewright.instruction.block_product import BlockProduct, find_block_product
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu, Gpu
+from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
@@ -65,7 +67,7 @@ class Kernel:
 
     name: str
     work: Nest | Contraction
-    schedule: NestSchedule | ContractionSchedule
+    schedule: NestSchedule | ContractionSchedule | BlockSchedule
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     flops: int
@@ -137,6 +139,7 @@ class Planning:
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics
         self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
+        self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
         self.graph = rewritten.graph
         self.borders = dict(rewritten.borders)
@@ -235,12 +238,22 @@ class Planning:
 
     # Products -------------------------------------------------------------------------------------------------
 
+    def product_of(self, node: Compute) -> InPlace | BlockProduct | None:
+        """The roles of loops with which a compute runs as a product on this machine, or None."""
+        return self.mapping_of(node) if isinstance(self.machine, Cpu) else self.find_block_product(node)[0]
+
+    def find_block_product(self, node: Compute) -> tuple[BlockProduct | None, Decision | None]:
+        """The product that blocks of a GPU run for a compute, if there is one, and why."""
+        if node not in self._block_products:
+            self._block_products[node] = find_block_product(node)
+        return self._block_products[node]
+
     def mapping_of(self, node: Compute) -> InPlace | None:
-        """The instruction and the roles of loops with which a compute runs as a product, or None."""
+        """The instruction and the roles of loops with which a CPU runs a compute as a product, or None."""
         return self.find_product(node)[0]
 
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
-        """The mapping with which a compute runs as a product, if there is one, and why; none yet on a GPU."""
+        """The mapping with which a CPU runs a compute as a product, if there is one, and why."""
         if not isinstance(self.machine, Cpu):
             return None, None
         if node not in self._products:
@@ -284,7 +297,7 @@ class Planning:
         self,
         name: str,
         work: Nest | Contraction,
-        schedule: NestSchedule | ContractionSchedule,
+        schedule: NestSchedule | ContractionSchedule | BlockSchedule,
         bodies: Sequence[Expr],
         writes: Sequence[str],
         flops: int,

@@ -18,6 +18,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
+from tilewright.instruction.block_product import BlockProduct
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.relayout import named_by_content
 from tilewright.instruction.validation import validate
@@ -26,7 +27,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address, stored_form, stored_indices
 from tilewright.operator.product_space import ProductSpace
-from tilewright.operator.rules import depth_block, k_block, k_unroll, schedule_contraction
+from tilewright.operator.rules import dealt, depth_block, k_block, k_unroll, schedule_contraction
 
 ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
@@ -73,7 +74,7 @@ class _Product:
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
         point = planning.choose.point(space, self.node.name)
         if point is not None:
-            schedule = point.schedule(work)
+            schedule = dealt(point.schedule(work), work, self.machine, planning.threads, a_bytes)
             decision = Decision(decision.subject, str(point), "it was asked for", decision.chosen, decision.reason)
         plan.decisions.append(decision)
         running = self._proven(work, schedule)
@@ -239,29 +240,10 @@ class _Product:
 
     def _contraction(self, mapping: InPlace, b: Stored, panels: bool) -> Contraction:
         """The contraction that reads its vector operand as `b` stores it."""
-        planning, node, result = self.planning, self.node, self.result
-        total = Tensor(node.name, (), node.output.dtype)
-        epilogue: Expr = Read(total, ())
-        if result is not node:
-            renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
-            epilogue = planning.flat(substitute(result.body, renamed), {node.name})
-        a = planning.stored(mapping.a.tensor)
-        unit = _unit_loops(node)
-        index = substitute(address(planning.layout(self.target), node.axes), unit)
-        form = affine(index)
-        assert form is not None
-        work = Contraction(
-            outer=mapping.outer,
-            m_loops=tuple(sorted(mapping.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62))),
-            n_loop=mapping.n_loop,
-            k_loops=mapping.k_loops,
-            a=Operand(a.flat, substitute(substitute(address(a.layout, mapping.a.indices), unit), self.walked)),
-            b=Operand(b.flat, substitute(address(b.layout, mapping.b.indices), unit)),
-            accumulator=total,
-            epilogue=substitute(epilogue, unit),
-            output=self.target,
-            index=index,
-            intrinsic=mapping.emitter,
+        work = contraction_of(self.planning, self.group, self.target, mapping, b, mapping.emitter)
+        work = replace(
+            work,
+            a=Operand(work.a.tensor, substitute(work.a.index, self.walked)),
             shapes=mapping.shapes,
             lanes=mapping.lanes,
             group=mapping.group,
@@ -349,6 +331,38 @@ class _Product:
         stored_as = f"{layout} as {tensor.name}"
         plan.decisions.append(Decision(f"layout of {copy.output.name}", stored_as, f"{reason}; {how}"))
         return plan.stored[tensor.name]
+
+
+def contraction_of(
+    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Stored, intrinsic: str
+) -> Contraction:
+    """The contraction of a product with its epilogue, over storage: `target` is written, the other factor is `b`."""
+    node, result = group.main, group.nodes[-1]
+    total = Tensor(node.name, (), node.output.dtype)
+    epilogue: Expr = Read(total, ())
+    if result is not node:
+        renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
+        epilogue = planning.flat(substitute(result.body, renamed), {node.name})
+    a = planning.stored(product.a.tensor)
+    unit = _unit_loops(node)
+    index = substitute(address(planning.layout(target), node.axes), unit)
+    form = affine(index)
+    assert form is not None
+    return Contraction(
+        outer=product.outer,
+        m_loops=tuple(sorted(product.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62))),
+        n_loop=product.n_loop,
+        k_loops=product.k_loops,
+        a=Operand(a.flat, substitute(address(a.layout, product.a.indices), unit)),
+        b=Operand(b.flat, substitute(address(b.layout, product.b.indices), unit)),
+        accumulator=total,
+        epilogue=substitute(epilogue, unit),
+        output=target,
+        index=index,
+        intrinsic=intrinsic,
+        shapes=(),
+        lanes=1,
+    )
 
 
 def _from_storage(stored: Stored, indices: tuple[Expr, ...]) -> Read:

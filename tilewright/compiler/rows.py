@@ -13,6 +13,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.element_wise import decide
 from tilewright.instruction.in_place import walked_dimension
+from tilewright.machine.description import Cpu
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
 from tilewright.operator.rules import schedule_nest
@@ -144,7 +145,8 @@ def _lanes(planning: Planning, group: Group) -> int:
     decision = None
     if found is not None and stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):
         decision = decide(group.main, found, _by_strides(stored), refused)
-    unmapped = planning.find_product(group.main)[1]
+    on_cpu = isinstance(planning.machine, Cpu)
+    unmapped = (planning.find_product if on_cpu else planning.find_block_product)(group.main)[1]
     if found is None or decision is None:
         planning.plan.decisions += [replace(unmapped, refused=(*unmapped.refused, *refused))] if unmapped else []
         return 0
@@ -170,7 +172,7 @@ def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
     best: tuple[int, int] | None = None
     extents = static_shape(tensor.shape)
     for user in planning.users.get(tensor.name, []):
-        mapping = planning.mapping_of(user)
+        mapping = planning.product_of(user)
         if mapping is None or mapping.a.tensor != tensor:
             continue
         for dim in (walked_dimension(mapping.a, axis) for axis in mapping.k_loops):

@@ -15,14 +15,15 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.body import computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.tiling import SpatialLoop
@@ -158,7 +159,7 @@ class _Blocked:
         return self.partial, total if column is None else total + column
 
 
-class _Tile:
+class _Tile(OutputTile):
     """One register tile: products over all k, epilogue, store."""
 
     def __init__(
@@ -170,69 +171,30 @@ class _Tile:
         point: Point,
         hints: Hints | None = None,
     ) -> None:
-        self.builder = builder
-        self.hints = hints
-        self.work = work
-        self.schedule = schedule
-        self.memory = memory
-        self.point = self._ordered(point)
-        self.n_dim = self._dim_of(work.n_loop)
-
-    def _dim_of(self, loop: Axis) -> int | None:
-        return next((p for p, axis in enumerate(self.point.dims) if axis.name == f"{loop.name}.i"), None)
-
-    def _ordered(self, point: Point) -> Point:
-        """Tile dimensions as m loops in order, then n, whatever the order of the loops is."""
-        names = [f"{axis.name}.i" for axis in (*self.work.m_loops, self.work.n_loop)]
-        order = sorted(range(len(point.dims)), key=lambda p: names.index(point.dims[p].name))
-        bounds = {order.index(dim): bound for dim, bound in point.bounds.items()}
-        return Point(point.replaced, point.counters, tuple(point.dims[p] for p in order), bounds)
-
-    @property
-    def n_extent(self) -> int:
-        return self.point.extents[self.n_dim] if self.n_dim is not None else 1
-
-    @property
-    def rows(self) -> int:
-        return prod(self.point.extents) // self.n_extent
+        super().__init__(builder, work, memory, point)
+        self.schedule, self.hints = schedule, hints
 
     def run(self) -> None:
-        self._finish(self._products(list(self.work.k_loops), {}, {}, self._zero(), None))
+        self.finish(self._products(list(self.work.k_loops), {}, {}, self.zero(), None))
 
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
-        self._emitter().store(self._shaped(self._zero()), *partial, self.dtype)
+        self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
     def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue]) -> None:
         """Add the products of one whole block of the first k loop to the sums in scratch."""
         total = self._products(list(self.work.k_loops), {}, {}, self._read(partial), span)
-        self._emitter().store(self._shaped(total), *partial, self.dtype)
+        self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
         """Add the products from `low` on to the sums in scratch and finish."""
-        self._finish(self._products(list(self.work.k_loops), {}, {}, self._read(partial), (low, None)))
-
-    @property
-    def dtype(self) -> str:
-        return computed_in(self.work.accumulator.dtype)
-
-    def _zero(self) -> SSAValue:
-        return self.builder.insert(tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent)))
-
-    def _shaped(self, total: SSAValue) -> Value:
-        """The accumulator in the shape of the tile."""
-        return Value(self.builder.insert(tile.ReshapeOp(total, self.point.extents)), self.dtype)
+        self.finish(self._products(list(self.work.k_loops), {}, {}, self._read(partial), (low, None)))
 
     def _read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
         view, index = partial
         flat = Tensor("partial", (1,), self.dtype)
-        emitter = self._emitter({flat.name: view})
+        emitter = self.emitter({flat.name: view})
         value = emitter.full(emitter.emit(Read(flat, (index,))))
         return self.builder.insert(tile.ReshapeOp(value, (self.rows, self.n_extent)))
-
-    def _emitter(self, views: Mapping[str, SSAValue] | None = None) -> BodyEmitter:
-        dims = {axis: position for position, axis in enumerate(self.point.dims)}
-        memory = self.memory if views is None else views
-        return BodyEmitter(self.builder, memory, self.point.counters, dims, self.point.extents, self.point.bounds)
 
     def _products(
         self,
@@ -323,18 +285,3 @@ class _Tile:
             bounds[1] = self.point.bounds[self.n_dim]
         view = self.memory[self.work.b.tensor.name]
         return self.builder.insert(tile.LoadOp(view, self.builder.affine(form, loops), extents, strides, bounds))
-
-    def address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
-        form = affine(substitute(substitute(index, where), self.point.replaced))
-        assert form is not None, f"operand address {index} is not affine in the tile"
-        return form
-
-    def _finish(self, total: SSAValue) -> None:
-        """Epilogue on the tile in its own shape, and the store."""
-        shaped = self._shaped(total)
-        emitter = self._emitter()
-        emitter.provided = {self.work.accumulator.name: lambda read: shaped}
-        value = emitter.emit(substitute(self.work.epilogue, self.point.replaced))
-        view = self.memory[self.work.output.name]
-        index = substitute(self.work.index, self.point.replaced)
-        emitter.store(value, view, index, self.work.output.dtype)

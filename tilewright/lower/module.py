@@ -15,9 +15,11 @@ from xdsl.rewriter import InsertPoint
 
 from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
+from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.builder import view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
+from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 
@@ -28,7 +30,7 @@ class Step:
 
     name: str
     work: Nest | Contraction
-    schedule: NestSchedule | ContractionSchedule
+    schedule: NestSchedule | ContractionSchedule | BlockSchedule
     arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
     flops: int = 0
     bytes: int = 0
@@ -93,6 +95,8 @@ def _lowered(step: Step, name: str) -> tile.FuncOp:
     if isinstance(step.work, Nest):
         assert isinstance(step.schedule, NestSchedule)
         func = lower_nest(name, step.work, step.schedule, step.arguments)
+    elif isinstance(step.schedule, BlockSchedule):
+        func = lower_blocks(name, step.work, step.schedule, step.arguments)
     else:
         assert isinstance(step.schedule, ContractionSchedule)
         func = lower_contraction(name, step.work, step.schedule, step.arguments)

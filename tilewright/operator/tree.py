@@ -10,19 +10,23 @@ exceed an extent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.rewrite import transform
 from tilewright.expr.text import print_statement
+from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tiling import SpatialLoop
 from tilewright.tiles.tree import Binding, Kind, Leaf, Loop, MicroKernelRef, Operand, Scope, Tile, TileTree
 
 
-def tree_of(work: Contraction | Nest, schedule: ContractionSchedule | NestSchedule) -> TileTree:
+def tree_of(work: Contraction | Nest, schedule: ContractionSchedule | BlockSchedule | NestSchedule) -> TileTree:
     """The tile tree that a kernel executes; its leaves are the kernel's `expressions`, its loops have their names."""
     if isinstance(work, Contraction):
+        if isinstance(schedule, BlockSchedule):
+            return _block_tree(work, schedule)
         assert isinstance(schedule, ContractionSchedule)
         return _contraction_tree(work, schedule)
     assert isinstance(schedule, NestSchedule)
@@ -103,7 +107,7 @@ def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileT
     }
     loops, grid = ([spatial[name] for name in order] for order in (schedule.order, schedule.grid_order))
     product, *epilogue = _contraction_expressions(work)
-    kernel = _micro_kernel(work, schedule)
+    kernel = _micro_kernel(work, schedule.tile, {work.k_loops[-1].name: schedule.k_unroll})
     blocks, k_factors = _k_factors(work, schedule)
     tree: TileTree = _leaf_tile("L1", k_factors, Leaf(product.name, kernel))
     after: TileTree | None = None
@@ -136,14 +140,27 @@ def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, l
     return blocks, list(steps.items())
 
 
-def _micro_kernel(work: Contraction, schedule: ContractionSchedule) -> MicroKernelRef:
-    """One product of the register tile: ``rows x columns x steps``."""
-    last = work.k_loops[-1]
-    quantum = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
+def _block_tree(work: Contraction, schedule: BlockSchedule) -> TileTree:
+    """Blocks of the grid around slices of k around the product of a tile, which is a micro-kernel of the block."""
+    product, *epilogue = _contraction_expressions(work)
+    slices = schedule.slices(work)
+    kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices})
+    tree: TileTree = _leaf_tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel))
+    if epilogue:
+        dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
+        after = _registers(dims, schedule.tile[work.n_loop.name], epilogue[0].name, work.n_loop.name)
+        tree = Scope(Kind.SEQ, (tree, after))
+    grid = schedule.grid(work)
+    return _in_program(grid, grid, tree)
+
+
+def _micro_kernel(work: Contraction, tile: Mapping[str, int], steps: Mapping[str, int]) -> MicroKernelRef:
+    """One product of a tile: ``rows x columns x depth``, over so many steps of the k loops."""
+    quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
     rows = 1
     for _, extent in quantum[:-1]:
         rows *= extent
-    columns, depth = quantum[-1][1], schedule.k_unroll
+    columns, depth = quantum[-1][1], prod(steps.values())
     dtype = "f32" if work.accumulator.dtype in ("f16", "bf16") else work.accumulator.dtype  # narrow sums are kept wide
     m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", depth)
     a, b = Tensor("A", (rows, depth), work.a.tensor.dtype), Tensor("B", (depth, columns), work.b.tensor.dtype)
@@ -157,7 +174,7 @@ def _micro_kernel(work: Contraction, schedule: ContractionSchedule) -> MicroKern
             Operand("B", (depth, columns), b.dtype, "read"),
             Operand("C", (rows, columns), dtype, "accumulate"),
         ),
-        tuple(Loop(name, extent) for name, extent in (*quantum, (last.name, depth)) if extent > 1),
+        tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items()) if extent > 1),
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from xdsl.dialects.builtin import NoneAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, NoneAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import element, shape
+from tilewright.kernel.dialect import FuncOp, element, shape
 from tilewright.layouts.linear import LinearLayout, dims
 from tilewright.layouts.text import parse
 
@@ -80,6 +80,15 @@ def check_extents(value: SSAValue) -> None:
         )
     if prod(extents) > 1 << 20:
         raise InvalidProgram(f"a tile of {prod(extents)} elements", help="at most 1048576")
+
+
+def warps_of(kernel: FuncOp) -> tuple[int, int] | None:
+    """Warps of a block along m and n of its products, where the kernel's attribute `warps` says so."""
+    found = kernel.attributes.get("warps")
+    if not isinstance(found, DenseArrayBase):
+        return None
+    rows, columns = (int(count) for count in found.get_values())
+    return rows, columns
 
 
 @dataclass(frozen=True)

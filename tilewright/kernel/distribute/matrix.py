@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from tilewright.errors import InvalidProgram
+from tilewright.errors import CompileError, InvalidProgram
 from tilewright.kernel.dialect import DotOp, shape
 from tilewright.kernel.distribute.layout import canonical
-from tilewright.layouts.linear import LinearLayout
-from tilewright.layouts.mma import DotOperand, Mma, mma_warps
+from tilewright.kernel.distribute.multiply_add import FMA, multiply_add_layouts
+from tilewright.kernel.simt import ROW_BYTES
+from tilewright.layouts.bits import is_power_of_two, log2
+from tilewright.layouts.linear import LinearLayout, along, dims, linear, product, repeated
+from tilewright.layouts.mma import mma_warps
 
-_NAME = re.compile(r"mma_m(\d+)n(\d+)k(\d+)_(\w+?)_(\w+)")
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "f64": 64}
+if TYPE_CHECKING:
+    from tilewright.instruction.intrinsic import Intrinsic
+
+Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]
 
 
 @lru_cache(maxsize=1024)
 def dot_layouts(
-    intrinsic: str, extents: tuple[int, int, int], warps: int
-) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
-    """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp.
+    intrinsic: str, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32
+) -> Layouts:
+    """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp, as its record tells.
 
+    `warps` are those along m and n, or how many there are. "fma" is no instruction: multiply-adds of every thread.
     Raises InvalidProgram for another instruction, and for a tile that is smaller than the instruction.
     """
-    parent, width, k_own = _instruction(intrinsic, extents, warps)
+    if intrinsic == FMA:
+        grid = mma_warps(extents[:2], warps) if isinstance(warps, int) else warps
+        return multiply_add_layouts(extents, (grid[0], grid[1]), lanes)
+    a, b, c = one_warp(intrinsic)
+    if 1 << len(c.of("lane")) != lanes:
+        own = 1 << len(c.of("lane"))
+        raise InvalidProgram(f"{intrinsic} is issued by {own} lanes, a warp here has {lanes}")
     m, n, k = extents
-    if m < parent.instr[0] or n < parent.instr[1] or k < k_own:
-        own = f"{parent.instr[0]}x{parent.instr[1]}x{k_own}"
-        raise InvalidProgram(f"a product of {m}x{n}x{k} on {intrinsic}", help=f"tiles of {own} at least")
-    a, b = (DotOperand(index, parent, width) for index in range(2))
-    return tuple(canonical(form.to_linear(e)) for form, e in ((a, (m, k)), (b, (k, n)), (parent, (m, n))))  # type: ignore[return-value]
+    own_m, own_n, own_k = *c.shape, a.shape[1]
+    if m < own_m or n < own_n or k < own_k:
+        smallest = f"{own_m}x{own_n}x{own_k}"
+        raise InvalidProgram(f"a product of {m}x{n}x{k} on {intrinsic}", help=f"tiles of {smallest} at least")
+    along_m, along_n = mma_warps((m, n), warps, instr=(own_m, own_n)) if isinstance(warps, int) else warps
+    rows, columns = dims(2)
+    down, across = along("warp", along_m, rows), along("warp", along_n, columns)
+    left = product(2, a, repeated("warp", along_n), down).fit((m, k), (1, 0))
+    right = product(2, b, across, repeated("warp", along_m)).fit((k, n), (0, 1))
+    order = _order_of_k(intrinsic, left)
+    return (
+        canonical(_reordered(left, 1, order)),
+        canonical(_reordered(right, 0, order)),
+        canonical(product(2, c, across, down).fit((m, n), (1, 0))),
+    )
+
+
+def _order_of_k(intrinsic: str, left: LinearLayout) -> dict[int, int]:
+    """The place that every bit of k takes, where lanes load what they hold of a: in runs of 16 bytes.
+
+    b takes its terms in the same order, and a sum may take them in any. Where rows of matrices are loaded for other
+    lanes, as they are for ``ldmatrix``, bits stay where they are.
+    """
+    from tilewright.instruction.elements import bits
+
+    record = _record(intrinsic)
+    loads = [move.via for move in record.memory if move.operand == record.sources[0].role]
+    held, others = ([base[1] for base in left.of(name) if base[1]] for name in ("register", "lane"))
+    if any(via != "vector load" for via in loads):
+        return {}
+    run = log2(ROW_BYTES * 8 // bits(record.sources[0].dtype))
+    return {bit: 1 << place for place, bit in enumerate([*held[:run], *others, *held[run:]])}
+
+
+def _reordered(layout: LinearLayout, dim: int, order: Mapping[int, int]) -> LinearLayout:
+    """The layout with the bits of one coordinate in other places."""
+    bases = tuple(
+        (name, tuple((*base[:dim], order.get(base[dim], base[dim]), *base[dim + 1 :]) for base in vectors))
+        for name, vectors in layout.bases
+    )
+    return LinearLayout(bases, layout.outs)
 
 
 @lru_cache(maxsize=1024)
 def fragments(layout: LinearLayout, one: LinearLayout) -> dict[tuple[int, ...], tuple[int, ...]]:
     """The registers of every fragment in a thread's part of a tile, by where the fragment begins in that part.
 
-    `one` is the layout of a single fragment in a single warp.
+    `one` is the layout of a single fragment in a single warp: its registers come first in those of `dot_layouts`.
     """
     bases = list(layout.of("register"))
-    own = [bases.index(base) for base in one.of("register")]
-    assert layout.of("lane") == one.of("lane"), f"lanes of {layout} are not those of {one}"
+    own = range(len(one.of("register")))
+    assert len(layout.of("lane")) == len(one.of("lane")), f"lanes of {layout} are not those of {one}"
     found = {}
     rest = [bit for bit in range(len(bases)) if bit not in own]
     for number in range(1 << len(rest)):
@@ -64,16 +113,44 @@ def extents_of(op: DotOp) -> tuple[int, int, int]:
     return m, n, k
 
 
-def one_warp(intrinsic: str) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
-    """Layouts of the fragments of one instruction."""
-    parent, _, k = _instruction(intrinsic, (16, 8, 8), 1)
-    return dot_layouts(intrinsic, (parent.instr[0], parent.instr[1], k), 1)
+@cache
+def one_warp(intrinsic: str) -> Layouts:
+    """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N).
 
-
-def _instruction(intrinsic: str, extents: tuple[int, int, int], warps: int) -> tuple[Mma, int, int]:
-    """Layout of the result, neighbours along k per lane and register, and k of the instruction."""
-    match = _NAME.fullmatch(intrinsic)
-    if match is None or match[4] not in _BITS:
+    Raises InvalidProgram for a record that is not a product of fragments, or whose fragments are not linear.
+    """
+    record = _record(intrinsic)
+    found = [_fragment(record, number) for number in range(len(record.operands))]
+    if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
         raise InvalidProgram(f"intrinsic {intrinsic!r} for a product in a block", help="one like mma_m16n8k16_f16_f32")
-    m, n, k = (int(match[group]) for group in (1, 2, 3))
-    return Mma(2, mma_warps(extents[:2], warps), (m, n)), max(1, 32 // _BITS[match[4]]), k
+    a, b, c = found
+    return a, b, c
+
+
+def _record(intrinsic: str) -> Intrinsic:
+    from tilewright.instruction.registry import standard
+
+    try:
+        return standard().find(intrinsic)
+    except CompileError as error:
+        raise InvalidProgram(error.message, help=error.help) from None
+
+
+def _fragment(record: Intrinsic, number: int) -> LinearLayout:
+    """The layout of one operand of a record: registers and lanes to its box."""
+    from tilewright.instruction.fragments import places
+    from tilewright.instruction.intrinsic import Fragment
+
+    operand = record.operands[number]
+    fragment, box = operand.layout, record.shape(operand)
+    fits = isinstance(fragment, Fragment) and is_power_of_two(fragment.lanes) and is_power_of_two(fragment.elements)
+    if not isinstance(fragment, Fragment) or not fits or not all(map(is_power_of_two, box)):
+        reason = f"{operand.role} of {record.name} is {operand.layout} of {'x'.join(map(str, box))}"
+        raise InvalidProgram(f"{reason}, for a product in a block", help="one like mma_m16n8k16_f16_f32")
+    where = places(fragment)
+    lanes = [tuple(int(index[1 << bit, 0]) for index in where) for bit in range(log2(fragment.lanes))]
+    registers = [tuple(int(index[0, 1 << bit]) for index in where) for bit in range(log2(fragment.elements))]
+    layout = linear(box, register=registers, lane=lanes)
+    if any((table != index).any() for table, index in zip(layout.coordinates(), where, strict=True)):
+        raise InvalidProgram(f"{operand.role} of {record.name}: a fragment not linear in the bits of its places")
+    return layout

@@ -18,9 +18,11 @@ from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel import rings
 from tilewright.kernel.dialect import FuncOp, shape
-from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, with_layout
+from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, warps_of, with_layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
+from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
@@ -36,7 +38,8 @@ class AssignLayoutsPass(ModulePass):
 
     Before:  %x = tile.load %v[%o] strides [1] : memref<1024xf32> -> tensor<256xf32>
     After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
-    Legal for extents that are powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
+    A kernel with the attribute `warps` has that many, dealt to m and n of its products. Legal for extents that are
+    powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
     """
 
     name = "assign-layouts"
@@ -47,12 +50,13 @@ class AssignLayoutsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
-                _Assignment(self.warps, self.lanes, self.access_bytes).block(kernel.body.block)
+                _Assignment(warps_of(kernel) or self.warps, self.lanes, self.access_bytes).block(kernel.body.block)
 
 
 class _Assignment:
-    def __init__(self, warps: int, lanes: int, access_bytes: int = ACCESS_BYTES) -> None:
-        self.warps, self.lanes = warps, lanes
+    def __init__(self, warps: int | tuple[int, int], lanes: int, access_bytes: int) -> None:
+        self.dealt, self.lanes = warps, lanes
+        self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes = access_bytes
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # the first layout of every shape
 
@@ -80,10 +84,14 @@ class _Assignment:
                 if shape(op.result):
                     self.give(op.result, canonical(layout.reshape(shape(op.result))))
             case tile.DotOp():
-                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.warps)
+                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
                 for index, layout in enumerate(layouts):
                     self.convert(op, index, layout)
                 self.give(op.result, layouts[2])
+            case rings.StagedDotOp():
+                self.staged_dot(op)
+            case rings.FinishOp():
+                self.element_wise(op)
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():
@@ -129,6 +137,13 @@ class _Assignment:
         contiguous = max(1, min(known, self.access_bytes) // size) if strides[order[0]] == 1 else 1
         layout = coalesced_blocked(extents, order, min(contiguous, extents[order[0]]), self.warps, self.lanes)
         return self.note(canonical(layout.to_linear(extents)))
+
+    def staged_dot(self, op: rings.StagedDotOp) -> None:
+        m, n, _ = op.extents
+        dealt = self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
+        layout = result_layout(op.intrinsic.data, (m, n), dealt)
+        self.convert(op, list(op.operands).index(op.c), layout)
+        self.give(op.result, layout)
 
     def element_wise(self, op: Operation) -> None:
         tiles = [index for index, operand in enumerate(op.operands) if shape(operand)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith, math, scf
 from xdsl.dialects.builtin import (
     AnyFloat,
     DenseIntOrFPElementsAttr,
@@ -19,11 +19,13 @@ from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt
+from tilewright.kernel import rings, simt
 from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
-from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
+from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares, warps_of
 from tilewright.kernel.distribute.matrix import fragments, one_warp
+from tilewright.kernel.distribute.multiply_add import FMA, rows_of
+from tilewright.kernel.distribute.rings import expand
 from tilewright.kernel.distribute.rows import rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
@@ -58,7 +60,8 @@ class DistributePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in list(op.body.ops):
             if isinstance(kernel, FuncOp) and not kernel.block:
-                made = distribute(kernel, self.warps, self.lanes, self.memory, self.matrix_loads)
+                warps = prod(warps_of(kernel) or (self.warps,))
+                made = distribute(kernel, warps, self.lanes, self.memory, self.matrix_loads)
                 op.body.block.insert_op_before(made, kernel)
                 op.body.block.erase_op(kernel)
 
@@ -152,6 +155,8 @@ class _Expansion(Threads):
                 self.values[op.result] = self.dot(op)
             case arith.ConstantOp() if shape(op.result):
                 self.values[op.result] = self.constant(op)
+            case _ if isinstance(op, rings.OPERATIONS):
+                expand(self, op)
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():
@@ -220,6 +225,8 @@ class _Expansion(Threads):
     def dot(self, op: tile.DotOp) -> SSAValue:
         """One instruction per fragment of the result and step of k; k outermost, so that neighbours are independent."""
         name = op.intrinsic.data
+        if name == FMA:
+            return self.multiply_add(op)
         layouts, ones = [_layout(operand) for operand in op.operands], one_warp(name)
         places = [fragments(layout, one) for layout, one in zip(layouts, ones, strict=True)]
         held = [self.values[operand] for operand in op.operands]
@@ -233,6 +240,33 @@ class _Expansion(Threads):
         joined = self.joined(list(c.values()))
         order = [register for registers in places[2].values() for register in registers]
         return self.picked(joined, [order.index(register) for register in range(len(order))])
+
+    def multiply_add(self, op: tile.DotOp) -> SSAValue:
+        """Row by row of the thread's box of c, k outermost: an element of a times a row of b."""
+        rows = rows_of((_layout(op.a), _layout(op.b), _layout(op.c)))
+        a = self.widened(op.a, element(op.c), "a" in op.unsigned.data)
+        b = self.widened(op.b, element(op.c), "b" in op.unsigned.data)
+        sums = [self.picked(self.values[op.c], own) for own, _ in rows]
+        for step in range(len(rows[0][1])):
+            columns: dict[tuple[int, ...], SSAValue] = {}
+            for number, (own, steps) in enumerate(rows):
+                of_a, of_b = steps[step]
+                if of_b not in columns:
+                    columns[of_b] = self.picked(b, of_b)
+                factor = self.repeated(self.scalar(self.part(a, of_a)), len(own))
+                sums[number] = self.plus_product(sums[number], factor, columns[of_b])
+        order = [register for own, _ in rows for register in own]
+        return self.picked(self.joined(sums), [order.index(register) for register in range(len(order))])
+
+    def widened(self, operand: SSAValue, type_: Attribute, unsigned: bool) -> SSAValue:
+        """The registers of a factor in the type of the sums."""
+        value = self.values[operand]
+        return value if element(value) == type_ else self.add(tile.CastOp(value, type_, unsigned)).results[0]
+
+    def plus_product(self, total: SSAValue, a: SSAValue, b: SSAValue) -> SSAValue:
+        if isinstance(element(total), AnyFloat):
+            return self.add(math.FmaOp(a, b, total)).results[0]
+        return self.add(arith.AddiOp(total, self.add(arith.MuliOp(a, b)).results[0])).results[0]
 
     def reduce(self, op: tile.ReduceOp) -> SSAValue:
         """Registers, then lanes by butterflies, then warps through shared memory; every copy of a result gets it."""

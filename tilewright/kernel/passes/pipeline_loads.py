@@ -31,20 +31,25 @@ class PipelineLoadsPass(ModulePass):
     Legal for loads without bounds or mask whose only use is a conversion, of memory that the kernel does not write, at
     offsets that only the loop's counter and values from outside decide, in pieces of 4 bytes or more. Needs
     `assign-layouts`. Groups are committed in every trip, so that their count stays exact; what lies beyond the last
-    trip is not copied. With fewer than 2 stages nothing changes.
+    trip is not copied. With fewer than 2 stages nothing changes;
+    a kernel's attribute `stages` is asked first.
     """
 
     name = "pipeline-loads"
     stages: int = 3
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.stages < 2:
-            return
         for kernel in op.body.ops:
-            if isinstance(kernel, FuncOp) and not kernel.block:
+            if isinstance(kernel, FuncOp) and not kernel.block and (stages := _stages(kernel, self.stages)) > 1:
                 written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
                 for loop in [each for each in operations(kernel.body) if isinstance(each, scf.ForOp)]:
-                    _pipeline(loop, self.stages, written)
+                    _pipeline(loop, stages, written)
+
+
+def _stages(kernel: FuncOp, default: int) -> int:
+    """How many buffers the loads of a kernel have: what its attribute `stages` says."""
+    found = kernel.attributes.get("stages")
+    return found.value.data if isinstance(found, IntegerAttr) else default
 
 
 @dataclass(frozen=True)

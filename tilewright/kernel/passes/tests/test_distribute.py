@@ -179,7 +179,7 @@ def test_extents_that_no_linear_layout_holds_are_refused_with_the_next_that_is()
 @pytest.mark.parametrize(
     ("intrinsic", "block", "message"),
     [
-        ("fma", (16, 8, 16), "intrinsic 'fma' for a product in a block"),
+        ("dot", (16, 8, 16), "no intrinsic 'dot'"),
         ("mma_m16n8k16_f16_f32", (8, 8, 16), "a product of 8x8x16 on mma_m16n8k16_f16_f32"),
     ],
 )

@@ -1,0 +1,79 @@
+"""Products of a graph on the blocks of a GPU: where results and constant factors are stored, and the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.compiler.products import contraction_of
+from tilewright.compiler.rows import fill_borders
+from tilewright.decision import Decision
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Read, static_shape
+from tilewright.graph.groups import Group
+from tilewright.graph.passes.separate_outputs import copy_of
+from tilewright.instruction.block_product import BlockProduct, block_shape
+from tilewright.instruction.in_place import walked_dimension
+from tilewright.instruction.relayout import named_by_content
+from tilewright.layouts import permuted
+from tilewright.machine.description import Gpu
+from tilewright.operator.blocks import schedule_blocks
+from tilewright.operator.contraction import merge_product_loops
+from tilewright.operator.flatten import address, stored_form
+
+
+def plan_block_product(planning: Planning, group: Group) -> None:
+    """Place the result of a product with its epilogue, and add its kernel."""
+    plan, machine, node, result = planning.plan, planning.machine, group.main, group.nodes[-1]
+    assert isinstance(machine, Gpu), "blocks are those of a GPU"
+    product, decision = planning.find_block_product(node)
+    assert product is not None
+    assert decision is not None
+    plan.decisions.append(decision)
+    n_dim = node.axes.index(product.n_loop)
+    planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
+    fill_borders(planning, group.stored)
+    shape, chosen = block_shape(product, machine, intrinsics=planning.intrinsics)
+    plan.decisions.append(chosen)
+    b = _factor(planning, product)
+    product = replace(product, b=replace(product.b, tensor=b.tensor))
+    work = merge_product_loops(contraction_of(planning, group, result.output, product, b, shape.intrinsic))
+    schedule, dealt = schedule_blocks(work, shape, group.name)
+    plan.decisions.append(dealt)
+    reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
+    written = (result.output.name,)
+    planning.add_kernel(group.name, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
+    plan.products[node.name] = {
+        "kernel": group.name, "instruction": shape.intrinsic, "block": [shape.m, shape.n, shape.k],
+        "warps": list(shape.warps), "stages": shape.stages, "schedule": {"tile": dict(schedule.tile)},
+    }  # fmt: skip
+
+
+def _factor(planning: Planning, product: BlockProduct) -> Stored:
+    """How b is read: in place; a constant along neither n nor the sum that walks neighbours of a is stored along that.
+
+    Such a constant is laid out anew when it is packed, at no cost.
+    """
+    tensor = product.b.tensor
+    stored = planning.stored(tensor)
+    if tensor.name not in planning.constants:
+        return stored
+    in_a, in_b = (affine(address(planning.layout(read.tensor), read.indices)) for read in (product.a, product.b))
+    assert in_a is not None
+    assert in_b is not None
+    walked = [axis for axis in product.k_loops if walked_dimension(product.b, axis) is not None]
+    near = max(walked, key=lambda axis: (in_a.coefficient(axis) == 1, axis.extent), default=None)
+    if near is None or in_b.coefficient(product.n_loop) == 1 or in_b.coefficient(near) == 1:
+        return stored
+    dim = walked_dimension(product.b, near)
+    order = [d for d in range(tensor.rank) if d != dim] + [d for d in range(tensor.rank) if d == dim]
+    layout = permuted(static_shape(tensor.shape), order)
+    relayout = named_by_content(stored_form(copy_of(tensor, tensor), layout))
+    laid_out, plan = replace(tensor, name=relayout.name), planning.plan
+    if laid_out.name not in plan.stored:
+        plan.sources[laid_out.name] = tensor.name
+        planning.constants[laid_out.name] = planning.constants[tensor.name]
+        planning.place(laid_out, layout, "constant")
+        reason = f"{near.name} walks neighbours of {product.a.tensor.name}; folded into the constant"
+        plan.decisions.append(Decision(f"layout of {tensor.name}", f"{layout} as {laid_out.name}", reason))
+    return plan.stored[laid_out.name]

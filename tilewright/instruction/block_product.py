@@ -1,0 +1,200 @@
+"""Products that blocks of a GPU's threads run: the role of every loop, and the tile of a block by the MMA schedule.
+
+Roles come from which reads a loop indexes: m loops index one factor and the result, an n loop the other one and the
+result, k loops are summed, what indexes both factors and the result is a batch. Windows are loops that share an index.
+The tile is the answer of `instruction.mma` for the product of all m by n by all k, each rounded up: what sticks out is
+masked, and so costs no more than the tile it is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.decision import Decision, Refusal
+from tilewright.errors import ScheduleError
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
+from tilewright.instruction.canonical import keeps_value
+from tilewright.instruction.in_place import loops_of, product_factors
+from tilewright.instruction.mma.deduce import Deduction, deduce_mma
+from tilewright.instruction.mma.policy import Options
+from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
+from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
+from tilewright.instruction.mma.target import mma_target
+from tilewright.instruction.registry import Registry, standard
+from tilewright.machine.description import Gpu
+from tilewright.operator.blocks import BlockShape
+
+STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
+FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
+FMA_TILE = (64, 64)  # of a block without a matrix instruction, 4 warps: 32 sums for each thread
+
+
+@dataclass(frozen=True)
+class BlockProduct:
+    """A compute as a product: factor `a` is indexed by the m loops, `b` by the n loop; `outer` loops are not tiled."""
+
+    compute: Compute
+    outer: tuple[Axis, ...]
+    m_loops: tuple[Axis, ...]
+    n_loop: Axis
+    k_loops: tuple[Axis, ...]
+    a: Read
+    b: Read
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Points of all m loops, of the n loop, of all k loops."""
+        return _points(self.m_loops), _points((self.n_loop,)), _points(self.k_loops)
+
+    def __str__(self) -> str:
+        roles = ("outer", self.outer), ("m", self.m_loops), ("n", (self.n_loop,)), ("k", self.k_loops)
+        loops = ", ".join(f"{role} {' '.join(axis.name for axis in axes)}" for role, axes in roles if axes)
+        return f"{self.a.tensor.name} x {self.b.tensor.name} ({loops})"
+
+
+def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision | None]:
+    """The product that a compute is, if blocks are to run it, and why; no decision for what is no sum of products."""
+    factors = product_factors(compute)
+    if factors is None or any(axis.extent == 0 for axis in compute.loops):
+        return None, None
+    subject, refused = f"product of {compute.name}", []
+    found: list[BlockProduct] = []
+    for a, b in (factors, factors[::-1]):
+        rule = _refuse(compute, a, b)
+        if rule is None:
+            found += _products(compute, a, b)
+        else:
+            refused.append(Refusal(f"{a.tensor.name} x {b.tensor.name}", rule))
+    if not found:
+        return None, Decision(subject, "none", "it runs as a nest", refused=tuple(dict.fromkeys(refused)))
+    ranked = sorted(found, key=_preference)
+    second = str(ranked[1]) if len(ranked) > 1 else ""
+    reason = f"it has {_points(ranked[0].outer)} products, with columns of stride 1 where the result has them"
+    more = f"it has {_points(ranked[1].outer)}" if second else ""
+    return ranked[0], Decision(subject, str(ranked[0]), reason, second, more, tuple(dict.fromkeys(refused)))
+
+
+def block_shape(
+    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None
+) -> tuple[BlockShape, Decision]:
+    """The tile of a block for a product, from the MMA schedule of the machine; without one, for multiply-adds."""
+    target = mma_target(machine, intrinsics)
+    m, n, k = product.sizes
+    a, b, c = _types(product)
+    rounded = (_rounded(m), _rounded(n), _rounded(k))
+    stages = STAGES if target.async_copies else 1
+    problem = MmaProblem((rounded[0],), (rounded[1],), (rounded[2],), (), a, b, c, tf32_allowed=tf32,
+                         lhs_transposed=_transposed(product.a, product.k_loops),
+                         rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
+    options = Options(stages=stages, shared_limit=machine.shared_bytes_per_block_default)
+    deduction = deduce_mma(problem, target, options=options)
+    subject = f"block of {product.compute.name}"
+    if deduction.schedule is None:
+        shape = _fma_shape(rounded)
+        refused = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
+        reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
+        return shape, Decision(subject, str(shape), reason, refused=refused)
+    schedule = _in_powers(deduction.schedule)
+    record = (standard() if intrinsics is None else intrinsics).find(schedule.intrinsic.name)
+    m_tile, n_tile, k_tile = schedule.tile
+    shape = BlockShape(m_tile, n_tile, k_tile, (schedule.m_subgroups[0], schedule.n_subgroups[0]), record.name, stages)
+    return shape, Decision(subject, str(shape), _reason(deduction, (m, n, k)))
+
+
+# Roles ----------------------------------------------------------------------------------------------------------------
+
+
+def _refuse(compute: Compute, a: Read, b: Read) -> str | None:
+    """The rule that keeps a compute from being a product of these factors, or None."""
+    body = compute.body
+    assert isinstance(body, Apply)
+    for factor in body.args:
+        if isinstance(factor, Cast) and not keeps_value(factor.arg.dtype, factor.dtype):
+            return "casts of factors keep their values"
+    try:
+        for dtype in (a.dtype, b.dtype, compute.output.dtype):
+            element_type(dtype)
+    except ScheduleError:
+        return "factors and sums are of types that products have"
+    if dtypes.is_float(a.dtype) != dtypes.is_float(compute.output.dtype) or dtypes.is_float(a.dtype) != dtypes.is_float(
+        b.dtype
+    ):
+        return "factors and sums are all integers or all floats"
+    in_a, in_b = loops_of(a), loops_of(b)
+    live = [axis for axis in compute.loops if axis.extent != 1]
+    if any(axis not in in_a and axis not in in_b for axis in live):
+        return "every loop indexes a factor"
+    if not any(axis in compute.reduce for axis in live):
+        return "there is something to sum"
+    if not any(axis in in_a and axis not in in_b for axis in live if axis in compute.axes):
+        return "a loop indexes the rows: a row alone is a reduction"
+    if not any(axis in in_b and axis not in in_a for axis in live if axis in compute.axes):
+        return "a loop indexes the columns: a column alone is a reduction"
+    return None
+
+
+def _products(compute: Compute, a: Read, b: Read) -> Iterator[BlockProduct]:
+    """One product per loop that may be n; other loops of b are outside."""
+    in_a, in_b = loops_of(a), loops_of(b)
+    live = [axis for axis in compute.axes if axis.extent != 1]
+    m_loops = tuple(axis for axis in live if axis in in_a and axis not in in_b)
+    k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
+    for n_loop in live:
+        if n_loop in in_b and n_loop not in in_a:
+            outer = tuple(axis for axis in live if axis not in m_loops and axis != n_loop)
+            yield BlockProduct(compute, outer, m_loops, n_loop, k_loops, a, b)
+
+
+def _preference(product: BlockProduct) -> tuple[int, bool]:
+    last = [axis for axis in product.compute.axes if axis.extent != 1][-1]
+    return _points(product.outer), product.n_loop != last
+
+
+def _points(axes: tuple[Axis, ...]) -> int:
+    return prod(static_shape(tuple(axis.extent for axis in axes)))
+
+
+# Tiles ----------------------------------------------------------------------------------------------------------------
+
+
+def _types(product: BlockProduct) -> tuple[str, str, str]:
+    """Element types of the factors and of the sums; narrow floats are summed in f32."""
+    c = product.compute.output.dtype
+    return element_type(product.a.dtype), element_type(product.b.dtype), "f32" if c in ("f16", "bf16") else c
+
+
+def _transposed(read: Read, innermost: tuple[Axis, ...]) -> bool:
+    """Whether a factor is not stored along these loops, as its indices have it."""
+    last = affine(read.indices[-1])
+    assert last is not None
+    return not any(axis in last.terms for axis in innermost)
+
+
+def _rounded(size: int) -> int:
+    """The size of a problem whose tiles are masked: a power of two of 16 or more up to 64, then a multiple of 64."""
+    return max(16, 1 << (size - 1).bit_length()) if size <= 64 else -(-size // 64) * 64
+
+
+def _in_powers(schedule: MmaSchedule) -> MmaSchedule:
+    """The schedule with every count lowered to a power of two, as layouts want; what fits still fits."""
+    for name in LISTS:
+        for dim, count in enumerate(getattr(schedule, name)):
+            schedule = schedule.with_count(name, dim, 1 << (count.bit_length() - 1))
+    return schedule
+
+
+def _fma_shape(rounded: tuple[int, int, int]) -> BlockShape:
+    """A tile for 4 warps of multiply-adds; fewer warps where the product is small."""
+    m, n = (min(tile, size) for tile, size in zip(FMA_TILE, rounded, strict=False))
+    warps = {1: (1, 1), 2: (2, 1) if m > n else (1, 2)}.get(max(1, m * n // 1024), (2, 2))
+    return BlockShape(m, n, FMA_DEPTH, warps, "fma")
+
+
+def _reason(deduction: Deduction, sizes: tuple[int, int, int]) -> str:
+    m, n, k = sizes
+    path = f"{deduction.schedule} by {deduction.path} for {deduction.problem}"
+    return f"{path}, which holds {m}x{n}x{k}; {bits(deduction.problem.a)}-bit factors"

@@ -1,0 +1,146 @@
+"""Contractions to one kernel of blocks: a tile of the result per block, a loop over slices of k around `tile.dot`.
+
+The rows of a tile are a box over the m loops, a slice of k is a box over the k loops: windows, strides and any order of
+storage are strides of a load, not copies. Where a box sticks out of a loop, loads give zeros and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.kernel import dialect as tile
+from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.loops import Point, grid_of
+from tilewright.lower.output_tile import OutputTile
+from tilewright.operator.blocks import BlockSchedule
+from tilewright.operator.contraction import Contraction, Operand
+
+
+def lower_blocks(
+    name: str, work: Contraction, schedule: BlockSchedule, views: Sequence[tuple[Tensor, int]]
+) -> tile.FuncOp:
+    """The kernel of a contraction with its epilogue, a block for every tile of the result."""
+    grid = schedule.grid(work)
+    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, schedule.shape.warps)
+    func.attributes["stages"] = IntegerAttr(schedule.shape.stages, 64)
+    builder = KernelBuilder(func.body.block)
+    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    _BlockTile(builder, work, schedule, memory, _point_of_block(builder, work, schedule)).run()
+    builder.insert(tile.ReturnOp())
+    return func
+
+
+def _point_of_block(builder: KernelBuilder, work: Contraction, schedule: BlockSchedule) -> Point:
+    """Where the tile of this block stands; ragged loops have bounds, which may exceed the tile."""
+    replaced: dict[Axis, Expr] = {}
+    counters: dict[Axis, SSAValue] = {}
+    dims: list[Axis] = []
+    bounds: dict[int, SSAValue] = {}
+    dealt = 0
+    for loop in schedule.grid(work):
+        counter, inside = Axis(f"{loop.axis.name}.t", loop.programs), Axis(f"{loop.axis.name}.i", loop.quantum)
+        counters[counter] = builder.index(0)
+        if loop.programs > 1:
+            counters[counter] = builder.insert(tile.ProgramIdOp(dealt))
+            dealt += 1
+        if loop.quantum == 1:
+            replaced[loop.axis] = counter
+            continue
+        replaced[loop.axis] = counter * loop.quantum + inside
+        if loop.rest:
+            start = builder.mul(counters[counter], builder.index(loop.quantum))
+            bounds[len(dims)] = builder.insert(arith.SubiOp(builder.index(loop.extent), start))
+        dims.append(inside)
+    return Point(replaced, counters, tuple(dims), bounds)
+
+
+class _BlockTile(OutputTile):
+    """The tile of one block: products over the slices of k, epilogue, store."""
+
+    def __init__(
+        self, builder: KernelBuilder, work: Contraction, schedule: BlockSchedule, memory: Mapping[str, SSAValue],
+        point: Point,
+    ) -> None:  # fmt: skip
+        super().__init__(builder, work, memory, point)
+        self.schedule = schedule
+
+    def run(self) -> None:
+        builder = self.builder
+        slices = prod(count for _, _, count in self.schedule.slices(self.work))
+        (total,) = builder.loop(
+            builder.index(0), builder.index(slices), lambda index, sums: [self._add(index, sums[0])], [self.zero()]
+        )
+        self.finish(total)
+
+    def _add(self, index: SSAValue, total: SSAValue) -> SSAValue:
+        """The sums with the products of slice number `index`."""
+        work, deep = self.work, []
+        where: dict[Axis, Expr] = {}
+        counters = dict(self.point.counters)
+        for axis, size, number in self._places(index):
+            counter, inside = Axis(f"{axis.name}.t", axis.extent), Axis(f"{axis.name}.i", size)
+            counters[counter] = number
+            where[axis] = counter * size + inside if size > 1 else counter
+            if size > 1:
+                deep.append((inside, self._left(int(axis.extent), size, number)))  # type: ignore[arg-type]
+        rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
+        assert self.n_dim is not None, "the n loop is tiled"
+        columns, depth = [self._dim(self.n_dim)], self.schedule.shape.k
+        a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
+        b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
+        unsigned = "".join(
+            label for label, operand in (("a", work.a), ("b", work.b)) if dtypes.is_unsigned(operand.tensor.dtype)
+        )
+        return self.builder.insert(tile.DotOp(self.schedule.shape.intrinsic, a, b, total, unsigned))
+
+    def _places(self, index: SSAValue) -> list[tuple[Axis, int, SSAValue]]:
+        """Every k loop, the points of it in a slice, and the number of slice `index` along it; the last is fastest."""
+        builder, left = self.builder, index
+        found: list[tuple[Axis, int, SSAValue]] = []
+        slices = self.schedule.slices(self.work)
+        outer = next((axis for axis, _, count in slices if count > 1), None)
+        for axis, size, count in reversed(slices):
+            number = builder.index(0)
+            if axis == outer:
+                number = left
+            elif count > 1:
+                number = builder.insert(arith.RemUIOp(left, builder.index(count)))
+                left = builder.insert(arith.DivUIOp(left, builder.index(count)))
+            found.insert(0, (axis, size, number))
+        return found
+
+    def _dim(self, position: int) -> tuple[Axis, SSAValue | None]:
+        """A dimension of the tile, and how many of its points exist, if some do not."""
+        return self.point.dims[position], self.point.bounds.get(position)
+
+    def _left(self, extent: int, size: int, number: SSAValue) -> SSAValue | None:
+        """Points of a loop from slice `number` on, if the last slice is ragged."""
+        if extent % size == 0:
+            return None
+        return self.builder.insert(
+            arith.SubiOp(self.builder.index(extent), self.builder.mul(number, self.builder.index(size)))
+        )
+
+    def _load(
+        self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
+        where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+    ) -> SSAValue:  # fmt: skip
+        """The part of an operand that one product reads, as a matrix."""
+        builder = self.builder
+        form = self.address(operand.index, where)
+        extents = [int(axis.extent) for axis, _ in dims]  # type: ignore[arg-type]
+        bounds: list[SSAValue] = []
+        if any(bound is not None for _, bound in dims):
+            known = zip(extents, dims, strict=True)
+            bounds = [builder.index(extent) if bound is None else bound for extent, (_, bound) in known]
+        view, strides = self.memory[operand.tensor.name], [form.coefficient(axis) for axis, _ in dims]
+        loaded = builder.insert(tile.LoadOp(view, builder.affine(form, counters), extents, strides, bounds))
+        return loaded if tuple(extents) == shape else builder.insert(tile.ReshapeOp(loaded, shape))

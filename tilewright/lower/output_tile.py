@@ -1,0 +1,78 @@
+"""A tile of a product's result: its place, the sums of its points, the fused epilogue and the store.
+
+Tiles of registers on a CPU and tiles of blocks on a GPU are both this; they differ in how they go through k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Expr
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.builder import KernelBuilder
+from tilewright.lower.loops import Point
+from tilewright.operator.contraction import Contraction
+
+
+class OutputTile:
+    """One tile at a point: the m loops in order, then n, are the dimensions of the tile."""
+
+    def __init__(self, builder: KernelBuilder, work: Contraction, memory: Mapping[str, SSAValue], point: Point) -> None:
+        self.builder, self.work, self.memory = builder, work, memory
+        self.point = self._ordered(point)
+        self.n_dim = self._dim_of(work.n_loop)
+
+    def _dim_of(self, loop: Axis) -> int | None:
+        return next((p for p, axis in enumerate(self.point.dims) if axis.name == f"{loop.name}.i"), None)
+
+    def _ordered(self, point: Point) -> Point:
+        """Tile dimensions as m loops in order, then n, whatever the order of the loops is."""
+        names = [f"{axis.name}.i" for axis in (*self.work.m_loops, self.work.n_loop)]
+        order = sorted(range(len(point.dims)), key=lambda p: names.index(point.dims[p].name))
+        bounds = {order.index(dim): bound for dim, bound in point.bounds.items()}
+        return Point(point.replaced, point.counters, tuple(point.dims[p] for p in order), bounds)
+
+    @property
+    def n_extent(self) -> int:
+        return self.point.extents[self.n_dim] if self.n_dim is not None else 1
+
+    @property
+    def rows(self) -> int:
+        return prod(self.point.extents) // self.n_extent
+
+    @property
+    def dtype(self) -> str:
+        return computed_in(self.work.accumulator.dtype)
+
+    def zero(self) -> SSAValue:
+        return self.builder.insert(tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent)))
+
+    def shaped(self, total: SSAValue) -> Value:
+        """The accumulator in the shape of the tile."""
+        return Value(self.builder.insert(tile.ReshapeOp(total, self.point.extents)), self.dtype)
+
+    def emitter(self, views: Mapping[str, SSAValue] | None = None) -> BodyEmitter:
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        memory = self.memory if views is None else views
+        return BodyEmitter(self.builder, memory, self.point.counters, dims, self.point.extents, self.point.bounds)
+
+    def address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
+        form = affine(substitute(substitute(index, where), self.point.replaced))
+        assert form is not None, f"operand address {index} is not affine in the tile"
+        return form
+
+    def finish(self, total: SSAValue) -> None:
+        """Epilogue on the tile in its own shape, and the store."""
+        shaped = self.shaped(total)
+        emitter = self.emitter()
+        emitter.provided = {self.work.accumulator.name: lambda read: shaped}
+        value = emitter.emit(substitute(self.work.epilogue, self.point.replaced))
+        view = self.memory[self.work.output.name]
+        index = substitute(self.work.index, self.point.replaced)
+        emitter.store(value, view, index, self.work.output.dtype)

@@ -1,0 +1,113 @@
+"""Products on the blocks of a GPU: how the tile of a block is dealt to the loops of a contraction.
+
+Level 3 says how large a block's tile is, with which instruction its warps compute it, and how many slices of k are on
+their way (`BlockShape`); here the rows of the tile become a box over the m loops, and a slice of k a box over the k
+loops. Every extent is a power of two, as layouts want; what a box has beyond the end of a loop is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.decision import Decision
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis
+from tilewright.operator.contraction import Contraction
+from tilewright.operator.tiling import SpatialLoop
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """The tile of a block, ``m x n`` with slices of `k`; the warps along m and n; what computes it: a record or "fma".
+
+    Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: tuple[int, int]
+    intrinsic: str
+    stages: int = 1
+
+    def __str__(self) -> str:
+        rows, columns = self.warps
+        return f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {self.intrinsic}, {self.stages} stages"
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """How a product runs on blocks: points of every m, n and k loop in a tile, and the order of the grid's axes.
+
+    The box of the m loops has `shape.m` points, that of the k loops `shape.k`, that of the n loop `shape.n`; every tile
+    is a block of its own. The slowest axis of the grid is the first of `grid_order`.
+    """
+
+    shape: BlockShape
+    tile: Mapping[str, int]
+    grid_order: tuple[str, ...]
+
+    def grid(self, work: Contraction) -> list[SpatialLoop]:
+        """The loops that are dealt to blocks, the slowest first."""
+        loops = {axis.name: axis for axis in (*work.outer, *work.m_loops, work.n_loop)}
+        found = []
+        for name in self.grid_order:
+            quantum = self.tile.get(name, 1)
+            found.append(SpatialLoop(loops[name], quantum, -(-_extent(loops[name]) // quantum), quantum))
+        return found
+
+    def slices(self, work: Contraction) -> list[tuple[Axis, int, int]]:
+        """Every k loop with the points of it in a slice, and how many slices it is cut in."""
+        return [(axis, self.tile[axis.name], -(-_extent(axis) // self.tile[axis.name])) for axis in work.k_loops]
+
+
+def schedule_blocks(work: Contraction, shape: BlockShape, subject: str) -> tuple[BlockSchedule, Decision]:
+    """The boxes with the fewest blocks, and with the fewest slices of k; among equals the longest innermost loop."""
+    rows, deep = _box(work.m_loops, shape.m), _box(_by_stride(work), shape.k)
+    tile = {**rows, **deep, work.n_loop.name: shape.n}
+    order = (*(axis.name for axis in (*work.outer, *work.m_loops)), work.n_loop.name)
+    schedule = BlockSchedule(shape, tile, order)
+    boxes = " by ".join(_text(box) for box in (rows, {work.n_loop.name: shape.n}))
+    blocks = prod(loop.programs for loop in schedule.grid(work))
+    slices = prod(count for _, _, count in schedule.slices(work))
+    reason = f"{blocks} blocks with {slices} slices of {_text(deep)} each, the fewest of all boxes with powers of two"
+    return schedule, Decision(f"tile of {subject}", boxes, reason)
+
+
+def _text(box: Mapping[str, int]) -> str:
+    return " x ".join(f"{count} of {name}" for name, count in box.items() if count > 1) or "1 point"
+
+
+def _by_stride(work: Contraction) -> list[Axis]:
+    """The k loops, the one that walks neighbours of a operand last."""
+    forms = [form for operand in (work.a, work.b) if (form := affine(operand.index)) is not None]
+    steps = {axis: min((abs(f.coefficient(axis)) or 1 << 62 for f in forms), default=0) for axis in work.k_loops}
+    return sorted(work.k_loops, key=lambda axis: -steps[axis])
+
+
+def _box(axes: Sequence[Axis], points: int) -> dict[str, int]:
+    """Points along each loop, powers of two with this product, such that the fewest boxes cover all loops."""
+    best = min(_boxes(len(axes), points), key=lambda box: (_count(axes, box), [-extent for extent in reversed(box)]))
+    return {axis.name: extent for axis, extent in zip(axes, best, strict=True)}
+
+
+def _boxes(rank: int, points: int) -> Iterator[tuple[int, ...]]:
+    if rank == 1:
+        yield (points,)
+        return
+    extent = points
+    while extent:
+        for others in _boxes(rank - 1, points // extent):
+            yield (*others, extent)
+        extent //= 2
+
+
+def _count(axes: Sequence[Axis], box: Sequence[int]) -> int:
+    return prod(-(-_extent(axis) // extent) for axis, extent in zip(axes, box, strict=True))
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
