@@ -9,6 +9,8 @@ from typing import Any
 
 from tilewright.errors import InvalidArgument
 
+SEARCHES = ("rules", "joint")
+
 
 def _default_cache_dir() -> Path:
     explicit = os.environ.get("TILEWRIGHT_CACHE_DIR")
@@ -47,6 +49,9 @@ class Options:
     verify_each    verify the tile program after each pass
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
+    search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
+                   best timed on this machine, once; the compile cache and the `.twm` keep what was found
+    trials         schedules to time per product in a joint search
     """
 
     cache: bool = field(default_factory=_default_cache)
@@ -58,7 +63,13 @@ class Options:
     verify_each: bool = False
     device: str = field(default_factory=_default_device)
     intrinsics: Any = None
+    search: str = "rules"
+    trials: int = 16
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 0:
             raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
+        if self.search not in SEARCHES:
+            raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
+        if self.trials < 1:
+            raise InvalidArgument(f"trials is {self.trials}", where="trials", help="a number of 1 or more")

@@ -146,12 +146,15 @@ def rebuilt(
 
 def _searched_before(artifact: Artifact, machine: Cpu | Gpu, threads: int) -> Searched | None:
     """What a search on this machine chose for an artifact."""
-    products = json.loads(artifact.plan).get("products", {})
-    if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
-        return None
-    from tilewright.compiler.search import searched_before
+    try:
+        products = json.loads(artifact.plan).get("products", {})
+        if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
+            return None
+        from tilewright.compiler.search import searched_before
 
-    return searched_before(products, machine, threads)
+        return searched_before(products, machine, threads)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidFile(f"the stored plan is damaged: {error!r}", where=artifact.manifest.name) from error
 
 
 def build(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.decision import Refusal
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
@@ -20,9 +21,11 @@ from tilewright.instruction.model import Hierarchy
 from tilewright.instruction.product_cost import ProductCost
 from tilewright.instruction.registry import Registry, standard
 from tilewright.instruction.search import Candidate, Choice
+from tilewright.instruction.validation import MappingRefused
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.operator.rules import dealt
 
 
 def candidates(
@@ -32,28 +35,40 @@ def candidates(
     model: Hierarchy,
     intrinsics: Registry | None = None,
     keep: Callable[[InPlace], bool] = lambda _: True,
+    threads: int = 1,
+    refused: list[Refusal] | None = None,
 ) -> list[Candidate]:
-    """The mappings of the product `node` for one thread that `keep` accepts; empty where it offers none."""
+    """The mappings of the product `node` that `keep` accepts; empty where it offers none.
+
+    A mapping that does not pass every check is left out, and why is added to `refused`.
+    """
     offered: list[InPlace] = []
 
     def note(compute: Compute, found: Sequence[InPlace]) -> None:
         if compute.name == node and not offered:
             offered.extend(each for each in found if keep(each))
 
-    make_plan(graph, machine, 1, intrinsics=intrinsics, choose=ChooseProduct(mapping=note))
+    make_plan(graph, machine, threads, intrinsics=intrinsics, choose=ChooseProduct(mapping=note))
     registry = standard() if intrinsics is None else intrinsics
     found = []
     for each in offered:
-        predictor = _Predictor(graph, node, each.key, machine, model, intrinsics, registry.find(each.instruction))
+        record = registry.find(each.instruction)
+        try:
+            predictor = _Predictor(graph, node, each.key, machine, model, intrinsics, record, threads)
+        except MappingRefused as error:
+            if refused is not None:
+                refused.append(Refusal(str(each), error.check, error.message))
+            continue
         found.append(Candidate(each.key, predictor.space.points, predictor))
     return found
 
 
 def default_choice(
-    graph: Graph, node: str, machine: Cpu, among: Sequence[Candidate], intrinsics: Registry | None = None
-) -> Choice | None:
+    graph: Graph, node: str, machine: Cpu, among: Sequence[Candidate], intrinsics: Registry | None = None,
+    threads: int = 1,
+) -> Choice | None:  # fmt: skip
     """What the rules choose, if it is a point of one of the candidates."""
-    plan = make_plan(graph, machine, 1, intrinsics=intrinsics)
+    plan = make_plan(graph, machine, threads, intrinsics=intrinsics)
     product = plan.products.get(node)
     kernel = next((each for each in plan.kernels if product and each.name == product["kernel"]), None)
     if product is None or kernel is None or not isinstance(kernel.work, Contraction):
@@ -104,7 +119,8 @@ class _Predictor:
     model: Hierarchy
     intrinsics: Registry | None
     record: Intrinsic
-    plans: dict[int, tuple[ProductCost, float]] = field(default_factory=dict)
+    threads: int = 1
+    plans: dict[int, tuple[ProductCost, float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spaces: list[ProductSpace] = []
@@ -120,24 +136,26 @@ class _Predictor:
     def __call__(self, point: ProductPoint) -> float:
         if point.vectors not in self.plans:
             self.plans[point.vectors] = self._planned(point)
-        cost, copies = self.plans[point.vectors]
-        schedule = point.schedule(self.space.work)
+        cost, copies, a_bytes = self.plans[point.vectors]
+        schedule = dealt(point.schedule(self.space.work), self.space.work, self.machine, self.threads, a_bytes)
         schedule = replace(schedule, k_block=point.k_block(self.space.work, schedule))
         found = cost.predict(schedule)
         return found.seconds + copies
 
-    def _planned(self, point: ProductPoint) -> tuple[ProductCost, float]:
+    def _planned(self, point: ProductPoint) -> tuple[ProductCost, float, int]:
         plan = self._plan(lambda space, node: point if node == self.node else None)
         name = plan.products[self.node]["kernel"]
         works = [each.work for each in plan.kernels if each.name == name and isinstance(each.work, Contraction)]
         moved = sum(_bytes(plan, each) for each in plan.kernels if not isinstance(each.work, Contraction))
-        return ProductCost(works[0], self.record, self.model), moved / self.model.device_bytes_per_second
+        copies = moved / self.model.device_bytes_per_second
+        return ProductCost(works[0], self.record, self.model), copies, plan.stored[works[0].a.tensor.name].bytes
 
     def _plan(self, point: Callable[[ProductSpace, str], ProductPoint | None]) -> Plan:
         def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
             return next((each for each in found if node.name == self.node and each.key == self.mapping), None)
 
-        return make_plan(self.graph, self.machine, 1, intrinsics=self.intrinsics, choose=ChooseProduct(mapping, point))
+        choose = ChooseProduct(mapping, point)
+        return make_plan(self.graph, self.machine, self.threads, intrinsics=self.intrinsics, choose=choose)
 
 
 def _bytes(plan: Plan, kernel: Kernel) -> int:

@@ -246,12 +246,16 @@ def _decision(subject: str, runs: Sequence[_Run], trials: Sequence[Trial], alive
         for index, run in enumerate(runs)
         if index not in alive
     )
-    reason = f"{best.seconds:.3g} s, least of {len(trials)} measured points of {len(runs)} mappings"
+    reason = f"{_times(best)}, least of {len(trials)} measured points of {len(runs)} mappings"
     return Decision(
         subject,
         str(best.choice),
         reason,
         "" if second is None else str(second.choice),
-        "" if second is None else f"{second.seconds:.3g} s, the best of another mapping",
+        "" if second is None else f"{_times(second)}, the best of another mapping",
         refused,
     )
+
+
+def _times(trial: Trial) -> str:
+    return f"{trial.seconds:.3g} s measured ({trial.predicted:.3g} s predicted)"

@@ -14,6 +14,7 @@ dealt so that each has some thousand elements.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -87,6 +88,15 @@ def schedule_contraction(
         f"{second[0]:.0f} cycles" if second else "",
     )
     return schedule, decision
+
+
+def dealt(
+    schedule: ContractionSchedule, work: Contraction, machine: Cpu, threads: int, a_bytes: int
+) -> ContractionSchedule:
+    """A schedule that was chosen for one thread, its loops dealt to several as the rules deal theirs."""
+    if threads == 1:
+        return schedule
+    return replace(schedule, blocks=_blocks(work, machine, threads, dict(schedule.tile), a_bytes))
 
 
 def _tile(work: Contraction, rows: Sequence[int], vectors: int) -> dict[str, int]:

@@ -1,0 +1,403 @@
+"""The joint search for whole graphs: mapping and schedule of every product, ranked by the model, timed on this machine.
+
+In: a graph, and `Options` with ``search="joint"``. Out: for each product a choice, or that the rules' own stays, with
+the reason, both as data. A product is searched in its *surroundings*, the nodes around it as far as the next products,
+because these decide how its operands are stored. What counts is the time of all kernels there, each kernel of a
+certain content timed once, so that a choice also pays for the copies and the slower neighbours that it causes. At the
+end the whole graph is timed with the choices and without; choices that do not pay there are dropped.
+
+Products in equal surroundings share one search. Results are kept in the compile cache: neither they nor the whole
+graph are searched again by the same version on the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.compiler.joint import candidates, default_choice
+from tilewright.compiler.plan import make_plan, prepare
+from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.compiler.stopwatch import Stopwatch, content, own_kernels
+from tilewright.compiler.surroundings import likeness, shape_digest, surroundings, tensor_names
+from tilewright.decision import Decision, Refusal
+from tilewright.errors import CompileError, InvalidArgument
+from tilewright.expr import serialize
+from tilewright.expr.core import Compute
+from tilewright.expr.graph import Graph
+from tilewright.instruction.in_place import InPlace, ProductKey
+from tilewright.instruction.model import Hierarchy, hierarchy
+from tilewright.instruction.search import Candidate, Choice, search
+from tilewright.machine import host
+from tilewright.machine.description import Cpu, Gpu
+from tilewright.operator.contraction import Contraction
+from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.options import Options
+from tilewright.runtime.cache import Cache, cache_key
+
+if TYPE_CHECKING:
+    from tilewright.runtime.module import Module
+
+DRAWN = 32  # points drawn for one that is measured: the one that is predicted to be best
+SAMPLE = 8  # points by which mappings are ranked where there are more of them than trials
+TURNS = 5  # of the whole graph with and without the choices: the medians count
+LEAST_GAIN = 0.02  # of a product's time: less is not told from noise, and the rules' choice stays
+SEED = 0
+RULES = "as the rules say"
+VERSION = "1"  # of stored results
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found about one product: how it runs, None for the rules' own choice, and why."""
+
+    choice: Choice | None
+    decision: Decision
+
+    def to_json(self) -> dict[str, Any]:
+        choice = None if self.choice is None else self.choice.to_json()
+        return {"choice": choice, "decision": self.decision.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Outcome:
+        choice = None if value["choice"] is None else Choice.from_json(value["choice"])
+        return cls(choice, Decision.from_json(value["decision"]))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The outcomes of a graph by product, for so many threads of the machine with that digest."""
+
+    outcomes: Mapping[str, Outcome]
+    machine: str
+    threads: int
+
+    @property
+    def choose(self) -> ChooseProduct:
+        return preferring({name: each.choice for name, each in self.outcomes.items() if each.choice is not None})
+
+    def note(self, plan: Plan) -> None:
+        """Add the outcomes to a plan, as decisions and as data of its products."""
+        for name, outcome in self.outcomes.items():
+            if name in plan.products:
+                plan.decisions.append(outcome.decision)
+                on = {"machine": self.machine, "threads": self.threads}
+                plan.products[name]["search"] = {**on, **outcome.to_json()}
+
+
+def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Options) -> Searched:
+    """Choose mapping and schedule of every product of a graph, by measurements on this machine or from the cache.
+
+    Raises InvalidArgument where code for `machine` does not run here.
+    """
+    if not isinstance(machine, Cpu):
+        raise InvalidArgument(f"products of {machine.name} are not searched", where="search", help='a CPU, or "rules"')
+    _check_runs_here(machine)
+    kept = _Kept(machine, threads, options)
+    prepared = prepare(graph, options.disable).graph
+    what = json.dumps([serialize.to_json(prepared), shape_digest(prepared)], sort_keys=True)
+
+    def searched() -> dict[str, Any]:
+        found = _Search(graph, machine, threads, options, kept).run()
+        return {name: outcome.to_json() for name, outcome in found.items()}
+
+    stored = kept.remembered("graph", what, searched)
+    outcomes = {name: Outcome.from_json(value) for name, value in stored.items()}
+    return Searched(outcomes, machine.digest(), threads)
+
+
+def searched_before(products: Mapping[str, Any], machine: Cpu, threads: int) -> Searched | None:
+    """The outcomes that are stored with the products of a compiled plan, if this machine and thread count had them."""
+    digest = machine.digest()
+    found = {name: product["search"] for name, product in products.items() if "search" in product}
+    if not found or any((each["machine"], each["threads"]) != (digest, threads) for each in found.values()):
+        return None
+    return Searched({name: Outcome.from_json(each) for name, each in found.items()}, digest, threads)
+
+
+def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
+    """Products run as was chosen where that is offered, by the names of their nodes; others by the rules."""
+    taken: set[str] = set()
+
+    def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+        choice = choices.get(node.name)
+        chosen = next((each for each in found if choice is not None and each.key == choice.mapping), None)
+        if chosen is not None:
+            taken.add(node.name)
+        return chosen
+
+    def point(space: ProductSpace, node: str) -> ProductPoint | None:
+        chosen = choices[node].point if node in taken else None
+        return chosen if chosen in space.points else None
+
+    return ChooseProduct(mapping, point)
+
+
+def _check_runs_here(machine: Cpu) -> None:
+    from tilewright.runtime.loader import missing_features, same_platform
+
+    lacking = missing_features(machine.features)
+    if not same_platform(machine.llvm.triple) or lacking:
+        what = f"lacks {', '.join(lacking)}" if lacking else f"is no {machine.llvm.triple}"
+        raise InvalidArgument(f"code for {machine.name} cannot be timed here: this machine {what}", where="search",
+                              help="search on a machine that runs it, or search=\"rules\"")  # fmt: skip
+
+
+# What is kept ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Results of searches in the compile cache, under everything that they depend on, and for now in memory."""
+
+    machine: Cpu
+    threads: int
+    options: Options
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _common(self) -> dict[str, str | bytes]:
+        from tilewright.compiler.compile import compiler_digest
+        from tilewright.runtime.calibrate import identity
+
+        options = self.options
+        return {
+            "search": VERSION,
+            "compiler": compiler_digest(),
+            "machine": self.machine.digest(),
+            "processor": identity(),
+            "threads": str(self.threads),
+            "options": repr((options.disable, options.trials)),
+            "intrinsics": "" if options.intrinsics is None else repr(list(options.intrinsics)),
+        }
+
+    def remembered(self, kind: str, what: str, make: Callable[[], Any]) -> Any:
+        """The JSON value that was stored for `what`, or else is made now."""
+        cache, key = Cache.from_options(self.options), cache_key({**self._common, "kind": kind, "what": what})
+        if key not in self._made:
+            found = cache.get(key)
+            if found is not None:
+                self._made[key] = json.loads(bytes(found["search.json"]))
+            else:
+                self._made[key] = make()
+                cache.put(key, {"search.json": json.dumps(self._made[key]).encode()})
+        return self._made[key]
+
+
+# The search -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Search:
+    """One graph on its way to its outcomes."""
+
+    graph: Graph
+    machine: Cpu
+    threads: int
+    options: Options
+    kept: _Kept
+
+    def run(self) -> dict[str, Outcome]:
+        self.watch = Stopwatch(self.machine, self.threads, self.options)
+        rules = self._plan(self.graph)
+        explicit, found = rules.computed.explicit(), dict[str, Outcome]()
+        for number, node in enumerate(rules.products, 1):
+            part = surroundings(explicit, node, rules.products)
+            _log.info("search: product %d of %d, %s", number, len(rules.products), node)
+            stored = self.kept.remembered("product", likeness(part, node), lambda: self._product(part, node))  # noqa: B023
+            outcome = _of_alike(stored, part, node)
+            if outcome is not None:
+                found[node] = outcome
+        return self._worth_it(rules, found)
+
+    @cached_property
+    def model(self) -> Hierarchy:
+        """Rates as measured where the machine is the host; measured now if they never were."""
+        from tilewright.runtime.calibrate import calibrated
+
+        machine = calibrated(self.options) if self.machine == host() else self.machine
+        return hierarchy(machine, cores=min(self.threads, self.machine.cores))
+
+    def _plan(self, graph: Graph, choose: ChooseProduct | None = None) -> Plan:
+        return make_plan(graph, self.machine, self.threads, self.options.disable, self.options.intrinsics, choose)
+
+    def _product(self, part: Graph, node: str) -> dict[str, Any]:
+        """Search one product in its surroundings: the outcome, if there was a choice, and the names it is told in."""
+        outcome = self._outcome(part, node)
+        return {"outcome": None if outcome is None else outcome.to_json(), "names": tensor_names(part), "node": node}
+
+    def _outcome(self, part: Graph, node: str) -> Outcome | None:
+        """None where the product has no mapping to choose in these surroundings."""
+        rules = self._plan(part)
+        if node not in rules.products:
+            return None
+        refused: list[Refusal] = []
+        among = candidates(
+            part, node, self.machine, self.model, self.options.intrinsics, threads=self.threads, refused=refused
+        )
+        others = [kernel for kernel in rules.kernels if kernel not in own_kernels(rules, node)]
+        among = self._fitting(among, self._moved(rules, others), refused)
+        if not among:
+            return None
+        timed = _Timed(self, part, node, rules, others)
+        first = default_choice(part, node, self.machine, among, self.options.intrinsics, self.threads)
+        found = search(
+            among, timed, subject=f"search of {node}", trials=DRAWN * self.options.trials, group=DRAWN, ratio=1 / DRAWN,
+            first=first, seed=SEED,
+        )  # fmt: skip
+        decision = replace(found.decision, refused=(*found.decision.refused, *timed.refused, *refused))
+        if found.best.seconds == inf:
+            return Outcome(None, Decision(decision.subject, RULES, "nothing else runs", refused=decision.refused))
+        by_rule, best = timed.in_turns(found.best.choice)
+        compared = f"in turns {best:.3g} s, as the rules say {by_rule:.3g} s"
+        if best > (1 - LEAST_GAIN) * by_rule:
+            reason = f"no other is {LEAST_GAIN:.0%} faster; {compared}"
+            second = decision.chosen, decision.reason
+            return Outcome(None, Decision(decision.subject, RULES, reason, *second, decision.refused))
+        return Outcome(found.best.choice, replace(decision, reason=f"{decision.reason}; {compared}"))
+
+    def _moved(self, plan: Plan, kernels: Sequence[Kernel]) -> float:
+        """Seconds that the model adds to every point for copies of the neighbours."""
+        copies = [each for each in kernels if not isinstance(each.work, Contraction)]
+        moved = sum(plan.stored[name].bytes for each in copies for name in each.arguments)
+        return moved / self.model.device_bytes_per_second
+
+    def _fitting(self, among: Sequence[Candidate], neighbours: float, refused: list[Refusal]) -> list[Candidate]:
+        """The mappings, predictions without what they share; the best by prediction where there are too many."""
+
+        def own(candidate: Candidate) -> Callable[[ProductPoint], float]:
+            def predict(point: ProductPoint) -> float:
+                try:
+                    return max(candidate.predict(point) - neighbours, 0.0)
+                except CompileError:
+                    return inf
+
+            return predict
+
+        found = [replace(each, predict=own(each)) for each in among if each.points]
+        found = [each for each in found if any(each.predict(point) < inf for point in each.points)]
+        if len(found) <= self.options.trials:
+            return found
+        numbers = np.random.default_rng(SEED)
+        best = {}
+        for each in found:
+            drawn = numbers.choice(len(each.points), min(SAMPLE, len(each.points)), replace=False)
+            best[each.mapping] = min(each.predict(each.points[int(number)]) for number in drawn)
+        found.sort(key=lambda each: best[each.mapping])
+        most = self.options.trials
+        rule = f"among the {most} best by prediction"
+        refused += [Refusal(str(each.mapping), rule, f"{best[each.mapping]:.3g} s") for each in found[most:]]
+        return found[:most]
+
+    def _worth_it(self, rules: Plan, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        """The outcomes without the choices that make the whole graph slower, or that it does not offer."""
+        outcomes = dict(found)
+        by_rule: Module | None = None
+        while chosen := {name: each.choice for name, each in outcomes.items() if each.choice is not None}:
+            plan = self._plan(self.graph, preferring(chosen))
+            strange = [name for name in chosen if not _runs(plan, name, chosen[name])]
+            if strange:
+                outcomes |= {name: _dropped(outcomes[name], "the whole graph offers it", "") for name in strange}
+                continue
+            by_rule = by_rule or self.watch.module(rules, rules.kernels)
+            modules = (by_rule, self.watch.module(plan, plan.kernels))
+            turns = [[self.watch.times(module) for module in modules] for _ in range(TURNS)]
+            slow, fast = ([median(each) for each in zip(*(turn[i] for turn in turns), strict=True)] for i in range(2))
+            before, after = sum(slow), sum(fast)
+            _log.info("search: the whole graph takes %.3g s, as the rules say %.3g s", after, before)
+            if after <= before:
+                break
+            values = f"{after:.3g} s instead of {before:.3g} s"
+            worse = [n for n in chosen if _seconds(plan, n, fast) > _seconds(rules, n, slow)] or list(chosen)
+            outcomes |= {name: _dropped(outcomes[name], "the whole graph is not slower", values) for name in worse}
+        return outcomes
+
+
+@dataclass
+class _Timed:
+    """Seconds of a choice in the surroundings of its product: of all kernels but the neighbours' own by the rules."""
+
+    search: _Search
+    part: Graph
+    node: str
+    by_rule: Plan
+    others: Sequence[Kernel]
+    refused: list[Refusal] = field(default_factory=list)
+    met: set[Choice] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        watch = self.search.watch
+        watch.total(self.by_rule)
+        self._neighbours = watch.of(self.by_rule, self.others)
+        self._unchanged = {content(self.by_rule, kernel) for kernel in self.by_rule.kernels}
+
+    def __call__(self, choice: Choice) -> float:
+        try:
+            plan = self.search._plan(self.part, preferring({self.node: choice}))
+        except CompileError as error:
+            self.refused.append(Refusal(str(choice), error.code, error.message))
+            return inf
+        if choice in self.met:  # it is among the best: another timing is wanted
+            self.search.watch.forget(plan, but=self._unchanged)
+        self.met.add(choice)
+        return self._seconds(self.search.watch.total(plan))
+
+    def in_turns(self, choice: Choice) -> tuple[float, float]:
+        """Median seconds of what the rules choose and of a choice, timed in turns: kernels in which they differ."""
+        watch, plan = self.search.watch, self.search._plan(self.part, preferring({self.node: choice}))
+        chosen = {content(plan, kernel) for kernel in plan.kernels}
+        shared = chosen & self._unchanged
+        modules, known = [], []
+        for each in (self.by_rule, plan):
+            kernels = [kernel for kernel in each.kernels if content(each, kernel) not in shared]
+            modules.append(watch.module(each, kernels) if kernels else None)
+            known.append(watch.total(each) - watch.of(each, kernels))
+        turns = [[sum(watch.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
+        rules, other = (median(each) for each in zip(*turns, strict=True))
+        return self._seconds(known[0] + rules), self._seconds(known[1] + other)
+
+    def _seconds(self, total: float) -> float:
+        return max(total - self._neighbours, 1e-9)
+
+
+def _of_alike(stored: Mapping[str, Any], part: Graph, node: str) -> Outcome | None:
+    """The outcome of a product in surroundings that are alike, in the names of these."""
+    if stored["outcome"] is None:
+        return None
+    outcome, other = Outcome.from_json(stored["outcome"]), stored["node"]
+    if other == node and stored["names"] == tensor_names(part):
+        return outcome
+    choice = outcome.choice
+    if choice is not None:
+        names = dict(zip(stored["names"], tensor_names(part), strict=True))
+        key = replace(choice.mapping, vector=names.get(choice.mapping.vector, choice.mapping.vector))
+        choice = replace(choice, mapping=key)
+    decision = replace(outcome.decision, subject=f"search of {node}", reason=f"{outcome.decision.reason}, for {other}")
+    return Outcome(choice, decision if choice is None else replace(decision, chosen=str(choice)))
+
+
+def _runs(plan: Plan, node: str, choice: Choice) -> bool:
+    return node in plan.products and ProductKey.from_json(plan.products[node]).loops == choice.mapping.loops
+
+
+def _seconds(plan: Plan, node: str, seconds: Sequence[float]) -> float:
+    """The part of a plan's time that is a product's own."""
+    own = {kernel.name for kernel in own_kernels(plan, node)}
+    return sum(each for kernel, each in zip(plan.kernels, seconds, strict=True) if kernel.name in own)
+
+
+def _dropped(outcome: Outcome, rule: str, values: str) -> Outcome:
+    """The rules' choice stays after all."""
+    old = outcome.decision
+    refused = (Refusal(old.chosen, rule, values), *old.refused)
+    return Outcome(None, Decision(old.subject, RULES, rule, old.chosen, old.reason, refused))

@@ -1,0 +1,100 @@
+"""Seconds of the kernels of plans on this machine, without a whole module around them.
+
+In: plans. Out: seconds of each kernel, timed once for what it does and how its operands are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tilewright.compiler.planning import Kernel, Plan
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.machine.description import Cpu
+from tilewright.options import Options
+
+if TYPE_CHECKING:
+    from tilewright.runtime.manifest import TensorSpec
+    from tilewright.runtime.module import Module
+
+REPEATS = 5  # runs of a module, whose medians per kernel make one timing
+TIMINGS = 2  # of each kernel: the least counts
+
+
+@dataclass
+class Stopwatch:
+    """Seconds of kernels, each timed once for what it does and how its operands are stored."""
+
+    machine: Cpu
+    threads: int
+    options: Options
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def total(self, plan: Plan) -> float:
+        """Seconds of all kernels of a plan."""
+        keys = [content(plan, kernel) for kernel in plan.kernels]
+        unknown = [number for number, key in enumerate(keys) if key not in self.seconds]
+        if unknown:
+            kernels = [plan.kernels[number] for number in unknown]
+            found = self.times(self.module(plan, kernels))
+            self.seconds.update(zip((keys[number] for number in unknown), found, strict=True))
+        return sum(self.seconds[key] for key in keys)
+
+    def of(self, plan: Plan, kernels: Iterable[Kernel]) -> float:
+        """Seconds of some kernels of a plan that was timed."""
+        return sum(self.seconds[content(plan, kernel)] for kernel in kernels)
+
+    def forget(self, plan: Plan, but: Collection[str] = ()) -> None:
+        """Have the kernels of a plan timed anew, but for those of that content."""
+        for key in {content(plan, kernel) for kernel in plan.kernels}.difference(but):
+            self.seconds.pop(key, None)
+
+    def module(self, plan: Plan, kernels: Sequence[Kernel]) -> Module:
+        """Some kernels of a plan as a module of their own; memory holds zeros, which take the time of any values."""
+        from tilewright.codegen.cpu.pipeline import generate
+        from tilewright.compiler.compile import tile_program
+        from tilewright.runtime.artifact import Artifact
+        from tilewright.runtime.manifest import Launch, Manifest
+        from tilewright.runtime.memory import allocate
+        from tilewright.runtime.module import Module
+
+        names = {name for kernel in kernels for name in kernel.arguments}
+        names |= {plan.stored[name].memory for name in names}
+        part = replace(plan, kernels=list(kernels), stored={n: s for n, s in plan.stored.items() if n in names})
+        made = generate(tile_program(part, self.machine, self.options))
+        launches = tuple(
+            Launch(kernel.name, each.kernel, each.programs, each.flops, each.bytes)
+            for kernel, each in zip(kernels, made.launches, strict=True)
+        )
+        manifest = Manifest(
+            name=plan.graph.name, inputs=_specs(plan.graph.inputs), outputs=_specs(plan.graph.outputs),
+            constants_bytes=made.constants_bytes, arena_bytes=made.arena_bytes, scratch_bytes=made.scratch_bytes,
+            launches=launches, features=tuple(sorted(self.machine.features)), triple=self.machine.llvm.triple,
+        )  # fmt: skip
+        constants = allocate(made.constants_bytes)
+        return Module(Artifact(manifest, made.code, constants, "", "{}", "{}"), self.threads, self.options)
+
+    def times(self, module: Module) -> list[float]:
+        """Seconds of the kernels of a module."""
+        profiles = [[each.seconds for each in module.profile(repeats=REPEATS)] for _ in range(TIMINGS)]
+        return [min(each) for each in zip(*profiles, strict=True)]
+
+
+def content(plan: Plan, kernel: Kernel) -> str:
+    """Equal for kernels that do the same on operands that are stored alike."""
+    stored = [plan.stored[name] for name in kernel.arguments]
+    return repr((kernel.work, kernel.schedule, [(str(each.layout), each.space) for each in stored]))
+
+
+def own_kernels(plan: Plan, node: str) -> list[Kernel]:
+    """The kernels of a product: its contraction, and the relayouts that its mapping makes necessary."""
+    name = plan.products[node]["kernel"]
+    nodes = {each.name for key in (node, name) for each in plan.mapped.get(key, ())}
+    return [kernel for kernel in plan.kernels if kernel.name == name or nodes.intersection(kernel.writes)]
+
+
+def _specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
+    from tilewright.runtime.manifest import TensorSpec
+
+    return tuple(TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape)) for tensor in tensors)
