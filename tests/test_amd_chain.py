@@ -1,0 +1,194 @@
+"""From tile form to code of AMD GPUs: the distributed program by its interpreter, what LLVM makes of it by its text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
+from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+
+RNG = np.random.default_rng(0)
+MACHINES = ("gfx1100", "gfx1201", "gfx942")
+NO_COPIES = ("pipeline-loads",)  # these GPUs copy through registers
+PRODUCTS = [
+    ("gfx1100", "wmmar3_16x16x16_f16_f32", "f16", "f32"),
+    ("gfx1100", "wmmar3_16x16x16_bf16_f32", "bf16", "f32"),
+    ("gfx1100", "wmmar3_16x16x16_f16_f16", "f16", "f16"),
+    ("gfx1100", "wmmar3_16x16x16_s8_s32", "i8", "i32"),
+    ("gfx1201", "wmmar4_16x16x16_f16_f32", "f16", "f32"),
+    ("gfx1201", "wmmar4_16x16x16_bf16_f32", "bf16", "f32"),
+    ("gfx1201", "wmmar4_16x16x16_f16_f16", "f16", "f16"),
+    ("gfx1201", "wmmar4_16x16x16_s8_s32", "i8", "i32"),
+    ("gfx942", "mfma_16x16x16_f16_f32", "f16", "f32"),
+    ("gfx942", "mfma_16x16x16_bf16_f32", "bf16", "f32"),
+    ("gfx942", "mfma_32x32x8_f16_f32", "f16", "f32"),
+    ("gfx942", "vmfma_16x16x32_f16_f32", "f16", "f32"),
+    ("gfx942", "mfma_16x16x32_s8_s32", "i8", "i32"),
+    ("gfx942", "mfma_16x16x4_f64_f64", "f64", "f64"),
+    ("gfx942", "mfma_16x16x4_f32_f32", "f32", "f32"),
+]
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "f32": np.float32, "f64": np.float64,
+         "i32": np.int32}  # fmt: skip
+
+
+@cache
+def distributed(text: str, cpu: str, disable: tuple[str, ...] = NO_COPIES) -> ModuleOp:
+    machine = resolve(cpu)
+    assert isinstance(machine, Gpu)
+    target, module = target_for(machine), parse_module(text)
+    assert target.lanes == machine.warp_sizes[0]
+    module.attributes[ATTRIBUTE] = target.attribute()
+    run_pipeline(module, "gpu", disable, verify_each=True, lanes=target.lanes)
+    return module
+
+
+@cache
+def compiled(text: str, cpu: str, disable: tuple[str, ...] = NO_COPIES) -> AmdCode:
+    """Code that LLVM's verifier and back end have taken, without spilled registers."""
+    code = generate(distributed(text, cpu, disable))
+    resources = code.resources["k"]
+    assert (resources.vector_spills, resources.scalar_spills, resources.private_bytes) == (0, 0, 0)
+    assert resources.shared_bytes == code.kernel("k").shared_bytes
+    assert resources.lanes == code.target.lanes
+    return code
+
+
+def check(
+    text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True, disable: tuple[str, ...] = NO_COPIES
+) -> np.ndarray:
+    """The last array after a run of the distributed program, which gives what whole tiles give, and compiles."""
+    wanted, found = ([array.copy() for array in arrays] for _ in range(2))
+    run_kernel(parse_module(text), "k", wanted)
+    run_kernel(distributed(text, cpu, disable), "k", found)
+    for one, other in zip(wanted, found, strict=True):
+        if exact:
+            np.testing.assert_array_equal(other, one)
+        else:
+            np.testing.assert_allclose(other, one, rtol=2e-5, atol=1e-5)
+    compiled(text, cpu, disable)
+    return found[-1]
+
+
+def mnemonics(code: AmdCode) -> Counter[str]:
+    return Counter(line.split()[0] for line in code.assembly.splitlines() if re.match(r"\t[a-z]+_", line))
+
+
+def by_columns(text: str, n: int, k: int) -> str:
+    """The product of `programs.matmul` with b stored column after column."""
+    for old, new in (
+        ("%kn = arith.muli %k, %width", "%kn = arith.muli %j, %depth"),
+        ("%bo = arith.addi %kn, %j", "%bo = arith.addi %kn, %k"),
+        (f"%b[%bo] strides [{n}, 1]", f"%b[%bo] strides [1, {k}]"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+@pytest.mark.parametrize("elements", [1, 255, 1000])
+def test_element_work(elements: int, cpu: str) -> None:
+    x = RNG.standard_normal(elements).astype(np.float32)
+    check(programs.add(elements, 256), [x, np.zeros_like(x)], cpu, exact=False)
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+@pytest.mark.parametrize(("rows", "columns"), [(8, 128), (1, 512), (4, 8)])
+def test_softmax(rows: int, columns: int, cpu: str) -> None:
+    x = RNG.standard_normal(2 * rows * columns).astype(np.float32)
+    check(programs.softmax(2, rows, columns), [x, np.zeros_like(x)], cpu, exact=False)
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+@pytest.mark.parametrize(
+    ("kind", "rows", "columns", "axis", "dtype"),
+    [("sum", 64, 32, 0, "i32"), ("max", 4, 128, 1, "f16"), ("min", 256, 2, 0, "i8"), ("sum", 1, 1024, 1, "i32")],
+)
+def test_reductions(kind: str, rows: int, columns: int, axis: int, dtype: str, cpu: str) -> None:
+    x = RNG.integers(-100, 100, rows * columns).astype(TYPES[dtype])
+    check(programs.reduction(kind, rows, columns, axis, dtype), [x, np.zeros_like(x)], cpu)
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+def test_transposition_and_loop(cpu: str) -> None:
+    values = RNG.standard_normal(64 * 32).astype(np.float16)
+    check(programs.transposition(64, 32, "f16"), [values, np.zeros_like(values)], cpu)
+    x = RNG.integers(-8, 8, 64 * 32).astype(np.float32)
+    check(programs.counted_sum(64, 32, 16), [x, np.zeros(32, np.float32)], cpu)
+
+
+@pytest.mark.parametrize(("cpu", "intrinsic", "dtype", "accumulator"), PRODUCTS, ids=lambda value: str(value))
+def test_products(cpu: str, intrinsic: str, dtype: str, accumulator: str) -> None:
+    """Small whole numbers: exact in any order. Both against NumPy and against the program on whole tiles."""
+    m, n, k = 64, 32, 64
+    a, b = (RNG.integers(-3, 4, size).astype(TYPES[dtype]) for size in (m * k, k * n))
+    text = programs.matmul((m, n, k), (32, 32, 32), intrinsic, dtype, accumulator)
+    c = check(text, [a, b, np.zeros(m * n, TYPES[accumulator])], cpu)
+    wide_a, wide_b = a.astype(np.float64).reshape(m, k), b.astype(np.float64).reshape(k, n)
+    np.testing.assert_array_equal(c.reshape(m, n).astype(np.float64), wide_a @ wide_b)
+    family = "v_mfma" if "mfma" in intrinsic else "v_wmma"
+    found = mnemonics(compiled(text, cpu))
+    assert sum(count for name, count in found.items() if name.startswith(family)) > 0
+
+
+GEMM = [
+    ("gfx1100", "wmmar3_16x16x16_f16_f32", (64, 64, 32)),
+    ("gfx1201", "wmmar4_16x16x16_f16_f32", (64, 64, 32)),
+    ("gfx942", "mfma_16x16x16_f16_f32", (128, 64, 64)),
+    ("gfx942", "mfma_32x32x8_f16_f32", (128, 64, 64)),
+]
+
+
+@pytest.mark.parametrize(("cpu", "intrinsic", "block"), GEMM, ids=lambda value: str(value))
+def test_the_staged_product_moves_16_bytes_at_a_time(cpu: str, intrinsic: str, block: tuple[int, int, int]) -> None:
+    """What NVIDIA's does with ldmatrix: global to registers a trip ahead, to shared memory, to fragments."""
+    m, n, k = 128, 64, 128
+    a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
+    text = by_columns(programs.matmul((m, n, k), block, intrinsic), n, k)
+    c = check(text, [a, b, np.zeros(m * n, np.float32)], cpu)
+    whole = a.astype(np.float64).reshape(m, k) @ b.astype(np.float64).reshape(n, k).T
+    np.testing.assert_array_equal(c.reshape(m, n), whole)
+    found = mnemonics(compiled(text, cpu))
+    loads = {name for name in found if re.match(r"global_load|buffer_load|flat_load|scratch", name)}
+    assert loads <= {"global_load_b128", "global_load_dwordx4"}
+    halves = {name for name in found if re.match(r"ds_\w*_[bui](8|16)(_|$)", name)}
+    assert not halves, "elements are moved one by one"
+    assert found["ds_load_b128"] + found["ds_read_b128"] > 0
+    assert found["ds_store_b128"] + found["ds_write_b128"] > 0
+    barriers = sum(op.name == "simt.barrier" for op in distributed(text, cpu).walk())
+    made = found["s_barrier"] + found["s_barrier_wait"]
+    assert barriers == made > 0
+
+
+@pytest.mark.parametrize("name", OPTIMISATIONS)
+def test_every_optimisation_can_be_switched_off(name: str) -> None:
+    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((64, 64, 64), (64, 32, 32), "mfma_16x16x16_f16_f32")
+    check(text, [a, b, np.zeros(64 * 64, np.float32)], "gfx942", disable=(*NO_COPIES, name))
+
+
+def test_copies_ahead_become_loads_and_stores() -> None:
+    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((64, 64, 64), (64, 32, 16), "wmmar4_16x16x16_f16_f32")
+    check(text, [a, b, np.zeros(64 * 64, np.float32)], "gfx1201", disable=())
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+def test_the_same_program_gives_the_same_bytes(cpu: str) -> None:
+    text = programs.softmax(2, 4, 8)
+    again = parse_module(print_module(distributed(text, cpu)))
+    assert generate(again) == compiled(text, cpu)
