@@ -15,7 +15,7 @@ import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
-from tilewright.codegen.nvptx.target import ATTRIBUTE, TRIPLE, target_for
+from tilewright.codegen.nvptx.target import TRIPLE, target_for
 from tilewright.compiler.compile import Placement, place, steps
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
@@ -108,7 +108,7 @@ def distribute(program: ModuleOp, options: Options) -> None:
 
 def is_for_gpu(program: ModuleOp) -> bool:
     """Whether a tile program says that it is for a GPU of this kind."""
-    found = program.attributes.get(ATTRIBUTE)
+    found = program.attributes.get("tile.target")
     return isinstance(found, DictionaryAttr) and found.data.get("triple") == StringAttr(TRIPLE)
 
 

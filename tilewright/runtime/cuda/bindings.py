@@ -175,8 +175,8 @@ class CudaDriver:
     def encode(self, address: int, seen: TensorMap) -> Any:
         """The tensor map of a tensor at an address; the driver counts axes from the innermost."""
         api, rank = self._api, len(seen.extents)
-        element = api.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}"]
-        swizzle = f"{seen.swizzle}B" if seen.swizzle else "NONE"
+        element = getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}")
+        span = f"{seen.swizzle}B" if seen.swizzle else "NONE"
         return self._call(
             api.cuTensorMapEncodeTiled,
             element,
@@ -187,7 +187,7 @@ class CudaDriver:
             [api.cuuint32_t(extent) for extent in reversed(seen.box)],
             [api.cuuint32_t(1)] * rank,
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            api.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
+            getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

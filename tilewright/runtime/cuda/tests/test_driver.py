@@ -1,0 +1,188 @@
+"""Opening a device: the emulator, and what happens where there is no GPU or no bindings."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
+from tilewright.runtime.cuda import driver
+from tilewright.runtime.cuda.bindings import CudaDriver
+from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Slot, open_driver
+from tilewright.runtime.cuda.emulated import EmulatedDriver
+from tilewright.runtime.manifest import Kernel, TensorMap
+
+
+@pytest.fixture
+def without_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, name, None)
+    driver._cuda.cache_clear()
+    driver._say_slow.cache_clear()
+
+
+@pytest.mark.usefixtures("without_bindings")
+def test_without_bindings_the_error_names_the_package() -> None:
+    with pytest.raises(MissingExtra, match=r"cuda-bindings[\s\S]*pip install 'tilewright\[cuda\]'"):
+        open_driver("cuda")
+
+
+@pytest.mark.usefixtures("without_bindings")
+def test_without_a_gpu_the_emulator_says_once_that_it_is_slow(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert open_driver() is open_driver("auto") is open_driver("emulator")
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "GPU code runs in the emulator, on the CPU, which is slow"
+    ]
+
+
+@pytest.mark.parametrize("name", ["quda", "cuda:", "cuda:x", "cuda1", ""])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="there is no device"):
+        open_driver(name)
+
+
+class Api(ModuleType):
+    """A driver that notes what it is asked; `fails` has the status of calls that fail."""
+
+    def __init__(self, fails: dict[str, int] | None = None) -> None:
+        super().__init__("cuda.bindings.driver")
+        self.calls: list[tuple[Any, ...]] = []
+        self.fails = fails or {}
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cuuint"):
+            return int
+        if not name.startswith("cu"):
+            return SimpleNamespace() if name.startswith("__") else _Names(name)
+        values: dict[str, Sequence[Any]] = {
+            "cuDeviceGetCount": [1], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
+            "cuGetErrorName": [b"CUDA_ERROR_ILLEGAL_ADDRESS"], "cuGetErrorString": [b"an illegal memory access"],
+            "cuTensorMapEncodeTiled": [_Encoded(len(self.calls))], "cuLaunchKernel": [], "cuCtxSetCurrent": [],
+            "cuFuncSetAttribute": [], "cuInit": [],
+        }  # fmt: skip
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            return (self.fails.get(name, 0), *values.get(name, [7]))
+
+        return call
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, *arguments in self.calls if called == name]  # type: ignore[misc]
+
+
+class _Names:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class _Encoded:
+    def __init__(self, number: int) -> None:
+        self.raw = (ctypes.c_uint8 * 128)(*128 * [number % 256])
+
+    def getPtr(self) -> int:  # noqa: N802
+        return ctypes.addressof(self.raw)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, api: Api) -> CudaDriver:
+    parents = {"cuda": ModuleType("cuda"), "cuda.bindings": ModuleType("cuda.bindings")}
+    parents["cuda.bindings"].driver = api  # type: ignore[attr-defined]
+    for name, module in {**parents, "cuda.bindings.driver": api}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return CudaDriver()
+
+
+def test_launches_pass_words_that_were_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    assert (device.name, device.cache_bytes) == ("A GPU", 1 << 20)
+    slots = [Slot("x", 64, 0x1000), Slot("y", 64, 0x2000)]
+    prepared = device.prepare("library", Kernel("k", "k_1", (2, 3, 4), (32, 2, 1), 96 << 10), slots)
+    assert api.named("cuModuleGetFunction") == [["library", b"k_1"]]
+    assert [each[1:] for each in api.named("cuFuncSetAttribute")] == [
+        ["CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 96 << 10]
+    ]
+    slots[1].word.value = 0x3000
+    device.launch(prepared, 5)
+    ((function, *words, pointers, extra),) = api.named("cuLaunchKernel")
+    assert (function, words, extra) == (7, [2, 3, 4, 32, 2, 1, 96 << 10, 5], 0)
+    places = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[:2]
+    assert [ctypes.c_uint64.from_address(place).value for place in places] == [0x1000, 0x3000]
+
+
+def test_tensor_maps_are_encoded_again_where_the_tensor_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    slot, seen = Slot("x", 1024, 0x1000), TensorMap(0, "f16", (16, 32), (64, 2), (8, 16), 64)
+    prepared = device.prepare(
+        "library", Kernel("k", "k", (1, 1, 1), (32, 1, 1), 0, (seen,)), [slot, MappedSlot(slot, seen)]
+    )
+    for address in (0x1000, 0x1000, 0x4000):
+        slot.word.value = address
+        device.launch(prepared, 0)
+    encoded = api.named("cuTensorMapEncodeTiled")
+    assert [each[2] for each in encoded] == [0x1000, 0x4000]
+    assert encoded[0][:2] == ["CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2]
+    assert encoded[0][3:7] == [[32, 16], [64], [16, 8], [1, 1]]
+    assert encoded[0][8] == "CU_TENSOR_MAP_SWIZZLE_64B"
+    pointers = api.named("cuLaunchKernel")[-1][-2]
+    place = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[1]
+    assert place is not None
+    assert place % 64 == 0
+    latest = next(
+        number for number, call in reversed(list(enumerate(api.calls))) if call[0] == "cuTensorMapEncodeTiled"
+    )
+    assert set(ctypes.string_at(place, 128)) == {latest}
+
+
+def test_failures_have_the_drivers_name_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    prepared = device.prepare("library", Kernel("k", "k", (1, 1, 1), (32, 1, 1), 0), [])
+    assert api.named("cuFuncSetAttribute") == []
+    api.fails["cuLaunchKernel"] = 700
+    with pytest.raises(DriverFault, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"):
+        device.launch(prepared, 0)
+
+
+def test_a_driver_without_a_gpu_is_a_device_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=r"no GPU can be used[\s\S]*TILEWRIGHT_DEVICE=emulator"):
+        opened(monkeypatch, Api({"cuInit": 100}))
+
+
+def test_the_bindings_have_every_function_that_is_called() -> None:
+    api = pytest.importorskip("cuda.bindings.driver")
+    import inspect
+    import re
+
+    from tilewright.runtime.cuda import bindings
+
+    names = set(re.findall(r"(?:_api|api|driver)\.(cu\w+|CU\w+)", inspect.getsource(bindings)))
+    assert len(names) > 20
+    assert [name for name in sorted(names) if not hasattr(api, name)] == []
+
+
+def test_memory_of_the_emulator_has_bounds() -> None:
+    device = EmulatedDriver()
+    address, values = device.allocate(64), np.zeros(64, np.uint8)
+    device.upload(address, values.ctypes.data, 64, 0)
+    for start, size in ((address, 65), (address + 1, 64), (address - 1, 1), (0, 1), (address + 64, 1)):
+        with pytest.raises(DriverFault, match="illegal-address"):
+            device.download(values.ctypes.data, start, size, 0)
+    device.free(address)
+    with pytest.raises(DriverFault, match="illegal-address"):
+        device.download(values.ctypes.data, address, 1, 0)
+    with pytest.raises(DriverFault, match="illegal-address"):
+        device.free(address)

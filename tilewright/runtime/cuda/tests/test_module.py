@@ -1,0 +1,287 @@
+"""Modules of GPU code on a device that is the emulator: results, the order of calls, memory, faults."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.errors import DeviceError, InvalidArgument
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.cuda.driver import DriverFault
+from tilewright.runtime.cuda.module import GRAPHS, DeviceModule
+from tilewright.runtime.cuda.tests import made
+from tilewright.runtime.manifest import Manifest, Operand
+
+X = np.arange(made.ELEMENTS, dtype=np.float32)
+
+
+def test_host_arrays_are_copied_in_and_out(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    np.testing.assert_array_equal(module(X), X + 2)
+    out = np.zeros_like(X)
+    assert module(X, out=out) is out
+    np.testing.assert_array_equal(out, X + 2)
+    np.testing.assert_array_equal(module(X[::-1]), X[::-1] + 2)
+    assert "sm_80 on emulator" in repr(module)
+    assert module.explain() == "add: one block, because it is a test"
+
+
+def test_torch_tensors_of_the_host_come_back_as_such(recorder: made.Recorder) -> None:
+    torch = pytest.importorskip("torch")
+    found = DeviceModule(made.artifact(), recorder)(torch.from_numpy(X))
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), X + 2)
+
+
+def test_calls_enqueue_then_record_then_replay(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    assert recorder.taken() == ["load", "allocate", "upload", "synchronize"]
+    launches, end = 4 * ["launch"], ["download", "synchronize"]
+    module(X)
+    assert recorder.taken() == ["allocate", *4 * ["prepare"], "allocate", "upload", *launches, *end]
+    module(X)
+    recorded = recorder.taken()
+    assert recorded == ["upload", "begin_capture", *launches, "end_capture", "launch_graph", *end]
+    np.testing.assert_array_equal(module(X + 1), X + 3)
+    assert recorder.taken() == ["upload", "launch_graph", *end]
+
+
+def test_short_modules_are_enqueued(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact((*made.CHAIN[:1], (made.place(0), made.OFFSET, made.OUT))), recorder)
+    for _ in range(3):
+        module(X)
+    assert "begin_capture" not in recorder.taken()
+
+
+def test_device_arrays_are_used_where_they_are(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    x, out = made.OnDevice(recorder, X), made.OnDevice(recorder, np.zeros_like(X))
+    recorder.taken()
+    assert module(x, out=out) is out
+    np.testing.assert_array_equal(out.read(), X + 2)
+    calls = recorder.taken()
+    assert "upload" not in calls
+    assert calls.count("download") == 1  # that of `read`
+    assert "synchronize" not in calls
+
+
+def test_a_result_on_the_host_is_waited_for(recorder: made.Recorder) -> None:
+    module, out = DeviceModule(made.artifact(), recorder), np.zeros_like(X)
+    module(made.OnDevice(recorder, X), out=out)
+    np.testing.assert_array_equal(out, X + 2)
+    there = made.OnDevice(recorder, np.zeros_like(X))
+    module(X, out=there)
+    np.testing.assert_array_equal(there.read(), X + 2)
+
+
+def test_graphs_belong_to_addresses(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    inputs = [made.OnDevice(recorder, X + n) for n in range(GRAPHS + 2)]
+    out = made.OnDevice(recorder, np.zeros_like(X))
+    for x in inputs:
+        for _ in range(2):
+            module(x, out=out)
+    calls = recorder.taken()
+    assert calls.count("begin_capture") == GRAPHS + 2
+    assert calls.count("drop_graph") == 2
+    for number, x in enumerate(inputs):
+        module(x, out=out)
+        np.testing.assert_array_equal(out.read(), X + number + 2)
+
+
+def test_nothing_is_recorded_while_the_caller_records(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    stream = recorder.begin_capture()
+    context = module._context(stream)
+    x, out = made.OnDevice(recorder, X), made.OnDevice(recorder, np.zeros_like(X))
+    view = [(made.arrays.View(each.address, made.BYTES, (each, None)), False) for each in (x, out)]
+    for _ in range(3):
+        context.run(view[:1], view[1:])
+    assert recorder.calls.count("begin_capture") == 1
+    graph = recorder.end_capture(stream)
+    assert len(graph.launches) == 12
+    recorder.launch_graph(graph, 0)
+    np.testing.assert_array_equal(out.read(), X + 2)
+
+
+def test_streams_have_arenas_of_their_own(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    places = {module._context(stream)._arena.address for stream in (1, 2, 2)}
+    assert len(places) == 2
+
+
+def test_code_is_loaded_once_and_everything_is_given_back(recorder: made.Recorder) -> None:
+    one, other = (DeviceModule(made.artifact(), recorder) for _ in range(2))
+    one(X), other(X), other(X)
+    del one
+    gc.collect()
+    np.testing.assert_array_equal(other(X), X + 2)
+    del other
+    gc.collect()
+    calls = recorder.taken()
+    assert (calls.count("load"), calls.count("unload")) == (1, 1)
+    assert recorder.allocated_bytes == 0
+
+
+def test_calls_from_threads_do_not_interfere(recorder: made.Recorder) -> None:
+    module, wrong = DeviceModule(made.artifact(), recorder), []
+
+    def call(number: int) -> None:
+        for _ in range(5):
+            if not np.array_equal(module(X + number), X + number + 2):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_profile_times_every_launch(recorder: made.Recorder) -> None:
+    times = DeviceModule(made.artifact(), recorder).profile(X, repeats=3)
+    assert [each.name for each in times] == [f"step {n}" for n in range(4)]
+    assert all(each.seconds > 0 for each in times)
+    assert recorder.calls.count("record") == 4 * 4 * 2
+
+
+def test_samples_flush_the_cache_before_each_call(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    assert len(module.samples(X, repeats=3)) == 3
+    calls = [call for call in recorder.taken() if call in ("fill", "record")]
+    assert calls == 3 * ["fill", "record", "record"]
+    module.samples(X, repeats=3, flush=False)
+    assert "fill" not in recorder.taken()
+
+
+def test_a_fault_names_kernel_and_arguments(recorder: made.Recorder) -> None:
+    short = ((made.X, made.OFFSET, made.place(0)), (made.place(0), made.OFFSET, made.place(1, 64)))
+    with pytest.raises(DeviceError) as caught:
+        DeviceModule(made.artifact(short), recorder)(X)
+    text = str(caught.value)
+    assert "in kernel add (grid (1, 1, 1), block (32, 1, 1), 0 bytes of shared memory)" in text
+    assert "arena+256 (64 bytes at 0x" in text
+    assert "out-of-bounds" in text
+
+
+def test_what_nothing_has_written_is_not_read_in_any_call(recorder: made.Recorder) -> None:
+    good = DeviceModule(made.artifact(), recorder)
+    steps = [*made.CHAIN[:1], (made.place(0), made.OFFSET, made.OUT)]
+    reads_early = [(made.place(0), made.OFFSET, made.OUT), *made.CHAIN[:1]]
+    module = DeviceModule(made.artifact(steps), recorder)
+    np.testing.assert_array_equal(module(X), X + 1)
+    early = DeviceModule(made.artifact(reads_early), recorder)
+    for _ in range(2):  # the second call finds the arena written by the first one
+        with pytest.raises(DeviceError, match="uninitiali"):
+            early(X)
+    np.testing.assert_array_equal(good(X), X + 2)
+
+
+def test_a_late_fault_lists_the_kernels(recorder: made.Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+
+    def fail(self: made.Recorder, stream: int) -> None:
+        raise DriverFault("ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(made.Recorder, "synchronize", fail)
+    with pytest.raises(DeviceError, match="in one of the kernels add, add, add, add"):
+        module(X)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (made.artifact(code="this is no PTX"), "invalid-code"),
+        (made.artifact(code=made.ADD.replace("entry add", "entry sub")), "has no kernel add"),
+    ],
+)
+def test_code_that_does_not_load_is_refused(broken: Artifact, message: str, recorder: made.Recorder) -> None:
+    with pytest.raises(DeviceError, match=message):
+        DeviceModule(broken, recorder)(X)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (lambda driver: made.OnDevice(driver, X.astype(np.float64)), r"got f64\[32\], expected f32\[32\]"),
+        (lambda driver: made.OnDevice(driver, X.reshape(4, 8)), r"got f32\[4, 8\]"),
+        (lambda driver: made.OnDevice(driver, np.zeros(64, np.float32)[::2]), "not contiguous"),
+        (lambda driver: made.OnDevice(driver, X, ordinal=1), "on GPU 1"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(array: Any, message: str, recorder: made.Recorder) -> None:
+    module, out = DeviceModule(made.artifact(), recorder), made.OnDevice(recorder, np.zeros_like(X))
+    with pytest.raises(InvalidArgument, match=message):
+        module(array(recorder), out=out)
+    with pytest.raises(InvalidArgument, match=message):
+        module(made.OnDevice(recorder, X), out=array(recorder))
+
+
+def test_arguments_are_counted_and_kept_apart(recorder: made.Recorder) -> None:
+    module, x = DeviceModule(made.artifact(), recorder), made.OnDevice(recorder, X)
+    with pytest.raises(InvalidArgument, match="2 inputs given, 1 expected"):
+        module(x, x)
+    with pytest.raises(InvalidArgument, match="shares memory"):
+        module(x, out=x)
+    with pytest.raises(InvalidArgument, match="no f32 arrays are made for a OnDevice"):
+        module(x)
+
+
+def test_files_keep_everything(tmp_path: Path) -> None:
+    path = tmp_path / "chain.twm"
+    made.artifact().save(path)
+    module = tilewright.load(path, device="emulator")
+    np.testing.assert_array_equal(module(X), X + 2)
+    assert module.artifact.manifest == made.artifact().manifest
+    assert module.device == "emulator"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        (made.X, made.OFFSET, Operand("output", 1, made.BYTES)),
+        (made.X, made.OFFSET, Operand("output", 0, made.BYTES + 4)),
+        (made.X, made.OFFSET, Operand("arena", 512, 4)),
+        (made.X, made.OFFSET, Operand("elsewhere", 0, 0)),
+    ],
+)
+def test_manifests_whose_launches_leave_memory_are_refused(step: tuple[Operand, ...]) -> None:
+    manifest = made.artifact([step]).manifest
+    with pytest.raises(tilewright.CompileError, match="is not in the module"):
+        Manifest.from_json(manifest.to_json())
+    with pytest.raises(tilewright.CompileError, match="no kernel 'add'"):
+        Manifest.from_json(replace(manifest, kernels=()).to_json())
+
+
+class Idle(made.Recorder):
+    """A device on which launching is free."""
+
+    def launch(self, prepared: Any, stream: int) -> None:
+        pass
+
+    def capturing(self, stream: int) -> bool:
+        return True
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+def test_a_launch_costs_us_less_than_ten_microseconds() -> None:
+    module = DeviceModule(made.artifact(100 * made.CHAIN), Idle())
+    context, view = module._context(0), (made.arrays.View(1, made.BYTES, None), False)
+    module.driver.emulated = False
+    best = float("inf")
+    for _ in range(50):
+        start = time.perf_counter()
+        context.run([view], [view])
+        best = min(best, time.perf_counter() - start)
+    assert best / 400 < 10e-6
