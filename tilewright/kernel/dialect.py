@@ -70,6 +70,7 @@ from tilewright.kernel.block_memory import CommitOp as CommitOp
 from tilewright.kernel.block_memory import StageOp as StageOp
 from tilewright.kernel.block_memory import StagingOp as StagingOp
 from tilewright.kernel.block_memory import UnstageOp as UnstageOp
+from tilewright.kernel.rings import OPERATIONS as RING_OPERATIONS
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
 from tilewright.kernel.tile_types import element as element
@@ -803,6 +804,7 @@ Tile = Dialect(
         FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
         PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, UnstageOp, IotaOp,
         BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
+        *RING_OPERATIONS,
     ],
 )  # fmt: skip
 

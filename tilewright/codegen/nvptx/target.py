@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.errors import InvalidProgram
+from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
 from tilewright.machine.description import Gpu
 
-ATTRIBUTE = "tile.target"
 TRIPLE = "nvptx64-nvidia-cuda"
 
 
 @dataclass(frozen=True)
 class Target:
-    """The processor ("sm_90a") and the features ("ptx80") as LLVM names them."""
+    """The processor ("sm_90a") and the features ("ptx80") as LLVM names them; what passes know of the machine."""
 
     cpu: str
     features: tuple[str, ...] = ()
     triple: str = TRIPLE
+    facts: Facts = NOTHING
 
     @property
     def capability(self) -> int:
@@ -62,6 +63,7 @@ class Target:
                 "triple": StringAttr(self.triple),
                 "cpu": StringAttr(self.cpu),
                 "features": StringAttr(" ".join(self.features)),
+                **(self.facts.attributes() if self.facts != NOTHING else {}),
             }
         )
 
@@ -69,7 +71,8 @@ class Target:
 def target_for(machine: Gpu) -> Target:
     """The target that a machine's description names."""
     names = machine.llvm.features.replace(",", " ").split()
-    return Target(machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple)
+    facts = Facts(frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block)
+    return Target(machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple, facts)
 
 
 def target_of(module: ModuleOp) -> Target:
@@ -83,7 +86,8 @@ def target_of(module: ModuleOp) -> Target:
         if not isinstance(value, StringAttr):
             raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
         texts[key] = value.data
-    target = Target(texts["cpu"], tuple(name.lstrip("+") for name in texts["features"].split()), texts["triple"])
+    target = Target(texts["cpu"], tuple(name.lstrip("+") for name in texts["features"].split()), texts["triple"],
+                    facts_of(module))  # fmt: skip
     if not target.triple.startswith("nvptx64") or target.capability < 75:
         raise InvalidProgram(f"no code for {target.cpu} of {target.triple}", help="sm_75 or newer of nvptx64")
     return target

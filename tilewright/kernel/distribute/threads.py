@@ -27,6 +27,13 @@ class Threads:
         self.own_number: SSAValue | None = None
         self.parts: dict[tuple[tuple[int, int], ...], SSAValue] = {}
 
+    @property
+    def kernel(self) -> tile.FuncOp:
+        """The kernel in distributed form that is being made."""
+        kernel = self.first.entry.parent_op()
+        assert isinstance(kernel, tile.FuncOp)
+        return kernel
+
     # The thread
 
     def thread(self) -> SSAValue:

@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, ProgramIdOp, operations
 from tilewright.kernel.rewrite import insert_before
+from tilewright.kernel.rings import StagedDotOp
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class OrderBlocksPass(ModulePass):
             if isinstance(kernel, FuncOp) and not kernel.block and self.group > 1:
                 ops = operations(kernel.body)
                 wide = len(kernel.extents) > 1 and min(kernel.extents[-2:]) > 1
-                if wide and any(isinstance(each, DotOp) for each in ops):
+                if wide and any(isinstance(each, DotOp | StagedDotOp) for each in ops):
                     _renumber(kernel, [each for each in ops if isinstance(each, ProgramIdOp)], self.group)
 
 

@@ -23,7 +23,9 @@ from tilewright.kernel.passes.order_blocks import OrderBlocksPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
+from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
 from tilewright.kernel.passes.ranges import RangesPass
+from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.verify import verify
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
@@ -37,7 +39,9 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
     "gpu": (
         CanonicalisePass(),
         HoistAccumulatorsPass(),
+        TensorCopiesPass(),
         OrderBlocksPass(),
+        PipelineTensorCopiesPass(),
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously

@@ -1,0 +1,218 @@
+"""What threads do about the rings of a block: the first one fills, one lane of each warp releases, all wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Protocol
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, MemRefType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import rings, simt
+from tilewright.kernel.distribute.layout import canonical, layout_of
+from tilewright.kernel.distribute.matrix import fragments
+from tilewright.kernel.distribute.warpgroup import Operand, operand_of
+from tilewright.kernel.simt import SHARED, element_bytes
+from tilewright.kernel.simt_async import (
+    FenceOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    TensorLoadOp,
+)
+from tilewright.kernel.simt_warpgroup import (
+    ROWS,
+    WARPS,
+    WarpgroupCommitOp,
+    WarpgroupFenceOp,
+    WarpgroupMmaOp,
+    WarpgroupWaitOp,
+    WarpIdOp,
+    product_extents,
+)
+from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.mma import Mma
+
+SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
+
+
+class Threads(Protocol):
+    """What the expansion of tiles offers."""
+
+    values: dict[SSAValue, SSAValue]
+
+    @property
+    def kernel(self) -> tile.FuncOp: ...
+    def add(self, op: Operation) -> Operation: ...
+    def number(self, value: int) -> SSAValue: ...
+    def thread(self) -> SSAValue: ...
+    def picked(self, value: SSAValue, order: Sequence[int]) -> SSAValue: ...
+    def joined(self, parts: Sequence[SSAValue]) -> SSAValue: ...
+
+
+def expand(at: Threads, op: Operation) -> None:
+    """Emit what threads do for an operation of `rings`, and note its results."""
+    match op:
+        case rings.RingOp():
+            _ring(at, op)
+        case rings.FillOp():
+            _fill(at, op)
+        case rings.AwaitFillOp():
+            slot, turn = _slot(at, op.state, op.number)
+            at.add(MbarrierWaitOp(at.values[op.state], slot, turn))
+        case rings.ReleaseOp():
+            _release(at, op)
+        case rings.StagedDotOp():
+            at.values[op.result] = _dot(at, op)
+        case rings.FinishOp():
+            at.values[op.result] = at.add(WarpgroupWaitOp(op.pending.value.data, [at.values[op.value]])).results[0]
+        case _:
+            raise AssertionError(f"{op.name} is no operation of rings")
+
+
+def _add(at: Threads, a: SSAValue, b: SSAValue) -> SSAValue:
+    return at.add(arith.AddiOp(a, b)).results[0]
+
+
+def _ring(at: Threads, op: rings.RingOp) -> None:
+    """Slots are filled by one thread, and released by as many warps as the block has."""
+    slots, warps = op.slots.value.data, prod(at.kernel.block) // at.kernel.lanes
+    for buffer in op.buffers:
+        at.values[buffer] = _shared(at, buffer.type, SLOT_ALIGN)
+    state = at.values[op.state] = _shared(at, op.state.type, 8)
+    first = at.add(tile.CompareOp("eq", at.thread(), at.number(0))).results[0]
+    inside = Block()
+    for number in range(2 * slots):
+        index = arith.ConstantOp(IntegerAttr(number, tile.INDEX))
+        inside.add_ops([index, MbarrierInitOp(state, index.result, 1 if number < slots else warps)])
+    inside.add_ops([FenceOp("mbarrier"), scf.YieldOp()])
+    at.add(scf.IfOp(first, [], Region(inside), Region()))
+    at.add(simt.BarrierOp())
+
+
+def _shared(at: Threads, type_: Attribute, align: int) -> SSAValue:
+    assert isinstance(type_, MemRefType)
+    made = MemRefType(type_.element_type, list(type_.get_shape()), memory_space=SHARED)
+    return at.add(simt.SharedOp(made, align)).results[0]
+
+
+def _slots(state: SSAValue) -> int:
+    assert isinstance(state.owner, rings.RingOp)
+    return state.owner.slots.value.data
+
+
+def _slot(at: Threads, state: SSAValue, number: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """The slot of a use, and the parity of its turn."""
+    use, slots = at.values[number], at.number(_slots(state))
+    turn = at.add(arith.DivUIOp(use, slots)).results[0]
+    slot = at.add(arith.RemUIOp(use, slots)).results[0]
+    return slot, at.add(arith.AndIOp(turn, at.number(1))).results[0]
+
+
+def _fill(at: Threads, op: rings.FillOp) -> None:
+    slot, turn = _slot(at, op.state, op.number)
+    state, slots = at.values[op.state], _slots(op.state)
+    empty = _add(at, slot, at.number(slots))
+    before = at.add(arith.XOrIOp(turn, at.number(1))).results[0]
+    copies = [each for each in op.body.block.ops if isinstance(each, rings.BoxCopyOp)]
+    placed = [_placed(at, copy, slot) for copy in copies]
+    inside = Block()
+    sizes = [prod(int(extent) for extent in copy.box.get_values()) * element_bytes(copy.buffer) for copy in copies]
+    inside.add_op(MbarrierWaitOp(state, empty, before))
+    inside.add_op(MbarrierArriveOp(state, slot, sum(sizes)))
+    for copy, place in zip(copies, placed, strict=True):
+        extents, strides, box = (
+            [int(number) for number in numbers.get_values()] for numbers in (copy.extents, copy.strides, copy.box)
+        )
+        view, buffer = at.values[copy.view], at.values[copy.buffer]
+        coordinates = [at.values[value] for value in copy.coordinates]
+        swizzle = copy.swizzle.value.data
+        inside.add_op(TensorLoadOp(view, coordinates, buffer, place, state, slot, extents, strides, box, swizzle))
+    inside.add_op(scf.YieldOp())
+    first = at.add(tile.CompareOp("eq", at.thread(), at.number(0))).results[0]
+    when = at.add(arith.AndIOp(first, at.values[op.when])).results[0]
+    at.add(scf.IfOp(when, [], Region(inside), Region()))
+
+
+def _placed(at: Threads, copy: rings.BoxCopyOp, slot: SSAValue) -> SSAValue:
+    ring = copy.buffer.owner
+    assert isinstance(ring, rings.RingOp)
+    start = at.add(arith.MuliOp(slot, at.number(ring.slot_elements(copy.buffer)))).results[0]
+    return _add(at, start, at.number(copy.place.value.data))
+
+
+def _release(at: Threads, op: rings.ReleaseOp) -> None:
+    slot, _ = _slot(at, op.state, op.number)
+    empty = _add(at, slot, at.number(_slots(op.state)))
+    lane = at.add(arith.AndIOp(at.thread(), at.number(at.kernel.lanes - 1))).results[0]
+    first = at.add(tile.CompareOp("eq", lane, at.number(0))).results[0]
+    inside = Block([MbarrierArriveOp(at.values[op.state], empty), scf.YieldOp()])
+    at.add(scf.IfOp(first, [], Region(inside), Region()))
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
+    """One product per part of the result and step of k; k outermost, so that neighbours are independent."""
+    name, layout = op.intrinsic.data, layout_of(op.c)
+    own = product_extents(name)
+    if layout is None or own is None:
+        raise InvalidProgram(f"{op.result.type} has no layout", help="run assign-layouts before distribute")
+    n, step = own
+    m, columns, depth = op.extents
+    size = element_bytes(op.a)
+    a = operand_of(op.a_memory.data, m, depth, size, 0)
+    b = operand_of(op.b_memory.data, columns, depth, size, 1)
+    slot = at.add(arith.RemUIOp(at.values[op.number], at.number(_slots_of(op.a)))).results[0]
+    starts = [
+        _start(at, view, slot, operand, layout, dim) for dim, (view, operand) in enumerate(((op.a, a), (op.b, b)))
+    ]
+    parts = fragments(layout, _one(n, step))
+    held = {start: at.picked(at.values[op.c], registers) for start, registers in parts.items()}
+    fenced = at.add(WarpgroupFenceOp(list(held.values()))).results
+    held = dict(zip(held, fenced, strict=True))
+    for k in range(0, depth, step):
+        for row, column in held:
+            here = _add(at, starts[0], at.number(a.place(row, k)))
+            there = _add(at, starts[1], at.number(b.place(column, k)))
+            product = WarpgroupMmaOp(
+                name, at.values[op.a], here, a.matrix, at.values[op.b], there, b.matrix, held[row, column]
+            )
+            held[row, column] = at.add(product).results[0]
+    at.add(WarpgroupCommitOp())
+    joined = at.joined(list(held.values()))
+    order = [register for registers in parts.values() for register in registers]
+    return at.picked(joined, [order.index(register) for register in range(len(order))])
+
+
+def _slots_of(buffer: SSAValue) -> int:
+    ring = buffer.owner
+    assert isinstance(ring, rings.RingOp)
+    return ring.slots.value.data
+
+
+def _one(n: int, k: int) -> LinearLayout:
+    """The layout of one product's result in four warps."""
+    return canonical(Mma(3, (WARPS, 1), (ROWS // WARPS, n, k)).to_linear((ROWS, n)))
+
+
+def _start(at: Threads, view: SSAValue, slot: SSAValue, operand: Operand, layout: LinearLayout, dim: int) -> SSAValue:
+    """Where the operand of this group of warps begins: in the slot, at the group's rows of a or columns of b."""
+    ring = view.owner
+    assert isinstance(ring, rings.RingOp)
+    start: SSAValue = at.add(arith.MuliOp(slot, at.number(ring.slot_elements(view)))).results[0]
+    groups = layout.of("warp")[WARPS.bit_length() - 1 :]
+    for bit, bases in enumerate(groups):
+        if not bases[dim]:
+            continue
+        distance = operand.place(bases[dim], 0)
+        warp = at.add(WarpIdOp()).results[0]
+        high = at.add(arith.ShRUIOp(warp, at.number(bit + WARPS.bit_length() - 1))).results[0]
+        one = at.add(arith.AndIOp(high, at.number(1))).results[0]
+        start = _add(at, start, at.add(arith.MuliOp(one, at.number(distance))).results[0])
+    return start

@@ -1,0 +1,278 @@
+"""Operands of products by the copy engine, products by groups of four warps, on machines that have both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, i64
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import rings
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.layout import warps_of
+from tilewright.kernel.facts import Facts, facts_of
+from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
+from tilewright.kernel.passes.trip import computed
+from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
+from tilewright.kernel.simt import SHARED, element_bytes
+from tilewright.kernel.simt_async import BOX_EXTENT, ROW_MULTIPLE
+from tilewright.kernel.simt_warpgroup import ROWS, WARPS
+from tilewright.kernel.tile_types import i64s
+from tilewright.layouts.shared import NvmmaShared
+
+Add = Callable[[Operation], SSAValue]
+UNITS = frozenset({"mbarrier", "tma", "wgmma"})
+ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
+MOST_COLUMNS = 256  # of a product
+WARPS_EACH_WAY = 8
+_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16)_f32)")
+_SPANS = (128, 64, 32)
+
+
+@dataclass(frozen=True)
+class TensorCopiesPass(ModulePass):
+    """Copy the operands of a product in a loop by boxes into a ring of block memory, and multiply there.
+
+    Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.load %b[…]  %d = tile.dot %x, %y, %c }
+    After:   %r, %s, %t = tile.ring 1
+             scf.for %k { fill %r[%n] { box_copy %a to %s  box_copy %b to %t }  await_fill %r[%n]
+                          %e = staged_dot %s, %t, %c  %d = finish 0 %e  release %r[%n] }
+    Legal for 16-bit floats with sums in f32, tiles of 64 rows at least, whose loads have no other use and no mask, of
+    memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the tensor; a load
+    without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier and wgmma.
+    Comes before `assign-layouts`; warps are dealt so that a thread has 128 sums at most.
+    """
+
+    name = "tensor-copies"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = facts_of(op)
+        if not facts.units >= UNITS:
+            return
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
+                for dot in [each for each in operations(kernel.body) if isinstance(each, tile.DotOp)]:
+                    found = _product(dot, kernel, facts, written)
+                    if found is not None:
+                        _stage(found, kernel)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A load as boxes of a tensor of two dimensions, whose second one runs along memory."""
+
+    load: tile.LoadOp
+    extents: tuple[int, int]
+    pitch: int
+    coordinates: tuple[LinearForm, LinearForm]
+    rows: int  # of the tile
+    columns: int
+    transposed: bool  # its rows are the second dimension of the tile
+
+    @property
+    def size(self) -> int:
+        return element_bytes(self.load.view)
+
+    @property
+    def swizzle(self) -> int:
+        return next(span for span in _SPANS if self.columns * self.size >= span)
+
+    @property
+    def memory(self) -> str:
+        return str(NvmmaShared(self.swizzle, 8 * self.size, self.transposed))
+
+
+@dataclass(frozen=True)
+class _Product:
+    dot: tile.DotOp
+    loop: scf.ForOp
+    intrinsic: str
+    warps: tuple[int, int]
+    a: _Tensor
+    b: _Tensor
+
+
+def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
+    kinds, loop = _KINDS.fullmatch(dot.intrinsic.data), dot.parent_op()
+    if kinds is None or not isinstance(loop, scf.ForOp) or len(shape(dot.b)) != 2 or _numbered(loop) is None:
+        return None
+    (m, k), (_, n) = shape(dot.a), shape(dot.b)
+    a, b = (_tensor(operand, dot, loop, written) for operand in (dot.a, dot.b))
+    given = warps_of(kernel)
+    warps = _warps(m, n, WARPS if given is None else given[0] * given[1])
+    if a is None or b is None or warps is None:
+        return None
+    own = 32 // a.size
+    bytes_ = (m * k + k * n) * a.size
+    odd = any(extent & (extent - 1) for extent in (m, n, k))
+    if odd or k < own or bytes_ > facts.shared_bytes:
+        return None
+    name = f"wgmma_m64n{min(n // warps[1], MOST_COLUMNS)}k{own}_{kinds[1]}"
+    return _Product(dot, loop, name, warps, a, b)
+
+
+def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:
+    """Warps along m and n, `count` of them or more, so that no thread has too many sums; None where that fails."""
+    groups = max(1, count // WARPS)
+    while m * n > groups * WARPS * 32 * ACCUMULATORS and groups < WARPS_EACH_WAY:
+        groups *= 2
+    along_m = min(groups, m // ROWS)
+    if along_m < 1 or n // (groups // along_m) < 8:
+        return None
+    return along_m * WARPS, groups // along_m
+
+
+def _tensor(operand: SSAValue, dot: tile.DotOp, loop: scf.ForOp, written: set[SSAValue]) -> _Tensor | None:
+    load, body = operand.owner, loop.body.block
+    if not isinstance(load, tile.LoadOp) or load.parent is not body or load.mask is not None or load.view in written:
+        return None
+    if {use.operation for use in load.result.uses} != {dot} or not isinstance(load.view.owner, Block):
+        return None
+    if computed([load.offset, *load.bounds], body) is None:
+        return None
+    strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
+    if 1 not in strides or extents[strides.index(1)] * size < min(_SPANS) or load.view.owner.parent_op() is None:
+        return None
+    column = strides.index(1)
+    row = 1 - column
+    pitch = strides[row]
+    if pitch * size % ROW_MULTIPLE or pitch < 2:
+        return None
+    found = _coordinates(load, row, column, pitch)
+    if found is None:
+        return None
+    coordinates, limits = found
+    return _Tensor(load, limits, pitch, coordinates, extents[row], extents[column], transposed=row == 1)
+
+
+def _coordinates(
+    load: tile.LoadOp, row: int, column: int, pitch: int
+) -> tuple[tuple[LinearForm, LinearForm], tuple[int, int]] | None:
+    """Row and column of the tile's first element, and the extents of the tensor; None where they are not known."""
+    assert isinstance(load.view.type, MemRefType)
+    rest, elements = linear_form(load.offset), int(load.view.type.get_shape()[0])
+    known: dict[int, tuple[LinearForm, int]] = {}
+    for dim, unit in ((row, pitch), (column, 1)):
+        if load.bounds:
+            form = linear_form(load.bounds[dim])
+            start = form.without_constant().times(-1)
+            if not start.factors and form.constant >= shape(load.result)[dim]:
+                continue  # a bound that binds nothing: as without
+            known[dim] = start, form.constant
+            rest = rest + start.times(-unit)
+    if column not in known:
+        if row in known:
+            start, rest = rest, LinearForm()
+        else:
+            whole, start = rest.split(pitch)
+            rest = whole.times(pitch)
+        most = largest(start)
+        if most is None or most + shape(load.result)[column] > pitch:
+            return None
+        known[column] = start, pitch
+    if row not in known:
+        whole, left = rest.split(pitch)
+        known[row], rest = (whole, (elements - known[column][1]) // pitch + 1), left
+    if not rest.is_zero:
+        return None
+    (first, rows), (second, columns) = known[row], known[column]
+    fits = 0 < columns <= pitch and rows > 0 and (rows - 1) * pitch + columns <= elements
+    return ((first, second), (rows, columns)) if fits else None
+
+
+# Building -------------------------------------------------------------------------------------------------------------
+
+
+def _stage(product: _Product, kernel: FuncOp) -> None:
+    dot, loop = product.dot, product.loop
+    type_ = element(dot.a)
+    buffers = [MemRefType(type_, [each.rows * each.columns], memory_space=SHARED) for each in (product.a, product.b)]
+    ring = rings.RingOp(1, MemRefType(i64, [2], memory_space=SHARED), buffers)
+    first = kernel.body.block.first_op
+    assert first is not None
+    insert_before(first, ring)
+
+    def add(op: Operation) -> SSAValue:
+        insert_before(dot, op)
+        return op.results[0]
+
+    number = _number(loop, add)
+    always = add(arith.ConstantOp(IntegerAttr(1, I1)))
+    inside = Block()
+    for tensor, buffer in zip((product.a, product.b), ring.buffers, strict=True):
+        for box in _boxes(tensor, buffer, add):
+            inside.add_op(box)
+    insert_before(dot, rings.FillOp(ring.state, number, always, inside), rings.AwaitFillOp(ring.state, number))
+    a, b = ring.buffers
+    depth = shape(dot.a)[1]
+    made = add(rings.StagedDotOp(product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c))
+    done = rings.FinishOp(0, made)
+    insert_before(dot, done, rings.ReleaseOp(ring.state, number))
+    loads = [product.a.load, product.b.load]
+    replace_by_values(dot, done.results)
+    for load in loads:
+        erase(load)
+    kernel.attributes["warps"] = i64s(product.warps)
+
+
+def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]:
+    """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
+    width = tensor.swizzle // tensor.size
+    height = min(tensor.rows, BOX_EXTENT)
+    found = []
+    for column in range(0, tensor.columns, width):
+        for row in range(0, tensor.rows, height):
+            starts = (tensor.coordinates[0] + LinearForm((), row), tensor.coordinates[1] + LinearForm((), column))
+            where = [emitted(start, add) for start in starts]
+            place = column * tensor.rows + row * width
+            found.append(
+                rings.BoxCopyOp(
+                    tensor.load.view, where, buffer, place, tensor.extents, (tensor.pitch, 1), (height, width),
+                    tensor.swizzle,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _numbered(loop: scf.ForOp) -> list[scf.ForOp] | None:
+    """The loop and those around it, where the trips of each are as many in every trip around; else None."""
+    found, op = [loop], loop.parent_op()
+    while op is not None and not isinstance(op, FuncOp):
+        if not isinstance(op, scf.ForOp):
+            return None
+        inside = set(operations(op.body))
+        for inner in found:
+            for bound in (inner.lb, inner.ub, inner.step):
+                owner = bound.owner
+                changes = owner in inside and not isinstance(owner, arith.ConstantOp)
+                if changes or (isinstance(owner, Block) and owner.parent_op() in (op, *inside)):
+                    return None
+        found.append(op)
+        op = op.parent_op()
+    return found
+
+
+def _number(loop: scf.ForOp, add: Add) -> SSAValue:
+    """The number of this trip among all of the kernel."""
+    loops = _numbered(loop)
+    assert loops is not None, "only such loops are staged"
+    total: SSAValue | None = None
+    for each in reversed(loops):
+        own = add(arith.DivUIOp(add(arith.SubiOp(each.body.block.args[0], each.lb)), each.step))
+        total = own if total is None else add(arith.AddiOp(add(arith.MuliOp(total, trips_of(each, add))), own))
+    assert total is not None
+    return total
+
+
+def trips_of(loop: scf.ForOp, add: Add) -> SSAValue:
+    """How many trips a loop has that has any."""
+    distance = add(arith.SubiOp(loop.ub, loop.lb))
+    almost = add(arith.SubiOp(loop.step, add(arith.ConstantOp(IntegerAttr(1, INDEX)))))
+    return add(arith.DivUIOp(add(arith.AddiOp(distance, almost)), loop.step))

@@ -1,0 +1,178 @@
+// RUN: tilewright opt -p tensor-copies %s | filecheck %s
+
+// A loop over slices of k: boxes of both operands, and products of four warps on them. Rows of b are 64 columns wide.
+// CHECK-LABEL: @plain
+// CHECK-SAME:    attributes {warps = array<i64: 4, 1>}
+// CHECK:         %[[S:.*]], %[[A:.*]], %[[B:.*]] = tile.ring 1 : memref<2xi64, "shared">, memref<4096xf16, "shared">, memref<8192xf16, "shared">
+// CHECK:         scf.for %k
+// CHECK:           %[[N:.*]] = arith.divui
+// CHECK:           tile.fill %[[S]][%[[N]]] when %{{.*}} {
+// CHECK-NEXT:        tile.box_copy %a[%{{.*}}, %k] to %[[A]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-NEXT:        tile.box_copy %b[%k, %{{.*}}] to %[[B]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-NEXT:        tile.box_copy %b[%k, %{{.*}}] to %[[B]] at 4096 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-NEXT:      }
+// CHECK:           tile.await_fill %[[S]][%[[N]]]
+// CHECK:           %[[D:.*]] = tile.staged_dot "wgmma_m64n128k16_f16_f32" %[[A]] memory "#nvmma<swizzle=128, bits=16, transposed=false>", %[[B]] memory "#nvmma<swizzle=128, bits=16, transposed=false>"[%[[N]]] depth 64, %acc
+// CHECK:           %d = tile.finish 0 %[[D]]
+// CHECK:           tile.release %[[S]][%[[N]]]
+
+// Bounds are those of the tensor, whatever the tile; more than 128 sums for a thread take more warps.
+// CHECK-LABEL: @ragged
+// CHECK-SAME:    attributes {warps = array<i64: 8, 1>}
+// CHECK:         tile.box_copy %a[%{{.*}}, %k] to %{{.*}} at 0 extents [200, 72] strides [72, 1] box [128, 32] swizzle 64
+// CHECK:         tile.box_copy %b[%k, %{{.*}}] to %{{.*}} at 0 extents [72, 136] strides [136, 1] box [32, 64] swizzle 128
+// CHECK:         tile.staged_dot "wgmma_m64n256k16_f16_f32"
+
+// Without bounds, what lies behind the end of a row is not zero: tiles whose columns may hang over stay loads.
+// CHECK-LABEL: @over_the_end
+// CHECK:         tile.load
+// CHECK:         tile.dot
+
+// An operand with another use, products of other types, and rows that are no multiple of 16 bytes stay as they are.
+// CHECK-LABEL: @used_twice
+// CHECK-NOT:     tile.ring
+// CHECK-LABEL: @bytes
+// CHECK-NOT:     tile.ring
+// CHECK-LABEL: @odd_rows
+// CHECK-NOT:     tile.ring
+builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
+tile.func @plain(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 64 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 128 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : tensor<64x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<64x128xf32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %x = tile.load %a[%ao] strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x128xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xf32>, memref<16384xf32>
+  tile.return
+}
+tile.func @ragged(%a: memref<14400xf16>, %b: memref<9792xf16>, %c: memref<27200xf32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 128 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 72 : index
+  %step = arith.constant 32 : index
+  %width = arith.constant 136 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : tensor<128x256xf32>
+  %m = arith.constant 200 : index
+  %down = arith.subi %m, %i : index
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<128x256xf32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %left = arith.subi %depth, %k : index
+    %x = tile.load %a[%ao] bounds(%down, %left) strides [72, 1] align 16 : memref<14400xf16> -> tensor<128x32xf16>
+    %y = tile.load %b[%bo] bounds(%left, %width) strides [136, 1] align 16 : memref<9792xf16> -> tensor<32x256xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<128x32xf16>, tensor<32x256xf16>, tensor<128x256xf32>
+    scf.yield %d : tensor<128x256xf32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] bounds(%down, %width) strides [136, 1] align 16 : tensor<128x256xf32>, memref<27200xf32>
+  tile.return
+}
+tile.func @over_the_end(%a: memref<9216xf16>, %b: memref<9216xf16>, %c: memref<16384xf32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 64 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 72 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 128 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : tensor<64x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<64x128xf32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %x = tile.load %a[%ao] strides [72, 1] align 16 : memref<9216xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<9216xf16> -> tensor<64x128xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xf32>, memref<16384xf32>
+  tile.return
+}
+tile.func @used_twice(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 64 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 128 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : tensor<64x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<64x128xf32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %x = tile.load %a[%ao] strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x128xf16>
+    %x2 = arith.addf %x, %x : tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x2, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xf32>, memref<16384xf32>
+  tile.return
+}
+tile.func @bytes(%a: memref<16384xi8>, %b: memref<16384xi8>, %c: memref<16384xi32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 64 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 128 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0> : tensor<64x128xi32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<64x128xi32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %x = tile.load %a[%ao] strides [128, 1] align 16 : memref<16384xi8> -> tensor<64x64xi8>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xi8> -> tensor<64x128xi8>
+    %d = tile.dot "mma_m16n8k32_s8_s32" %x, %y, %acc unsigned "" : tensor<64x64xi8>, tensor<64x128xi8>, tensor<64x128xi32>
+    scf.yield %d : tensor<64x128xi32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xi32>, memref<16384xi32>
+  tile.return
+}
+tile.func @odd_rows(%a: memref<16384xf16>, %b: memref<16896xf16>, %c: memref<16896xf32>) grid [2] {
+  %p = tile.program_id 0
+  %bm = arith.constant 64 : index
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 132 : index
+  %i = arith.muli %p, %bm : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : tensor<64x128xf32>
+  %m = arith.constant 128 : index
+  %down = arith.subi %m, %i : index
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<64x128xf32>) {
+    %ao = arith.addi %rows, %k : index
+    %bo = arith.muli %k, %width : index
+    %left = arith.subi %depth, %k : index
+    %x = tile.load %a[%ao] bounds(%down, %left) strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] bounds(%left, %width) strides [132, 1] align 16 : memref<16896xf16> -> tensor<64x128xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  %co = arith.muli %i, %width : index
+  tile.store %r, %c[%co] bounds(%down, %width) strides [132, 1] align 16 : tensor<64x128xf32>, memref<16896xf32>
+  tile.return
+}
+}

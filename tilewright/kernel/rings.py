@@ -1,0 +1,249 @@
+"""Tile program: rings of buffers in block memory that a copy engine fills and products of several warps read.
+
+Use number n of a ring is slot ``n % slots`` of it. A slot is filled once it is free: its use before, number
+``n - slots``, has been released. Uses are numbered from 0, and each is filled, awaited and released once, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    base,
+    eq,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.tile_types import I1, element, i64s, shape, verify_view
+
+
+def _ring(view: SSAValue) -> RingOp:
+    """The ring that a buffer or its barriers are part of."""
+    if not isinstance(view.owner, RingOp):
+        raise VerifyException(f"{view.type} is not of a ring")
+    return view.owner
+
+
+@irdl_op_definition
+class RingOp(IRDLOperation):
+    """Buffers of `slots` slots each, and what says which slots are free and which are filled."""
+
+    name = "tile.ring"
+    slots = prop_def(IntegerAttr.constr(eq(i64)))
+    state = result_def(MemRefType)
+    buffers = var_result_def(MemRefType)
+    traits = traits_def(MemoryAllocEffect())
+    assembly_format = "$slots attr-dict `:` type($state) `,` type($buffers)"
+
+    def __init__(self, slots: int, state: Attribute, buffers: Sequence[Attribute]) -> None:
+        super().__init__(properties={"slots": IntegerAttr(slots, 64)}, result_types=[state, list(buffers)])
+
+    def verify_(self) -> None:
+        slots = self.slots.value.data
+        for result in self.results:
+            verify_view(result.type)
+        if slots < 1 or element(self.state) != i64 or self.state.type.get_shape()[0] != 2 * slots:
+            raise VerifyException(f"{slots} slots with a state of {self.state.type}; two i64 for each")
+        if not self.buffers or any(buffer.type.get_shape()[0] % slots for buffer in self.buffers):
+            raise VerifyException(f"{slots} slots in buffers {', '.join(str(each.type) for each in self.buffers)}")
+
+    def slot_elements(self, buffer: SSAValue) -> int:
+        assert isinstance(buffer.type, MemRefType)
+        return int(buffer.type.get_shape()[0]) // self.slots.value.data
+
+
+@irdl_op_definition
+class FillOp(IRDLOperation):
+    """Where `when` holds: wait until the slot of use `number` is free, and start its copies, those of the region."""
+
+    name = "tile.fill"
+    state = operand_def(MemRefType)
+    number = operand_def(IndexType)
+    when = operand_def(I1)
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$state `[` $number `]` `when` $when $body attr-dict `:` type($state)"
+
+    def __init__(self, state: SSAValue, number: SSAValue, when: SSAValue, body: Block) -> None:
+        super().__init__(operands=[state, number, when], regions=[Region(body)])
+
+    def verify_(self) -> None:
+        ring = _ring(self.state)
+        for op in self.body.block.ops:
+            if not isinstance(op, BoxCopyOp) or op.buffer not in ring.buffers:
+                raise VerifyException(f"{op.name} in a fill; copies of boxes to buffers of the ring")
+
+
+@irdl_op_definition
+class BoxCopyOp(IRDLOperation):
+    """Copy a box of a tensor in global memory to the slot that is being filled, from element `place` of it on.
+
+    The tensor has these extents and strides in elements, outermost first, the last stride 1; elements of the box
+    outside of it are zeros. The box lies row-major, swizzled by `swizzle` bytes.
+    """
+
+    name = "tile.box_copy"
+    view = operand_def(MemRefType)
+    buffer = operand_def(MemRefType)
+    coordinates = var_operand_def(IndexType)
+    place = prop_def(IntegerAttr.constr(eq(i64)))
+    extents = prop_def(DenseArrayBase.constr(eq(i64)))
+    strides = prop_def(DenseArrayBase.constr(eq(i64)))
+    box = prop_def(DenseArrayBase.constr(eq(i64)))
+    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$view `[` $coordinates `]` `to` $buffer `at` $place `extents` $extents `strides` $strides `box` $box "
+        "`swizzle` $swizzle attr-dict `:` type($view) `,` type($buffer)"
+    )
+
+    def __init__(
+        self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, extents: Sequence[int],
+        strides: Sequence[int], box: Sequence[int], swizzle: int,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[view, buffer, list(coordinates)],
+            properties={
+                "place": IntegerAttr(place, 64),
+                "extents": i64s(extents),
+                "strides": i64s(strides),
+                "box": i64s(box),
+                "swizzle": IntegerAttr(swizzle, 64),
+            },
+        )
+
+    def verify_(self) -> None:
+        counts = [len(numbers.get_values()) for numbers in (self.extents, self.strides, self.box)]
+        if set(counts) != {len(self.coordinates)} or self.strides.get_values()[-1] != 1:
+            which = f"{len(self.coordinates)} coordinates, {counts} extents, strides and box"
+            raise VerifyException(f"{which}, of which the last stride is 1")
+        if element(self.view) != element(self.buffer):
+            raise VerifyException(f"copies {self.view.type} to {self.buffer.type}")
+
+
+class _OfUse(IRDLOperation):
+    """Something about one use of a ring."""
+
+    def verify_(self) -> None:
+        _ring(self.operands[0])
+
+
+@irdl_op_definition
+class AwaitFillOp(_OfUse):
+    """Wait until the copies of use `number` are there."""
+
+    name = "tile.await_fill"
+    state = operand_def(MemRefType)
+    number = operand_def(IndexType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
+
+    def __init__(self, state: SSAValue, number: SSAValue) -> None:
+        super().__init__(operands=[state, number])
+
+
+@irdl_op_definition
+class ReleaseOp(_OfUse):
+    """The slot of use `number` is read no more."""
+
+    name = "tile.release"
+    state = operand_def(MemRefType)
+    number = operand_def(IndexType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
+
+    def __init__(self, state: SSAValue, number: SSAValue) -> None:
+        super().__init__(operands=[state, number])
+
+
+@irdl_op_definition
+class StagedDotOp(IRDLOperation):
+    """``d = c + a * b`` of the tiles in the slot of use `number`: M x K in buffer a, K x N in b, as the memories say.
+
+    The product is under way until `tile.finish` has waited for it: only then are the slot free and d to be used.
+    """
+
+    name = "tile.staged_dot"
+    ACC: ClassVar = VarConstraint("ACC", base(TensorType))
+    intrinsic = prop_def(StringAttr)
+    a = operand_def(MemRefType)
+    b = operand_def(MemRefType)
+    number = operand_def(IndexType)
+    c = operand_def(ACC)
+    depth = prop_def(IntegerAttr.constr(eq(i64)))
+    a_memory = prop_def(StringAttr)
+    b_memory = prop_def(StringAttr)
+    result = result_def(ACC)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$intrinsic $a `memory` $a_memory `,` $b `memory` $b_memory `[` $number `]` `depth` $depth `,` $c attr-dict "
+        "`:` type($a) `,` type($b) `,` type($c)"
+    )
+
+    def __init__(
+        self, intrinsic: str, a: SSAValue, a_memory: str, b: SSAValue, b_memory: str, number: SSAValue, depth: int,
+        c: SSAValue,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            operands=[a, b, number, c],
+            properties={
+                "intrinsic": StringAttr(intrinsic),
+                "depth": IntegerAttr(depth, 64),
+                "a_memory": StringAttr(a_memory),
+                "b_memory": StringAttr(b_memory),
+            },
+            result_types=[c.type],
+        )
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        m, n = shape(self.c)
+        return m, n, int(self.depth.value.data)
+
+    def verify_(self) -> None:
+        if len(shape(self.c)) != 2:
+            raise VerifyException(f"adds a product of matrices to {self.c.type}")
+        m, n, k = self.extents
+        for view, elements in ((self.a, m * k), (self.b, k * n)):
+            if _ring(view).slot_elements(view) != elements:
+                raise VerifyException(f"slots of {_ring(view).slot_elements(view)} elements for a tile of {elements}")
+        if element(self.a) != element(self.b):
+            raise VerifyException(f"multiplies {self.a.type} and {self.b.type}")
+
+
+@irdl_op_definition
+class FinishOp(IRDLOperation):
+    """Wait until all but the `pending` latest products are done."""
+
+    name = "tile.finish"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    value = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending $value attr-dict `:` type($value)"
+
+    def __init__(self, pending: int, value: SSAValue) -> None:
+        super().__init__(operands=[value], properties={"pending": IntegerAttr(pending, 64)}, result_types=[value.type])
+
+    def verify_(self) -> None:
+        if self.pending.value.data < 0:
+            raise VerifyException(f"waits for all but {self.pending.value.data} products")
+
+
+OPERATIONS = (RingOp, FillOp, BoxCopyOp, AwaitFillOp, ReleaseOp, StagedDotOp, FinishOp)
