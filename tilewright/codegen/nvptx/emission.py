@@ -61,7 +61,8 @@ class Emission(emission.Emission):
         """Inline assembly; `effect` is "memory", "read" (may be dropped or moved over reads) or "none"."""
         type_ = ir.FunctionType(result, [arg.type for arg in args])
         letters = [constraints] if constraints else []
-        every = ",".join([*letters, "~{memory}"] if effect == "memory" else letters)
+        # LLVM takes assembly that does not say so for one that touches no memory, whatever its attributes are.
+        every = ",".join(letters if effect == "none" else [*letters, "~{memory}"])
         assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), every, effect == "memory")
         attributes = {"memory": (), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")}[effect]
         return self.builder.call(assembly, list(args), attrs=attributes)
