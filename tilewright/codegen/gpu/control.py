@@ -145,8 +145,9 @@ def _alloc(at: Emission, op: tile.AllocOp) -> None:
     element, count = llvm_type(tile.element(op.result)), elements_of(op.result)
     with at.builder.goto_entry_block():
         memory_ = at.builder.alloca(ir.ArrayType(element, count))
-    memory_.align = LOCAL_ALIGN
-    memory_.type = ir.PointerType(addrspace=at.spaces[LOCAL])
+    space = at.spaces[LOCAL]
+    memory_.align = f"{LOCAL_ALIGN}, addrspace({space})" if space else LOCAL_ALIGN  # llvmlite prints no space itself
+    memory_.type = ir.PointerType(addrspace=space)
     at.places[op.result] = Place(memory_, element, LOCAL, LOCAL_ALIGN, count)
 
 

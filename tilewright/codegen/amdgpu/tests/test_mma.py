@@ -1,0 +1,68 @@
+"""Products of a wave: every record of AMD has code, which calls the function that the record names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilewright.codegen.amdgpu.mma import product_of
+from tilewright.codegen.amdgpu.pipeline import llvm_text
+from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
+from tilewright.errors import InvalidProgram
+from tilewright.instruction.elements import bits
+from tilewright.instruction.intrinsic import Fragment, Intrinsic
+from tilewright.instruction.registry import standard
+
+RECORDS = [record for record in standard() if record.target == "amd"]
+MACHINE = {"gfx11": "gfx1100", "gfx12": "gfx1201", "gfx942": "gfx942"}
+
+
+def machine_of(record: Intrinsic) -> str:
+    return MACHINE[record.features[0]]
+
+
+def product(record: Intrinsic, machine: str, name: str = "") -> str:
+    """One product on fragments that lie in memory lane after lane."""
+    lines, views, types = ["%t = simt.thread_id 0"], [], []
+    for letter, operand in zip("abc", record.operands, strict=True):
+        assert isinstance(operand.layout, Fragment)
+        count, dtype = operand.layout.elements, operand.dtype if bits(operand.dtype) != 8 else "i8"
+        view = f"memref<{operand.layout.lanes * count}x{dtype}>"
+        views.append(f"%{letter}: {view}")
+        types.append(f"tensor<{count}x{dtype}>")
+        lines += [f"%n{letter} = arith.constant {count} : index", f"%i{letter} = arith.muli %t, %n{letter} : index"]
+        lines.append(f"%v{letter} = tile.load %{letter}[%i{letter}] strides [1] align 16 : {view} -> {types[-1]}")
+    lines.append(f'%d = simt.mma "{name or record.name}" %va, %vb, %vc : {", ".join(types)}')
+    lines.append(f"tile.store %d, %c[%ic] strides [1] align 16 : {types[2]}, {views[2].split(': ')[1]}")
+    return kernel("\n".join(lines), ", ".join(views), machine)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_every_record_has_code(record: Intrinsic) -> None:
+    machine = machine_of(record)
+    text = product(record, machine)
+    called = set(re.findall(r"@\"?(llvm\.amdgcn\.w?mf?ma[\w.]*)", llvm_text(targeted(text, machine))))
+    by = standard().find(record.realised_by) if record.realised_by else record
+    assert called == {by.llvm}
+    found = {name: number for name, number in count(compiled(text, machine)).items() if re.match("v_w?mf?ma", name)}
+    (number,) = found.values()
+    assert number == record.extents["r1"] // by.extents["r1"]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_names_say_what_records_say(record: Intrinsic) -> None:
+    _, parts = product_of(record.name)
+    assert (parts.m, parts.n, parts.k) == tuple(record.extents.values())
+    wanted = [{"i8": "s8", "i32": "s32"}.get(operand.dtype, operand.dtype) for operand in record.operands]
+    assert [parts.a, parts.b, parts.c] == wanted
+
+
+def test_refused() -> None:
+    record = standard().find("wmmar3_16x16x16_f16_f32")
+    with pytest.raises(InvalidProgram, match="kernel k: gfx1201 has no wmmar3_16x16x16_f16_f32"):
+        compiled(product(record, "gfx1201"), "gfx1201")
+    with pytest.raises(InvalidProgram, match="no code for the intrinsic 'mma_m16n8k16_f16_f32'"):
+        compiled(product(record, "gfx1100", "mma_m16n8k16_f16_f32"))
+    with pytest.raises(InvalidProgram, match=r"fragments of \(16, 16, 8\) elements of a, b, c; the record has \(8"):
+        compiled(product(record, "gfx1201", "wmmar4_16x16x16_f16_f32"), "gfx1201")
