@@ -19,7 +19,7 @@ from tilewright.codegen.amdgpu.resources import Resources, resources_of
 from tilewright.codegen.amdgpu.target import Target, target_of
 from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
-from tilewright.codegen.optimise import run_passes
+from tilewright.codegen.gpu.optimise import optimise
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -95,16 +95,6 @@ def llvm_text(program: ModuleOp) -> str:
     """LLVM IR of a module before optimisation."""
     target = target_of(program)
     return str(_emitted(program, target, _machine(target))[0])
-
-
-def optimise(module: Any, machine: Any) -> None:
-    """LLVM's -O3 without its vectorisers and unrolling: both are decided in the tile program."""
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    run_passes(module, machine, options)
 
 
 def _emitted(

@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.gpu.optimise import optimise
 from tilewright.codegen.nvptx.emission import Needs
 from tilewright.codegen.nvptx.emit import emit_kernel
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import Target, target_of
 from tilewright.codegen.nvptx.tensor_copies import maps_of
-from tilewright.codegen.optimise import run_passes
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -62,16 +62,6 @@ def generate(program: ModuleOp) -> PtxCode:
 def llvm_text(program: ModuleOp) -> str:
     """LLVM IR of a module before optimisation."""
     return str(_emitted(program, target_of(program))[0])
-
-
-def optimise(module: Any, machine: Any) -> None:
-    """LLVM's -O3 without its vectorisers and unrolling: both are decided in the tile program."""
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    run_passes(module, machine, options)
 
 
 def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel, ...], tuple[Launch, ...], Needs]:

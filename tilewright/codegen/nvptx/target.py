@@ -5,23 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 
+from tilewright.codegen.gpu.target import GpuTarget, described, named
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.machine.description import Gpu
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(GpuTarget):
     """The processor ("sm_90a") and the features ("ptx80") as LLVM names them; what passes know of the machine."""
 
-    cpu: str
-    features: tuple[str, ...] = ()
     triple: str = TRIPLE
-    facts: Facts = NOTHING
 
     @property
     def capability(self) -> int:
@@ -37,57 +35,24 @@ class Target:
         versions = [int(name[3:]) for name in self.features if re.fullmatch(r"ptx\d+", name)]
         return max(versions, default=0)
 
-    # What shared element arithmetic asks (codegen.arithmetic).
-
-    @property
-    def fma(self) -> bool:
-        return True
-
-    @property
-    def converts_halves(self) -> bool:
-        return True
-
-    @property
-    def exponents(self) -> None:
-        return None
-
     def feature_string(self, ptx: int = 0) -> str:
         """The features for LLVM, with a PTX version of at least `ptx`."""
         version = max(self.ptx, ptx)
         others = [f"+{name}" for name in self.features if not name.startswith("ptx")]
         return ",".join([*([f"+ptx{version}"] if version else []), *others])
 
-    def attribute(self) -> DictionaryAttr:
-        return DictionaryAttr(
-            {
-                "triple": StringAttr(self.triple),
-                "cpu": StringAttr(self.cpu),
-                "features": StringAttr(" ".join(self.features)),
-                **(self.facts.attributes() if self.facts != NOTHING else {}),
-            }
-        )
-
 
 def target_for(machine: Gpu) -> Target:
     """The target that a machine's description names."""
-    names = machine.llvm.features.replace(",", " ").split()
-    facts = Facts(frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block)
-    return Target(machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple, facts)
+    return Target(*described(machine))
 
 
 def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
-    found = module.attributes.get(ATTRIBUTE)
-    if not isinstance(found, DictionaryAttr):
-        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help="it names triple, cpu, features")
-    texts: dict[str, str] = {}
-    for key in ("triple", "cpu", "features"):
-        value = found.data.get(key)
-        if not isinstance(value, StringAttr):
-            raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
-        texts[key] = value.data
-    target = Target(texts["cpu"], tuple(name.lstrip("+") for name in texts["features"].split()), texts["triple"],
-                    facts_of(module))  # fmt: skip
+    target = Target(*named(module))
     if not target.triple.startswith("nvptx64") or target.capability < 75:
         raise InvalidProgram(f"no code for {target.cpu} of {target.triple}", help="sm_75 or newer of nvptx64")
     return target
+
+
+__all__ = ["ATTRIBUTE", "TRIPLE", "Target", "target_for", "target_of"]

@@ -1,0 +1,70 @@
+"""What code generation knows about any GPU: read from the `tile.target` attribute of a module, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
+from tilewright.machine.description import Gpu
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """The processor and its features as LLVM names them; what passes know of the machine."""
+
+    cpu: str
+    features: tuple[str, ...] = ()
+    triple: str = ""
+    facts: Facts = NOTHING
+
+    # What shared element arithmetic asks (codegen.arithmetic).
+
+    @property
+    def fma(self) -> bool:
+        return True
+
+    @property
+    def converts_halves(self) -> bool:
+        return True
+
+    @property
+    def exponents(self) -> None:
+        return None
+
+    def attribute(self) -> DictionaryAttr:
+        return DictionaryAttr(
+            {
+                "triple": StringAttr(self.triple),
+                "cpu": StringAttr(self.cpu),
+                "features": StringAttr(" ".join(self.features)),
+                **(self.facts.attributes() if self.facts != NOTHING else {}),
+            }
+        )
+
+
+Fields = tuple[str, tuple[str, ...], str, Facts]
+
+
+def described(machine: Gpu) -> Fields:
+    """The fields of the target that a machine's description names."""
+    names = machine.llvm.features.replace(",", " ").split()
+    facts = Facts(frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block)
+    return machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple, facts
+
+
+def named(module: ModuleOp) -> Fields:
+    """Those that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
+    found = module.attributes.get(ATTRIBUTE)
+    if not isinstance(found, DictionaryAttr):
+        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help="it names triple, cpu, features")
+    texts: dict[str, str] = {}
+    for key in ("triple", "cpu", "features"):
+        value = found.data.get(key)
+        if not isinstance(value, StringAttr):
+            raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
+        texts[key] = value.data
+    features = tuple(name.lstrip("+") for name in texts["features"].split())
+    return texts["cpu"], features, texts["triple"], facts_of(module)
