@@ -8,7 +8,9 @@ its part of a in half of L2, walks the panels of b outside and the rows inside, 
 rows pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
 
 *Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
-dealt so that each has some thousand elements.
+dealt so that each has some thousand elements. Rows that come from main memory are read and written in a pipeline where
+what is under way fits L1 or arithmetic is costly; else a mean and squared deviations take one pass, and passes ask for
+the next row. Outputs that no cache holds bypass the caches.
 """
 
 from __future__ import annotations
