@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation, eq, irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.irdl import (
+    IRDLOperation,
+    eq,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
@@ -33,8 +42,9 @@ class StagingOp(IRDLOperation):
 class StageOp(IRDLOperation):
     """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
 
-    `type` is the tile with the layout of the threads that copy; element t lies where `memory`, a layout from offsets to
-    elements, has it (row-major without). The copy is done when a wait says so.
+    What lies outside `bounds` becomes 0 there and is not read. `type` is the tile with the layout of the threads that
+    copy; element t lies where `memory`, a layout from offsets to elements, has it (row-major without). The copy is done
+    when a wait says so.
     """
 
     name = "tile.stage"
@@ -43,22 +53,24 @@ class StageOp(IRDLOperation):
     buffer = operand_def(MemRefType)
     place = operand_def(IndexType)
     when = operand_def(I1)
+    bounds = var_operand_def(IndexType)
     strides = prop_def(DenseArrayBase.constr(eq(i64)))
     align = prop_def(IntegerAttr.constr(eq(i64)))
     memory = prop_def(StringAttr)
     type = prop_def(TensorType)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$view `[` $offset `]` `to` $buffer `[` $place `]` `when` $when `strides` $strides `align` $align "
-        "`memory` $memory $type attr-dict `:` type($view) `,` type($buffer)"
+        "$view `[` $offset `]` `to` $buffer `[` $place `]` `when` $when (`bounds` `(` $bounds^ `)`)? "
+        "`strides` $strides `align` $align `memory` $memory $type attr-dict `:` type($view) `,` type($buffer)"
     )
 
     def __init__(
         self, view: SSAValue, offset: SSAValue, buffer: SSAValue, place: SSAValue, when: SSAValue,
         strides: Sequence[int], align: int, memory: str, type_: TensorType[Attribute],
+        bounds: Sequence[SSAValue] = (),
     ) -> None:  # fmt: skip
         super().__init__(
-            operands=[view, offset, buffer, place, when],
+            operands=[view, offset, buffer, place, when, list(bounds)],
             properties={
                 "strides": i64s(strides),
                 "align": IntegerAttr(align, 64),
@@ -70,6 +82,8 @@ class StageOp(IRDLOperation):
     def verify_(self) -> None:
         if len(self.strides.get_values()) != len(shape(self.type)):
             raise VerifyException(f"{len(self.strides.get_values())} strides for {self.type}")
+        if self.bounds and len(self.bounds) != len(shape(self.type)):
+            raise VerifyException(f"{len(self.bounds)} bounds for {self.type}")
         if not element(self.view) == element(self.buffer) == element(self.type):
             raise VerifyException(f"stages {self.type} from {self.view.type} in {self.buffer.type}")
 

@@ -258,8 +258,10 @@ def _run_stage(program: _Program, op: StageOp) -> None:
         np.arange(extent).reshape([-1, *[1] * (len(extents) - axis - 1)]) * int(stride)
         for axis, (extent, stride) in enumerate(zip(extents, op.strides.get_values(), strict=True))
     )
-    everywhere = np.ones(extents, np.bool_)
-    value = program.read(op, program.views[op.view], np.broadcast_to(places, extents), everywhere)
+    everywhere, inside = np.ones(extents, np.bool_), np.ones(extents, np.bool_)
+    for axis, bound in enumerate(op.bounds):
+        inside &= np.arange(extents[axis]).reshape([-1, *[1] * (len(extents) - axis - 1)]) < program.scalar(bound)
+    value = program.read(op, program.views[op.view], np.broadcast_to(places, extents), inside)
     program.write(op, program.views[op.buffer], _staged(program, op, extents), everywhere, value)
 
 

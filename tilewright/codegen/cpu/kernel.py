@@ -14,7 +14,6 @@ from tilewright.codegen.cpu import memory
 from tilewright.codegen.cpu.dot import emit_dot, group_of
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import ELEMENT, emit_element, emit_kind, scalar_constant
-from tilewright.codegen.indices import constant_index, divisor
 from tilewright.codegen.values import (
     I8,
     I32,
@@ -37,6 +36,7 @@ from tilewright.codegen.values import (
 )
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.indices import constant_index, divisor
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, I64])
 SCRATCH_ALIGNMENT = 64

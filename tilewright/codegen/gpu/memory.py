@@ -18,9 +18,9 @@ from xdsl.ir import SSAValue
 from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.gpu.emission import Emission, Place
-from tilewright.codegen.indices import constant_index, divisor
 from tilewright.codegen.values import I1
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.indices import constant_index, divisor
 
 VECTOR_BYTES = 16
 

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.distribute.layout import shares
 from tilewright.kernel.distribute.threads import Threads
+from tilewright.kernel.indices import constant_index, divisor
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16  # of the widest access of a thread
@@ -24,6 +25,9 @@ class Access:
     ) -> None:  # fmt: skip
         self.threads, self.shares, self.strides = threads, shares(layout), strides
         self.offset, self.bounds = offset, bounds
+        known = [constant_index(bound) for bound in bounds] or [None] * len(layout.shape)
+        kept = [number is not None and number >= extent for number, extent in zip(known, layout.shape, strict=True)]
+        self.bounded = [bool(bounds) and not keeps for keeps in kept]
         self.width, self.along = _width(layout, strides, max(1, ACCESS_BYTES // size))
         self.stride = strides[self.along] if self.along is not None else 1
         self.align = min(align, self.width * size) if align > 1 and self.aligned(layout) else None
@@ -38,7 +42,11 @@ class Access:
         return True
 
     def place(self, start: int) -> tuple[SSAValue, list[SSAValue], SSAValue | None]:
-        """Offset of registers `start` and following, bounds along them, and whether the thread may access them."""
+        """Offset of registers `start` and following, bounds along them, and whether the thread may access them.
+
+        Bounds that all extents keep are left out; where a bound along the registers is a multiple of their number, they
+        are inside or outside together.
+        """
         threads = self.threads
         offset: SSAValue = self.offset
         allowed: SSAValue | None = None
@@ -50,14 +58,19 @@ class Access:
                 if stride != 1:
                     step = threads.add(arith.MuliOp(coordinate, threads.number(stride))).results[0]
                 offset = threads.add(arith.AddiOp(offset, step)).results[0]
-            if not self.bounds:
+            if not self.bounded[dim]:
                 continue
-            if dim == self.along:
+            if dim == self.along and divisor(self.bounds[dim]) % self.width:
                 bounds = [threads.add(arith.SubiOp(self.bounds[dim], coordinate)).results[0]]
                 continue
             inside = threads.add(tile.CompareOp("lt", coordinate, self.bounds[dim])).results[0]
             allowed = inside if allowed is None else threads.add(arith.AndIOp(allowed, inside)).results[0]
         return offset, bounds, allowed
+
+
+def neighbours(layout: LinearLayout, strides: Sequence[int], most: int) -> int:
+    """How many registers, at most `most`, follow each other in memory that a load with these strides reads."""
+    return _width(layout, strides, most)[0]
 
 
 def _width(layout: LinearLayout, strides: Sequence[int], most: int) -> tuple[int, int | None]:

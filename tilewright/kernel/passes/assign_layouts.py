@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, IntegerType, ModuleOp, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -24,6 +24,7 @@ from tilewright.kernel.distribute.layout import canonical, check_extents, layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.indices import divisor
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
 from tilewright.layouts.linear import LinearLayout
@@ -133,8 +134,11 @@ class _Assignment:
         extents, strides = shape(value), tile.strides_of(op)
         order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
         size = element_bytes(op.view)
-        known = size if op.align is None else op.align.value.data
-        contiguous = max(1, min(known, self.access_bytes) // size) if strides[order[0]] == 1 else 1
+        if op.align is None:
+            op.align = _known_alignment(op.offset, size)
+        others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1 and stride != 1]
+        known = gcd(size if op.align is None else op.align.value.data, self.access_bytes, *others)
+        contiguous = max(1, known // size) if strides[order[0]] == 1 else 1
         layout = coalesced_blocked(extents, order, min(contiguous, extents[order[0]]), self.warps, self.lanes)
         return self.note(canonical(layout.to_linear(extents)))
 
@@ -262,6 +266,12 @@ class _Assignment:
         assert block is not None
         block.insert_op_before(convert, op)
         op.operands[index] = convert.result
+
+
+def _known_alignment(offset: SSAValue, size: int) -> IntegerAttr[IntegerType] | None:
+    """Bytes, at most those of the widest access, that divide the offset of a tile, if more than those of an element."""
+    number = gcd(divisor(offset) * size, ACCESS_BYTES)
+    return IntegerAttr(number, 64) if number > size else None
 
 
 def _before_conversion(value: SSAValue) -> SSAValue:

@@ -379,8 +379,8 @@ class _Expansion(Threads):
         """Copies of 4, 8 or 16 bytes by the threads, as many registers at once as both memories have side by side."""
         layout = _layout(op.type)
         size = element_bytes(op.view)
-        source = Access(self, layout, [int(stride) for stride in op.strides.get_values()], self.values[op.offset], (),
-                         op.align.value.data, size)  # fmt: skip
+        strides, bounds = [int(stride) for stride in op.strides.get_values()], [self.values[b] for b in op.bounds]
+        source = Access(self, layout, strides, self.values[op.offset], bounds, op.align.value.data, size)
         target = self.staged(places(layout, memory_of(op.memory.data, shape(op.type))), self.values[op.buffer],
                              self.values[op.place])  # fmt: skip
         width = min(source.width, target.width)
@@ -389,11 +389,23 @@ class _Expansion(Threads):
         def copy() -> None:
             for start in range(0, layout.in_size("register"), width):
                 if start in firsts:
-                    (here, *_), (there, *_) = source.place(start), target.place(start)
+                    (here, left, allowed), (there, *_) = source.place(start), target.place(start)
+                    valid = self.valid(left, allowed, width)
                     view, buffer, wide = self.values[op.view], self.values[op.buffer], width * size == ACCESS_BYTES
-                    self.add(simt.AsyncCopyOp(view, here, buffer, there, width, bypass=wide))
+                    self.add(simt.AsyncCopyOp(view, here, buffer, there, width, valid, bypass=wide))
 
         self.conditional(self.values[op.when], lambda: self.where_free_is_zero(free, copy))
+
+    def valid(self, left: Sequence[SSAValue], allowed: SSAValue | None, width: int) -> SSAValue | None:
+        """How many of `width` elements a copy reads; None for all."""
+        count: SSAValue | None = None
+        if left:
+            none, most = self.number(0), self.number(width)
+            count = self.add(arith.MaxSIOp(self.add(arith.MinSIOp(left[0], most)).results[0], none)).results[0]
+        if allowed is None:
+            return count
+        inside = self.number(width) if count is None else count
+        return self.add(tile.SelectOp(allowed, inside, self.number(0))).results[0]
 
     def unstage(self, op: tile.UnstageOp) -> SSAValue:
         layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]

@@ -14,11 +14,14 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.access import neighbours
 from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.staging import places, staging
-from tilewright.kernel.passes.effects import PURE
+from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
+
+UNIT = "cp_async"  # asynchronous copies by threads
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,20 @@ class PipelineLoadsPass(ModulePass):
     Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.convert %x  … }
     After:   stage(0) commit stage(1) commit
              scf.for %k { await 1  stage(%k + 2)  commit  %y = tile.unstage …  … }
-    Legal for loads without bounds or mask whose only use is a conversion, of memory that the kernel does not write, at
-    offsets that only the loop's counter and values from outside decide, in pieces of 4 bytes or more. Needs
-    `assign-layouts`. Groups are committed in every trip, so that their count stays exact; what lies beyond the last
-    trip is not copied. With fewer than 2 stages nothing changes;
-    a kernel's attribute `stages` is asked first.
+    Legal for loads without mask whose only use is a conversion, perhaps of another shape, of memory that the kernel
+    does not write, at offsets and in bounds that only the loop's counter and values from outside decide, in pieces of 4
+    bytes or more; outside of bounds are zeros. Needs `assign-layouts`. Groups are committed in every trip, so that
+    their count stays exact; what lies beyond the last trip is not copied. With fewer than 2 stages nothing changes; a
+    kernel's attribute `stages` is asked first.
     """
 
     name = "pipeline-loads"
     stages: int = 3
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = facts_of(op)
+        if facts != NOTHING and UNIT not in facts.units:
+            return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block and (stages := _stages(kernel, self.stages)) > 1:
                 written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
@@ -57,9 +63,11 @@ class _Staged:
     """One load on its way: the conversion that wants it, its buffer, and the memory of one tile there."""
 
     load: tile.LoadOp
+    reshapes: list[tile.ReshapeOp]  # between the load and the conversion
     convert: tile.ConvertOp
-    slice: tuple[Operation, ...]  # what computes its offset in a trip, in order
-    memory: str
+    slice: tuple[Operation, ...]  # what computes its offset and bounds in a trip, in order
+    memory: str  # of the tile that is loaded
+    read_as: str  # the same memory of the tile that is converted
     elements: int
 
 
@@ -97,52 +105,42 @@ def _pipeline(loop: scf.ForOp, stages: int, written: set[SSAValue]) -> None:
     for staged, buffer in zip(found, buffers, strict=True):
         reading = _Before(staged.convert)
         place = reading.add(arith.MuliOp(own, reading.number(staged.elements)))
-        tiles = reading.add(tile.UnstageOp(buffer, place, staged.memory, staged.convert.result.type))
+        tiles = reading.add(tile.UnstageOp(buffer, place, staged.read_as, staged.convert.result.type))
         tiles.name_hint = staged.load.result.name_hint
         staged.convert.result.replace_all_uses_with(tiles)
-        body.erase_op(staged.convert)
-        body.erase_op(staged.load)
+        for op in (staged.convert, *reversed(staged.reshapes), staged.load):
+            body.erase_op(op)
 
 
 def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | None:
-    if not isinstance(op, tile.LoadOp) or op.bounds or op.mask is not None or op.view in written:
+    if not isinstance(op, tile.LoadOp) or op.mask is not None or op.view in written or not shape(op.result):
         return None
-    uses = list(op.result.uses)
-    if len(uses) != 1 or not isinstance(uses[0].operation, tile.ConvertOp) or uses[0].operation.parent is not body:
+    reshapes: list[tile.ReshapeOp] = []
+    user = _only_user(op.result, body)
+    while isinstance(user, tile.ReshapeOp):
+        reshapes.append(user)
+        user = _only_user(user.result, body)
+    if not isinstance(user, tile.ConvertOp):
         return None
-    convert = uses[0].operation
-    source, target = layout_of(op.result), layout_of(convert.result)
-    computed = _slice(op.offset, body)
-    if source is None or target is None or computed is None or op.view.owner is body:
+    source, target, own = layout_of(user.value), layout_of(user.result), layout_of(op.result)
+    needed = computed((op.offset, *op.bounds), body)
+    if source is None or target is None or own is None or needed is None or op.view.owner is body:
         return None
     size = element_bytes(op.view)
     memory, _ = staging(source, target, size * 8)
+    here = memory.reshape(shape(op.result))
     align = 1 if op.align is None else op.align.value.data
-    width = min(contiguity(source, memory), 1 << (len(places(source, memory).of("register"))), max(1, align // size))
-    if width * size not in COPY_BYTES or source.of("register")[:1] == ():
+    width = min(contiguity(own, here), 1 << (len(places(own, here).of("register"))), max(1, align // size))
+    width = min(width, neighbours(own, tile.strides_of(op), max(1, align // size)))
+    if width * size not in COPY_BYTES or not own.of("register"):
         return None
-    return _Staged(op, convert, computed, str(memory), prod(shape(op.result)))
+    return _Staged(op, reshapes, user, needed, str(here), str(memory), prod(shape(op.result)))
 
 
-def _slice(value: SSAValue, body: Block) -> tuple[Operation, ...] | None:
-    """The operations of a trip that compute a value from the counter and from outside, in order; None if others do."""
-    if value is body.args[0] or not _inside(value, body):
-        return ()
-    owner = value.owner
-    if not isinstance(owner, Operation) or type(owner) not in PURE:
-        return None  # carried from trip to trip, or read
-    found: list[Operation] = []
-    for operand in owner.operands:
-        part = _slice(operand, body)
-        if part is None:
-            return None
-        found += [op for op in part if op not in found]
-    return (*found, owner)
-
-
-def _inside(value: SSAValue, body: Block) -> bool:
-    owner = value.owner
-    return owner is body or (isinstance(owner, Operation) and owner.parent is body)
+def _only_user(value: SSAValue, body: Block) -> Operation | None:
+    """The operation of a trip that alone uses a value."""
+    uses = list(value.uses)
+    return uses[0].operation if len(uses) == 1 and uses[0].operation.parent is body else None
 
 
 def _copy(
@@ -156,10 +154,10 @@ def _copy(
         values.update(zip(op.results, again.results, strict=True))
     load = staged.load
     assert isinstance(load.result.type, TensorType)
-    offset = _mapped(load.offset, values)
+    offset, bounds = _mapped(load.offset, values), [_mapped(bound, values) for bound in load.bounds]
     align = 1 if load.align is None else load.align.value.data
     strides, type_ = tile.strides_of(load), load.result.type
-    at.add_only(tile.StageOp(load.view, offset, buffer, place, when, strides, align, staged.memory, type_))
+    at.add_only(tile.StageOp(load.view, offset, buffer, place, when, strides, align, staged.memory, type_, bounds))
 
 
 def _mapped(value: SSAValue, values: Mapping[SSAValue, SSAValue]) -> SSAValue:
