@@ -6,20 +6,19 @@ from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.products import contraction_of
+from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders
-from tilewright.decision import Decision
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Read, static_shape
+from tilewright.expr.core import Read
 from tilewright.graph.groups import Group
-from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.block_product import BlockProduct, block_shape
 from tilewright.instruction.in_place import walked_dimension
-from tilewright.instruction.relayout import named_by_content
-from tilewright.layouts import permuted
+from tilewright.instruction.panels import with_last
+from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import schedule_blocks
-from tilewright.operator.contraction import merge_product_loops
-from tilewright.operator.flatten import address, stored_form
+from tilewright.operator.contraction import Operand, merge_product_loops
+from tilewright.operator.flatten import address
 
 
 def plan_block_product(planning: Planning, group: Group) -> None:
@@ -37,7 +36,8 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     plan.decisions.append(chosen)
     b = _factor(planning, product)
     product = replace(product, b=replace(product.b, tensor=b.tensor))
-    work = merge_product_loops(contraction_of(planning, group, result.output, product, b, shape.intrinsic))
+    factor = Operand(b.flat, address(b.layout, product.b.indices))
+    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, shape.intrinsic))
     schedule, dealt = schedule_blocks(work, shape, group.name)
     plan.decisions.append(dealt)
     reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
@@ -66,14 +66,7 @@ def _factor(planning: Planning, product: BlockProduct) -> Stored:
     if near is None or in_b.coefficient(product.n_loop) == 1 or in_b.coefficient(near) == 1:
         return stored
     dim = walked_dimension(product.b, near)
-    order = [d for d in range(tensor.rank) if d != dim] + [d for d in range(tensor.rank) if d == dim]
-    layout = permuted(static_shape(tensor.shape), order)
-    relayout = named_by_content(stored_form(copy_of(tensor, tensor), layout))
-    laid_out, plan = replace(tensor, name=relayout.name), planning.plan
-    if laid_out.name not in plan.stored:
-        plan.sources[laid_out.name] = tensor.name
-        planning.constants[laid_out.name] = planning.constants[tensor.name]
-        planning.place(laid_out, layout, "constant")
-        reason = f"{near.name} walks neighbours of {product.a.tensor.name}; folded into the constant"
-        plan.decisions.append(Decision(f"layout of {tensor.name}", f"{layout} as {laid_out.name}", reason))
-    return plan.stored[laid_out.name]
+    assert dim is not None
+    read, order = with_last(tensor, dim)
+    reason = f"{near.name} walks neighbours of {product.a.tensor.name}"
+    return place_relayout(planning, packed(read, order), order, read, reason)

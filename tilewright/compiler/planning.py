@@ -288,7 +288,7 @@ class Planning:
             return True
         if mapping.fixed:
             return mapping.b.tensor.name not in self.constants
-        gathered = prod(static_shape(tuple(axis.extent for axis in vector_loops(mapping))))
+        gathered = prod(static_shape(tuple(axis.extent for axis in loops_of(mapping.b))))
         return mapping.b.tensor.name not in self.constants and gathered <= mapping.b.tensor.size
 
     # Kernels --------------------------------------------------------------------------------------------------
@@ -325,12 +325,6 @@ def is_plain(read: Read) -> bool:
             return False
         loops.extend(form.terms)
     return len(set(loops)) == len(loops)
-
-
-def vector_loops(mapping: InPlace) -> tuple[Axis, ...]:
-    """The loops that index b, as its panels want them."""
-    loops = (*mapping.outer, *mapping.k_loops, mapping.n_loop)
-    return tuple(axis for axis in loops if axis in loops_of(mapping.b))
 
 
 def points(node: Compute) -> int:

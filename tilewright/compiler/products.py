@@ -7,25 +7,27 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tilewright.compiler.planning import Planning, Stored, is_plain, points, vector_loops
-from tilewright.compiler.rows import fill_borders, plan_rows, write_rows
+from tilewright.compiler.planning import Planning, Stored, is_plain, points
+from tilewright.compiler.relaid import place_relayout
+from tilewright.compiler.rows import fill_borders, plan_rows
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.block_product import BlockProduct
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
-from tilewright.instruction.relayout import named_by_content
+from tilewright.instruction.order import Index
+from tilewright.instruction.panels import panels, vector_rows, with_last
+from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.instruction.validation import validate
-from tilewright.layouts import Packed, packed, permuted, row_major
+from tilewright.layouts import permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
-from tilewright.operator.flatten import address, stored_form, stored_indices
+from tilewright.operator.flatten import address
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.rules import dealt, depth_block, k_block, k_unroll, schedule_contraction
 
@@ -41,9 +43,8 @@ def plan_product(planning: Planning, group: Group) -> None:
 class _Product:
     """One product on its way to a contraction.
 
-    `gather` computes the vector operand where it exists only as the panels that it is packed into. `walked` says by
-    which fused loop addresses of the broadcast operand walk loops that were fused, `unfused` what that loop stands for.
-    `relayouts` are the nodes that pack operands, `packed` what the node reads instead of its operands.
+    `together` are sums that run as one loop; `walked` says by which loops of the kernel addresses walk sums that were
+    fused or cut. `relayouts` are the nodes that store operands in another order, `packed` what the node reads instead.
     """
 
     def __init__(self, planning: Planning, group: Group) -> None:
@@ -52,9 +53,8 @@ class _Product:
         self.machine = planning.machine
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
-        self.gather: Compute | None = None
+        self.together: tuple[Axis, ...] = ()
         self.walked: dict[Axis, Expr] = {}
-        self.unfused: dict[Axis, Expr] = {}
         self.whole_groups = False
         self.relayouts: list[Compute] = []
         self.packed: dict[Read, Expr] = {}
@@ -67,8 +67,8 @@ class _Product:
         fill_borders(planning, self.group.stored)
         mapping = self._near(mapping)
         mapping = self._fused(replace(mapping, k_loops=self._ordered_k_loops(mapping)))
-        panels = self._wants_panels(mapping)
-        work = self._contraction(mapping, self._plain_operand(mapping), panels)
+        packs = self._wants_panels(mapping)
+        work = self._contraction(mapping, self._plain_operand(mapping), packs)
         a_bytes = planning.stored(mapping.a.tensor).bytes
         schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.name)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
@@ -79,13 +79,10 @@ class _Product:
         plan.decisions.append(decision)
         running = self._proven(work, schedule)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
-        if panels:
-            logical = tuple(substitute(index, self.unfused) for index in mapping.b.indices)
-            if point is None:
-                mapping = self._split_depth(mapping, work, schedule)
-            b = self._packed_operand(mapping, schedule)
-            self.packed[self.offered.b] = _from_storage(b, logical)
-            work = self._contraction(mapping, b, panels)
+        if packs:
+            depth = self._depth(mapping, work, schedule) if point is None else 0
+            b = self._packed_operand(mapping, schedule.tile[mapping.n_loop.name], depth)
+            work = self._contraction(self._cut(mapping, depth), b, packs)
         schedule = replace(schedule, k_unroll=k_unroll(work))
         block = point.k_block(work, schedule) if point else k_block(work, schedule, self.machine)
         line_bytes = self.machine.caches[0].line_bytes if block else 0
@@ -97,7 +94,7 @@ class _Product:
         self._bring_back()
 
     def _map(self) -> InPlace:
-        """The mapping, with b indexed by single loops: where it is not, b is the tensor that packing it gathers."""
+        """The mapping that the node has. What packing b does not compute has kernels now."""
         planning, node = self.planning, self.node
         mapping, decision = planning.find_product(node)
         assert mapping is not None
@@ -108,12 +105,6 @@ class _Product:
             plan_rows(planning, producer)
             producer = None
         self.producer = None if producer is None else producer.main
-        if not is_plain(mapping.b):
-            loops = vector_loops(mapping)
-            extents = tuple(axis.extent for axis in loops)
-            gathered = Tensor(f"{mapping.b.tensor.name}.for.{node.name}", extents, mapping.b.dtype)
-            self.gather = Compute(gathered, loops, substitute(mapping.b, _unit_loops(node)))
-            mapping = replace(mapping, b=gathered[loops])
         return mapping
 
     def _proven(self, work: Contraction, schedule: ContractionSchedule) -> InPlace:
@@ -122,8 +113,7 @@ class _Product:
         height = prod(schedule.tile[axis.name] for axis in rows)
         vectors = -(-schedule.tile[work.n_loop.name] // work.lanes)
         parts = [part for axis in rows for part in work.stands_for(axis)]
-        fused = [axis for axis in self.node.reduce if axis in self.walked]
-        sums = self.node.reduce if self.offered.group == 1 else fused or work.stands_for(work.k_loops[-1])
+        sums = self.node.reduce if self.offered.group == 1 else self.together or work.stands_for(work.k_loops[-1])
         running = self.offered.running(parts, sums, (height, vectors))
         validate(running.mapping, "signature")
         return running
@@ -151,11 +141,12 @@ class _Product:
             return
         copy = copy_of(self.target, result.output)
         plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
-        stored = planning.stored(self.target)
+        order = [dim for dim, _ in planning.layout(self.target).digits]
+        stored = replace(self.target, shape=tuple(self.target.shape[dim] for dim in order))
         *before, last = mapped[result.name]
-        packed = stored_form(replace(last, output=self.target), stored.layout)
-        inverse = replace(copy, body=_from_storage(stored, copy.axes))
-        mapped[result.name] = (*before, packed, inverse)
+        kept = replace(last, output=stored, axes=tuple(last.axes[dim] for dim in order))
+        inverse = replace(copy, body=stored[tuple(copy.axes[dim] for dim in order)])
+        mapped[result.name] = (*before, kept, inverse)
 
     def _ordered_k_loops(self, mapping: InPlace) -> tuple[Axis, ...]:
         """Reduction loops with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
@@ -179,20 +170,21 @@ class _Product:
         dims = sorted(dim for dim in walked if dim is not None)
         if not dims or any(front or back for front, back in layout.halo) or source.name in planning.constants:
             return mapping
-        order = [dim for dim in range(source.rank) if dim != dims[-1]] + [dims[-1]]
-        layout = permuted(static_shape(source.shape), order)
+        read, order = with_last(source, dims[-1])
+        near = packed(read, order)
+        self.relayouts.append(near)
         reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dims[-1]} at once"
-        stored = self._relaid(copy_of(source, source), layout, reason)
-        near = stored.tensor
-        self.packed[self.offered.a] = _from_storage(stored, mapping.a.indices)
-        return replace(mapping, a=near[mapping.a.indices])
+        place_relayout(planning, near, order, read, reason)
+        names = (index.name for index in order.indices)
+        moved = near.output[order.places(dict(zip(names, mapping.a.indices, strict=True)))]
+        self.packed[self.offered.a] = moved
+        return replace(mapping, a=moved)
 
     def _fused(self, mapping: InPlace) -> InPlace:
         """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better and
         the mapping, if it is fixed, has both in r1.
 
-        The broadcast operand must walk them as one loop. The vector operand is decoded, ``b[.., i // n, i % n]``: a
-        constant one now, another when it is packed.
+        The broadcast operand must walk them as one loop; the vector operand is packed by what it decodes to.
         """
         if mapping.group == 1 or len(mapping.k_loops) < 2:
             return mapping
@@ -207,16 +199,9 @@ class _Product:
             return mapping
         if -(-m * n // group) >= m * -(-n // group):
             return mapping
-        fused = Axis(f"{first.name}_{second.name}", m * n)
+        self.together = (first, second)
+        fused = Axis(Index.of(first, second).name, m * n)
         self.walked = {first: Const(0, INDEX), second: fused}
-        decoded: dict[Axis, Expr] = {**_unit_loops(self.node), first: fused // n, second: fused % n}
-        body = substitute(mapping.b if self.gather is None else self.gather.body, decoded)
-        outside = [axis for axis in (*mapping.outer, *others) if axis in loops_of(mapping.b)]
-        loops = (*outside, fused, mapping.n_loop)
-        extents = tuple(axis.extent for axis in loops)
-        gathered = Tensor(f"{mapping.b.tensor.name}.for.{self.node.name}", extents, mapping.b.dtype)
-        self.gather = Compute(gathered, loops, body)
-        self.unfused = {fused: first * n + second}
         planning.plan.decisions.append(
             Decision(
                 f"reductions of {self.node.name}",
@@ -225,7 +210,7 @@ class _Product:
             )
         )
         self._allow_whole_groups(mapping)
-        return replace(mapping, k_loops=(*others, fused), b=gathered[loops])
+        return replace(mapping, k_loops=(*others, fused))
 
     def _allow_whole_groups(self, mapping: InPlace) -> None:
         """Let the last group of a run reach behind the broadcast operand: there the panels of the other hold zeros.
@@ -238,17 +223,18 @@ class _Product:
             planning.plan.stored[source.name] = replace(stored, slack=mapping.group - 1)
             self.whole_groups = True
 
-    def _contraction(self, mapping: InPlace, b: Stored, panels: bool) -> Contraction:
-        """The contraction that reads its vector operand as `b` stores it."""
+    def _contraction(self, mapping: InPlace, b: Operand, packs: bool) -> Contraction:
+        """The contraction that reads its vector operand at `b`, an address over the node's loops."""
         work = contraction_of(self.planning, self.group, self.target, mapping, b, mapping.emitter)
         work = replace(
             work,
             a=Operand(work.a.tensor, substitute(work.a.index, self.walked)),
+            b=Operand(work.b.tensor, substitute(work.b.index, self.walked)),
             shapes=mapping.shapes,
             lanes=mapping.lanes,
             group=mapping.group,
-            whole_panels=panels,
-            whole_groups=self.whole_groups and panels,
+            whole_panels=packs,
+            whole_groups=self.whole_groups and packs,
         )
         return merge_product_loops(work, mapping.mapping.sets[0] if mapping.fixed else None)
 
@@ -267,74 +253,63 @@ class _Product:
         constant = b.tensor.name in self.planning.constants
         return constant or not is_plain(b) or self.offered.group > 1 or rows > ROWS_WORTH_PACKING
 
-    def _plain_operand(self, mapping: InPlace) -> Stored:
-        """b as it is before it is packed; what no kernel reads like this is not stored like this."""
-        tensor = mapping.b.tensor
-        if tensor.name in self.planning.plan.stored:
-            return self.planning.plan.stored[tensor.name]
-        return Stored(tensor, row_major(static_shape(tensor.shape)), "arena")
+    def _plain_operand(self, mapping: InPlace) -> Operand:
+        """b before it is packed, row by row where the node does not read it like this."""
+        planning, b = self.planning, mapping.b
+        if self.together or not is_plain(b):
+            order = vector_rows(mapping, self._sums(mapping))
+            rows = Tensor(f"{b.tensor.name}.for.{self.node.name}", (prod(order.shape),), b.dtype)
+            return Operand(rows, order.address())
+        if b.tensor.name in planning.plan.stored:
+            stored = planning.plan.stored[b.tensor.name]
+        else:
+            stored = Stored(b.tensor, row_major(static_shape(b.tensor.shape)), "arena")
+        return Operand(stored.flat, address(stored.layout, b.indices))
 
-    def _split_depth(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> InPlace:
-        """Cut the innermost of several k loops in two, the outer part outermost, where a panel of b would outgrow L2.
+    def _sums(self, mapping: InPlace) -> list[Index]:
+        """The k loops as indices of b."""
+        fused = [Index.of(*self.together)] if self.together else []
+        return [*map(Index.of, mapping.k_loops[: len(mapping.k_loops) - len(fused)]), *fused]
 
-        Windows stay whole inside, so that each block of k reads one slice of the image.
+    def _depth(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> int:
+        """Into blocks of how many points the innermost of several k loops is cut: where a panel of b would outgrow L2.
+
+        The blocks are the outermost loop. Windows stay whole inside, so that each block reads one slice of the image.
         """
         last, group = mapping.k_loops[-1], mapping.group
         size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.machine)
         if len(mapping.k_loops) < 2 or not size:
-            return mapping
+            return 0
         extent = int(last.extent)  # type: ignore[arg-type]
         block = max((d for d in range(group, size + 1, group) if extent % d == 0), default=0)
-        if block < SMALLEST_DEPTH or block == extent:
+        return 0 if block < SMALLEST_DEPTH or block == extent else block
+
+    def _cut(self, mapping: InPlace, depth: int) -> InPlace:
+        """The mapping with its innermost k loop in blocks of `depth` points, 0 for none."""
+        if not depth:
             return mapping
-        outside, inside = Axis(f"{last.name}.0", extent // block), Axis(f"{last.name}.1", block)
-        parts: dict[Axis, Expr] = {last: outside * block + inside}
-        a, b = (
-            Read(read.tensor, tuple(substitute(index, parts) for index in read.indices))
-            for read in (mapping.a, mapping.b)
-        )
-        return replace(mapping, a=a, b=b, k_loops=(outside, *mapping.k_loops[:-1], inside))
+        last = mapping.k_loops[-1]
+        outside, inside = Axis(f"{last.name}.0", int(last.extent) // depth), Axis(f"{last.name}.1", depth)  # type: ignore[arg-type]
+        parts: dict[Axis, Expr] = {last: outside * depth + inside}
+        self.walked = parts | {axis: substitute(value, parts) for axis, value in self.walked.items()}
+        return replace(mapping, k_loops=(outside, *mapping.k_loops[:-1], inside))
 
-    def _packed_operand(self, mapping: InPlace, schedule: ContractionSchedule) -> Stored:
+    def _packed_operand(self, mapping: InPlace, width: int, depth: int) -> Operand:
         """b in panels as wide as the register tile."""
-        source = mapping.b.tensor
-        layout = _panels(mapping, max(schedule.tile[mapping.n_loop.name], 1))
-        copy = copy_of(source, source) if self.gather is None else self.gather
+        planning, order = self.planning, panels(mapping, self._sums(mapping), width, depth)
+        read = substitute(mapping.b, _unit_loops(self.node))
+        assert isinstance(read, Read)
+        relayout = packed(read, order)
         if self.producer is not None:
-            merged = inline(copy, self.producer)
-            assert merged is not None, "a map can be computed where it is read"
-            copy = merged
-        return self._relaid(copy, layout, "panels of the register tile")
-
-    def _relaid(self, copy: Compute, layout: Packed, reason: str) -> Stored:
-        """What `copy` computes, stored as `layout`: constants when they are packed, others by a kernel of its own."""
-        planning, plan = self.planning, self.planning.plan
-        relayout = named_by_content(stored_form(copy, layout))
+            relayout = named_by_content(inline(relayout, self.producer))
+        self.packed[self.offered.b] = relayout.output[order.places()]
         self.relayouts.append(relayout)
-        tensor = replace(copy.output, name=relayout.name)
-        if tensor.name in plan.stored:
-            assert plan.stored[tensor.name].layout == layout, f"two relayouts are called {tensor.name}"
-            return plan.stored[tensor.name]
-        sources = {source.name: source for source in copy.inputs()}
-        if all(name in planning.constants for name in sources):
-            if copy.output.name in sources:
-                (plan.sources[tensor.name],) = sources
-                planning.constants[tensor.name] = planning.constants[copy.output.name]
-            else:
-                planning.constants[tensor.name] = evaluate_compute(copy, planning.constants)
-            planning.place(tensor, layout, "constant")
-            how = "folded into the constant"
-        else:
-            planning.place(tensor, layout, "arena")
-            write_rows(planning, Group("rows", (replace(copy, output=tensor),), copy.axes, (), (tensor.name,)))
-            how = "one copy, read many times" if self.producer is None else f"computed with {self.producer.name}"
-        stored_as = f"{layout} as {tensor.name}"
-        plan.decisions.append(Decision(f"layout of {copy.output.name}", stored_as, f"{reason}; {how}"))
-        return plan.stored[tensor.name]
+        stored = place_relayout(planning, relayout, order, read, "panels of the register tile")
+        return Operand(stored.flat, order.address())
 
 
 def contraction_of(
-    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Stored, intrinsic: str
+    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Operand, intrinsic: str
 ) -> Contraction:
     """The contraction of a product with its epilogue, over storage: `target` is written, the other factor is `b`."""
     node, result = group.main, group.nodes[-1]
@@ -354,7 +329,7 @@ def contraction_of(
         n_loop=product.n_loop,
         k_loops=product.k_loops,
         a=Operand(a.flat, substitute(address(a.layout, product.a.indices), unit)),
-        b=Operand(b.flat, substitute(address(b.layout, product.b.indices), unit)),
+        b=Operand(b.tensor, substitute(b.index, unit)),
         accumulator=total,
         epilogue=substitute(epilogue, unit),
         output=target,
@@ -365,38 +340,8 @@ def contraction_of(
     )
 
 
-def _from_storage(stored: Stored, indices: tuple[Expr, ...]) -> Read:
-    """A read of a tensor from its storage, seen with one dimension per digit."""
-    extents = tuple(extent for _, extent in stored.layout.digits)
-    return replace(stored.tensor, shape=extents)[stored_indices(stored.layout, indices)]
-
-
 def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:
     return {"tile": dict(schedule.tile), "order": list(schedule.order), "k_block": schedule.k_block}
-
-
-def _panels(mapping: InPlace, width: int) -> Packed:
-    """``[outer…][n / width][k…][n % width]``, and the innermost k split by the group of the instruction."""
-    shape = static_shape(mapping.b.tensor.shape)
-    dims: dict[Axis, int] = {}
-    for dim, index in enumerate(mapping.b.indices):
-        for axis in affine(index).terms:  # type: ignore[union-attr]
-            dims[axis] = dim
-    group = mapping.group
-    n_dim = dims[mapping.n_loop]
-    digits = [(dim, 1) for dim in range(len(shape)) if dim not in dims.values()]
-    digits += [(dims[axis], shape[dims[axis]]) for axis in mapping.outer if axis in dims]
-    digits.append((n_dim, -(-shape[n_dim] // width)))
-    for position, axis in enumerate(mapping.k_loops):
-        if axis not in dims:
-            continue
-        extent = int(axis.extent)  # type: ignore[arg-type]
-        last = position == len(mapping.k_loops) - 1
-        digits.append((dims[axis], -(-extent // group) if last else extent))
-    digits.append((n_dim, width))
-    if group > 1:
-        digits.append((dims[mapping.k_loops[-1]], group))
-    return packed(shape, digits)
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

@@ -120,7 +120,9 @@ def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
 
 
 def _operations(body: Expr) -> int:
-    return sum(1 for node in walk(body) if isinstance(node, Apply) and node.dtype not in (INDEX, "bool"))
+    """Arithmetic on values; choices among them are none."""
+    applied = [node for node in walk(body) if isinstance(node, Apply) and node.function != "select"]
+    return sum(1 for node in applied if node.dtype not in (INDEX, "bool"))
 
 
 # Products lane by lane ------------------------------------------------------------------------------------------------

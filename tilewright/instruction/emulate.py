@@ -169,4 +169,4 @@ def _digit_order(place: Placement) -> list[int]:
     """The digits by loop of the operand, highest first: the order in which they make up the box's index."""
     positions = {name: number for number, name in enumerate(place.operand.loops)}
     digits = place.digits
-    return sorted(range(len(digits)), key=lambda number: (positions[digits[number].loop], -digits[number].divisor))
+    return sorted(range(len(digits)), key=lambda number: (positions[digits[number].index], -digits[number].divisor))

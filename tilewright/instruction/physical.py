@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Names
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import gcd, prod
 from typing import Literal
@@ -29,26 +29,9 @@ from tilewright.instruction.formula import formula
 from tilewright.instruction.intrinsic import Intrinsic, Loop, Movement, Operand
 from tilewright.instruction.mapping import Mapping, extent
 from tilewright.instruction.matching import Match
+from tilewright.instruction.order import Digit, Index, Order
 
 Storage = Literal["packed", "strided"]
-
-
-@dataclass(frozen=True)
-class Outer:
-    """One leading dimension of a stored operand: an affine form of outer loops that runs from 0 to `extent` - 1."""
-
-    name: str
-    extent: int
-    form: Affine
-
-
-@dataclass(frozen=True)
-class Digit:
-    """One dimension inside a tile: ``index // divisor % extent`` of an intrinsic loop."""
-
-    loop: str
-    divisor: int
-    extent: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ class Placement:
     operand: Operand
     tensor: Tensor
     storage: Storage
-    outer: tuple[Outer, ...]
+    outer: tuple[Index, ...]
     loops: tuple[Loop, ...]
     tiles: tuple[int, ...]
     digits: tuple[Digit, ...]
@@ -110,7 +93,7 @@ class Placement:
         found: dict[str, int] = {loop.name: 1 for loop in self.loops}
         for number, digit in enumerate(self.digits):
             if digit.divisor == 1:
-                found[digit.loop] = prod(later.extent for later in self.digits[number + 1 :])
+                found[digit.index] = prod(later.extent for later in self.digits[number + 1 :])
         return found
 
     @cached_property
@@ -188,6 +171,11 @@ class PhysicalMapping:
         """Where the operands lie, in the record's order, the destination last."""
         return tuple(_placement(self, number) for number in range(len(self.record.operands)))
 
+    @cached_property
+    def orders(self) -> tuple[Order, ...]:
+        """The dimensions of the operands, as `Placement.shape` has them, and the loops that they are digits of."""
+        return tuple(self._order(placement) for placement in self.placements)
+
     @property
     def operand_bytes(self) -> tuple[int, ...]:
         """Stored bytes of every operand, padding included."""
@@ -208,23 +196,24 @@ class PhysicalMapping:
             for loop, have in zip(self.record.loops, self.fused, strict=True)
         }
 
-    def virtual(self, loop: str) -> Expr:
-        """The fused index of an intrinsic loop over the software loops: ``n * 4 + p * 2 + q``."""
-        axes = self._set(loop)
-        terms = dict(zip(axes, _strides(axes), strict=True))
-        return Affine(0, terms).expression()
-
-    def decode(self, loop: str, value: Expr) -> dict[Axis, Expr]:
-        """The software loops of an intrinsic loop at a fused index."""
-        axes = self._set(loop)
-        found: dict[Axis, Expr] = {}
-        for number, (axis, stride) in enumerate(zip(axes, _strides(axes), strict=True)):
-            digit = value // stride if stride > 1 else value
-            found[axis] = digit % extent(axis) if number else digit
-        return found
-
-    def _set(self, loop: str) -> tuple[Axis, ...]:
-        return self.mapping.sets[tuple(self.record.extents).index(loop)]
+    def _order(self, placement: Placement) -> Order:
+        sets = dict(zip(self.record.extents, self.mapping.sets, strict=True))
+        taken = {each.name for each in placement.outer}
+        indices = list(placement.outer)
+        digits = [Digit(each.name, 1, each.extent) for each in placement.outer]
+        own: dict[str, str] = {}
+        for loop in placement.loops:
+            own[loop.name] = unique(loop.name, taken)
+            taken.add(own[loop.name])
+            indices.append(replace(Index.of(*sets[loop.name]), name=own[loop.name]))
+        if placement.storage == "strided":
+            inside = placement.shape[len(placement.outer) :]
+            digits += [Digit(own[loop.name], 1, have) for loop, have in zip(placement.loops, inside, strict=True)]
+        else:
+            numbered = zip(placement.loops, placement.tiles, strict=True)
+            digits += [Digit(own[loop.name], loop.extent, count) for loop, count in numbered]
+            digits += [replace(digit, index=own[digit.index]) for digit in placement.digits]
+        return Order(tuple(indices), tuple(digits))
 
     def to_json(self) -> dict[str, object]:
         """What a reader or a script wants to know, without any prediction."""
@@ -362,14 +351,14 @@ def _storage_order(record: Intrinsic, operand: Operand) -> tuple[str, ...]:
     return operand.loops
 
 
-def _outer(whole: PhysicalMapping, number: int) -> tuple[Outer, ...]:
+def _outer(whole: PhysicalMapping, number: int) -> tuple[Index, ...]:
     """The leading dimensions of an operand, in loop order."""
     match = whole.match
     used = dict(zip(match.loops, match.access[number], strict=True))
     axes = [axis for axis in whole.outer if used[axis]]
     if number == len(match.reads) or not whole.keep_windows:
-        return tuple(Outer(axis.name, extent(axis), Affine(0, {axis: 1})) for axis in axes)
-    found: list[Outer] = []
+        return tuple(Index.of(axis) for axis in axes)
+    found: list[Index] = []
     done: set[Axis] = set()
     for axis in axes:
         if axis in done:
@@ -380,9 +369,9 @@ def _outer(whole: PhysicalMapping, number: int) -> tuple[Outer, ...]:
     return tuple(found)
 
 
-def _window(match: Match, number: int, axis: Axis, axes: Sequence[Axis]) -> Outer:
+def _window(match: Match, number: int, axis: Axis, axes: Sequence[Axis]) -> Index:
     """The dimension that `axis` shares with other outer loops which occur nowhere else; `axis` alone without any."""
-    alone = Outer(axis.name, extent(axis), Affine(0, {axis: 1}))
+    alone = Index.of(axis)
     homes = [form for form in match.forms[number] if axis in form.terms]
     if len(homes) != 1:
         return alone
@@ -400,11 +389,7 @@ def _window(match: Match, number: int, axis: Axis, axes: Sequence[Axis]) -> Oute
     size = 1 + sum(abs(coefficient) * (extent(each) - 1) for each, coefficient in terms.items())
     if size >= prod(map(extent, terms)):
         return alone
-    return Outer(".".join(each.name for each in terms), size, Affine(-low, terms))
-
-
-def _strides(axes: Sequence[Axis]) -> list[int]:
-    return [prod(extent(later) for later in axes[number + 1 :]) for number in range(len(axes))]
+    return Index(".".join(each.name for each in terms), size, Affine(-low, terms))
 
 
 def _times(value: Expr, factor: int) -> Expr:

@@ -19,44 +19,64 @@ from dataclasses import replace
 from functools import reduce as fold
 
 from tilewright.errors import InvalidArgument
-from tilewright.expr.affine import Affine, simplify
+from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, select
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import inline, transform, unique
+from tilewright.expr.rewrite import inline, substitute, transform, unique
 from tilewright.expr.serialize import compute_digest
 from tilewright.expr.text import print_statement
-from tilewright.instruction.physical import Digit, PhysicalMapping, Placement
+from tilewright.instruction.mapping import extent
+from tilewright.instruction.order import Digit, Index, Order
+from tilewright.instruction.physical import PhysicalMapping
 
 PREFIX = "relayout."
 
 
+def packed(read: Read, order: Order, pad: float = 0) -> Compute:
+    """The relayout of an operand: what `read` takes at every point of its loops, in `order`, `pad` in between."""
+    axes, values = _dimensions(order, set())
+    homes = {loop: index for index in order.indices for loop in index.form.terms}
+    body: Expr = read.tensor[tuple(_taken(place, homes, values) for place in read.indices)]
+    inside = [values[index.name] < index.extent for index in order.indices if index.extent < order.room(index)]
+    if inside:
+        body = select(fold(lambda left, right: left & right, inside), body, Const(pad, body.dtype))
+    return named_by_content(
+        Compute(Tensor("_", order.shape, body.dtype), axes, simplify(body), source=read.tensor.name)
+    )
+
+
 def relayouts(physical: PhysicalMapping) -> tuple[Compute, ...]:
     """One node per source operand, in the record's order."""
-    return tuple(_into(physical, number) for number in range(len(physical.match.reads)))
+    pad = physical.record.pad_identity
+    operands = zip(physical.match.reads, physical.orders, strict=False)
+    return tuple(packed(read, order, pad) for read, order in operands)
 
 
 def call(physical: PhysicalMapping) -> Compute:
     """What all calls of the intrinsic together compute: the packed result from the packed operands."""
-    placement = physical.placements[-1]
+    placement, order = physical.placements[-1], physical.orders[-1]
     output = Tensor(_stored_name(physical), placement.shape, physical.match.compute.output.dtype)
     names: set[str] = set()
-    outer = {axis: _axis(axis.name, int(axis.extent), names) for axis in physical.outer}  # type: ignore[arg-type]
-    spatial, axes, index = _place_axes(physical, placement, outer, names)
-    summed: list[Axis] = [outer[axis] for axis in physical.outer if axis in physical.match.compute.reduce]
-    for loop, count in zip(physical.record.loops, physical.tiles, strict=True):
+    axes, values = _dimensions(order, names)
+    count = len(placement.outer)
+    assert all(len(each.form.terms) == 1 for each in placement.outer), "a result has a dimension per outer loop"
+    outside = {next(iter(each.form.terms)): values[each.name] for each in placement.outer}
+    fused = {loop.name: values[each.name] for loop, each in zip(placement.loops, order.indices[count:], strict=True)}
+    reductions = [axis for axis in physical.outer if axis in physical.match.compute.reduce]
+    summed = [_axis(axis.name, extent(axis), names) for axis in reductions]
+    outside.update(zip(reductions, summed, strict=True))
+    for loop, tiles in zip(physical.record.loops, physical.tiles, strict=True):
         if loop.kind == "R":
-            tile = _axis(f"{loop.name}.o", count, names)
-            inner = _axis(f"{loop.name}.i", loop.extent, names)
-            index[loop.name] = (tile, inner)
+            tile, inner = _axis(f"{loop.name}.o", tiles, names), _axis(f"{loop.name}.i", loop.extent, names)
+            fused[loop.name] = tile * loop.extent + inner
             summed += [tile, inner]
-    assert len(spatial) == len(placement.outer), "the destination has one outer dimension per outer loop"
-    packed = {
-        operand.role: node.output[_indices(place, outer, index)]
-        for operand, node, place in zip(physical.record.sources, relayouts(physical), physical.placements, strict=False)
+    operands = {
+        operand.role: node.output[physical.orders[number].places(_values(physical, number, outside, fused))]
+        for number, (operand, node) in enumerate(zip(physical.record.sources, relayouts(physical), strict=True))
     }
-    body = _with_operands(physical.record.body.value, packed, output.dtype)
+    body = _with_operands(physical.record.body.value, operands, output.dtype)
     accum = physical.match.compute.accum
     return Compute(output, axes, simplify(body), tuple(summed), accum, source=physical.match.compute.source)
 
@@ -68,15 +88,9 @@ def unpacked(physical: PhysicalMapping) -> Compute:
     return Compute(compute.output, compute.axes, stored_read(physical, -1, stored), source=compute.source)
 
 
-def stored_read(physical: PhysicalMapping, number: int, stored: Tensor) -> Expr:
+def stored_read(physical: PhysicalMapping, number: int, stored: Tensor) -> Read:
     """The element of operand `number` that a point of the node's loops uses, read from the stored operand."""
-    placement = physical.placements[number]
-    index = {}
-    for loop in placement.loops:
-        value = physical.virtual(loop.name)
-        index[loop.name] = (value // loop.extent, value % loop.extent)
-    outer: dict[Axis, Axis] = {axis: axis for axis in physical.outer}
-    return simplify(stored[_indices(placement, outer, index)])
+    return stored[physical.orders[number].places()]
 
 
 def nodes(physical: PhysicalMapping) -> tuple[Compute, ...]:
@@ -151,15 +165,7 @@ def undoes(producer: PhysicalMapping, consumer: PhysicalMapping, number: int, or
         dimension[terms[0][0]] = position
     own = {axis: position for position, axis in enumerate(producer.match.compute.axes)}
 
-    def order(whole: PhysicalMapping, where: Placement, places: Mapping[Axis, int]) -> object:
-        outer = [[places[axis] for axis in each.form.terms] for each in where.outer]
-        sets = dict(zip(whole.record.extents, whole.mapping.sets, strict=True))
-        numbers = {loop.name: position for position, loop in enumerate(where.loops)}
-        fused = [[places[axis] for axis in sets[loop.name]] for loop in where.loops]
-        digits = [(numbers[digit.loop], digit.divisor, digit.extent) for digit in where.digits]
-        return outer, fused, [loop.extent for loop in where.loops], digits, where.leading
-
-    if order(producer, stored, own) != order(consumer, place, dimension):
+    if _dims(producer.orders[-1], own) != _dims(consumer.orders[number], dimension):
         return False
     fused = dict(zip(consumer.record.loops, consumer.fused, strict=True))
     return all(have % loop.extent == 0 for loop, have in fused.items() if loop.kind == "R" and loop in place.loops)
@@ -204,8 +210,10 @@ def fuse_producers(graph: Graph) -> Graph:
 
 
 def named_by_content(relayout: Compute) -> Compute:
-    """A relayout under a name that equal relayouts of the same tensors share, and no others."""
-    draft = replace(relayout, output=replace(relayout.output, name="_"))
+    """A relayout under a name that equal relayouts of the same tensors share, and no others; its loops are numbered."""
+    axes = tuple(Axis(f"d{number}", axis.extent) for number, axis in enumerate(relayout.axes))
+    body = substitute(relayout.body, dict(zip(relayout.axes, axes, strict=True)))
+    draft = replace(relayout, output=replace(relayout.output, name="_"), axes=axes, body=body)
     sources = " ".join(dict.fromkeys(tensor.name for tensor in draft.inputs()))
     content = f"{compute_digest(draft)} {sources} {print_statement(draft)}"
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -213,36 +221,6 @@ def named_by_content(relayout: Compute) -> Compute:
 
 
 # Building
-
-
-def _into(physical: PhysicalMapping, number: int) -> Compute:
-    """The relayout of a source operand."""
-    match, placement = physical.match, physical.placements[number]
-    read = match.reads[number]
-    names: set[str] = set()
-    outer, axes, index = _place_axes(physical, placement, {}, names)
-    decoded: dict[Axis, Expr] = {}
-    inside: list[Expr] = []
-    for loop in placement.loops:
-        tile, inner = index[loop.name]
-        fused = tile * loop.extent + inner
-        have = physical.fused[physical.record.loops.index(loop)]
-        if have < _range(placement, loop.name):
-            inside.append(fused < have)
-        decoded.update(physical.decode(loop.name, fused))
-    rest: dict[Axis, tuple[Affine, Axis]] = {}
-    for each, axis in zip(placement.outer, outer, strict=True):
-        if len(each.form.terms) == 1:
-            decoded[next(iter(each.form.terms))] = axis
-        else:
-            rest.update((loop, (each.form, axis)) for loop in each.form.terms)
-    indices = tuple(_decoded_index(form, decoded, rest) for form in match.forms[number])
-    body: Expr = read.tensor[indices]
-    if inside:
-        pad = Const(physical.record.pad_identity, body.dtype)
-        body = select(fold(lambda left, right: left & right, inside), body, pad)
-    tensor = Tensor("_", placement.shape, body.dtype)
-    return named_by_content(Compute(tensor, axes, simplify(body), source=read.tensor.name))
 
 
 def _with_operands(value: Expr, operands: Mapping[str, Expr], dtype: DType) -> Expr:
@@ -255,84 +233,63 @@ def _with_operands(value: Expr, operands: Mapping[str, Expr], dtype: DType) -> E
     return Apply(value.function, tuple(_with_operands(arg, operands, dtype) for arg in value.args), dtype)
 
 
-def _decoded_index(form: Affine, decoded: Mapping[Axis, Expr], merged: Mapping[Axis, tuple[Affine, Axis]]) -> Expr:
-    """One index of a read, loops replaced by what they are in the packed operand."""
-    constant = form.constant
-    parts: list[tuple[Expr, int]] = []
-    done: set[Axis] = set()
-    for axis, coefficient in form.terms.items():
-        if axis not in merged:
-            parts.append((decoded[axis], coefficient))
-            continue
-        window, dimension = merged[axis]
-        if dimension not in done:
-            done.add(dimension)
-            step = coefficient // window.terms[axis]
-            parts.append((dimension, step))
-            constant -= window.constant * step
-    terms = [value if factor == 1 else value * factor for value, factor in parts]
+def _dimensions(order: Order, names: set[str]) -> tuple[tuple[Axis, ...], dict[str, Expr]]:
+    """An axis for each dimension of a stored operand, and its indices in terms of them."""
+    digits: dict[str, list[tuple[Digit, Axis]]] = {index.name: [] for index in order.indices}
+    axes = []
+    for digit in order.digits:
+        kind = "o" if digit.divisor == order.highest[digit.index] else "i"
+        alone = sum(each.index == digit.index for each in order.digits) == 1
+        axes.append(_axis(digit.index if alone else f"{digit.index}.{kind}", digit.extent, names))
+        digits[digit.index].append((digit, axes[-1]))
+    values: dict[str, Expr] = {}
+    for name, own in digits.items():
+        terms: list[Expr] = [axis * digit.divisor if digit.divisor > 1 else axis for digit, axis in own]
+        values[name] = simplify(fold(lambda left, right: left + right, terms)) if terms else Const(0, INDEX)
+    return tuple(axes), values
+
+
+def _taken(place: Expr, homes: Mapping[Axis, Index], values: Mapping[str, Expr]) -> Expr:
+    """One index of a read, loops replaced by what they are in the stored operand.
+
+    A form of loops that is a dimension of storage is that dimension; other fused loops are decoded.
+    """
+    form = affine(place)
+    assert form is not None, "operands are read at affine indices"
+    constant, left = form.constant, dict(form.terms)
+    terms: list[Expr] = []
+    for loop, factor in form.terms.items():
+        index = homes[loop]
+        step = factor // index.form.terms[loop]
+        if all(left.get(each) == step * own for each, own in index.form.terms.items()):
+            terms.append(values[index.name] * step if step != 1 else values[index.name])
+            constant -= index.form.constant * step
+            left = {each: own for each, own in left.items() if each not in index.form.terms}
+        elif loop in left:
+            own = left.pop(loop)
+            value = index.decode(values[index.name])[loop]
+            terms.append(value * own if own != 1 else value)
     if constant or not terms:
         terms.append(Const(constant, INDEX))
-    return fold(lambda left, right: left + right, terms)
+    return simplify(fold(lambda left, right: left + right, terms))
 
 
-def _place_axes(
-    physical: PhysicalMapping, placement: Placement, outer: Mapping[Axis, Axis], names: set[str]
-) -> tuple[list[Axis], tuple[Axis, ...], dict[str, tuple[Expr, Expr]]]:
-    """The axes of a stored operand, and the number of tile and the place in it of every loop in terms of them."""
-    front = [
-        outer[next(iter(each.form.terms))] if outer else _axis(each.name, each.extent, names)
-        for each in placement.outer
-    ]
-    index: dict[str, tuple[Expr, Expr]] = {}
-    if placement.storage == "strided":
-        whole = []
-        for number, loop in enumerate(placement.loops):
-            axis = _axis(f"{loop.name}.v", placement.shape[len(front) + number], names)
-            whole.append(axis)
-            index[loop.name] = (axis // loop.extent, axis % loop.extent)
-        return front, (*front, *whole), index
-    tiles = [
-        _axis(f"{loop.name}.o", count, names) for loop, count in zip(placement.loops, placement.tiles, strict=True)
-    ]
-    digits = [(digit, _axis(f"{digit.loop}.i", digit.extent, names)) for digit in placement.digits]
-    for loop, tile in zip(placement.loops, tiles, strict=True):
-        own = [axis * digit.divisor if digit.divisor > 1 else axis for digit, axis in digits if digit.loop == loop.name]
-        inner: Expr = fold(lambda left, right: left + right, own) if own else Const(0, INDEX)
-        index[loop.name] = (tile, inner)
-    return front, (*front, *tiles, *(axis for _, axis in digits)), index
+def _values(
+    physical: PhysicalMapping, number: int, outside: Mapping[Axis, Expr], fused: Mapping[str, Expr]
+) -> dict[str, Expr]:
+    """The indices of a stored operand, given the outer loops and the fused index of every intrinsic loop."""
+    placement, order = physical.placements[number], physical.orders[number]
+    count = len(placement.outer)
+    found = {each.name: substitute(each.form.expression(), outside) for each in placement.outer}
+    own = zip(placement.loops, order.indices[count:], strict=True)
+    return found | {index.name: fused[loop.name] for loop, index in own}
 
 
-def _indices(
-    placement: Placement, outer: Mapping[Axis, Axis], index: Mapping[str, tuple[Expr, Expr]]
-) -> tuple[Expr, ...]:
-    """Where in a stored operand an element lies, given the outer loops and (tile, place) of every intrinsic loop."""
-    front = [
-        Affine(each.form.constant, {outer[axis]: factor for axis, factor in each.form.terms.items()}).expression()
-        for each in placement.outer
-    ]
-    if placement.storage == "strided":
-        whole = [index[loop.name][0] * loop.extent + index[loop.name][1] for loop in placement.loops]
-        return (*front, *whole)
-    return (
-        *front,
-        *(index[loop.name][0] for loop in placement.loops),
-        *(_take(digit, index[digit.loop][1], placement) for digit in placement.digits),
-    )
-
-
-def _take(digit: Digit, value: Expr, placement: Placement) -> Expr:
-    whole = next(loop.extent for loop in placement.loops if loop.name == digit.loop)
-    quotient = value // digit.divisor if digit.divisor > 1 else value
-    return quotient if digit.divisor * digit.extent >= whole else quotient % digit.extent
-
-
-def _range(placement: Placement, loop: str) -> int:
-    """How many values the fused index of a loop has in the stored operand, padding included."""
-    number = next(number for number, each in enumerate(placement.loops) if each.name == loop)
-    if placement.storage == "strided" and number == len(placement.loops) - 1:
-        return placement.leading
-    return placement.tiles[number] * placement.loops[number].extent
+def _dims(order: Order, dims: Mapping[Axis, int]) -> object:
+    """What an order does in memory, by the dimensions of a tensor that its loops walk."""
+    numbers = {index.name: number for number, index in enumerate(order.indices)}
+    walked = [[dims[axis] for axis in index.form.terms] for index in order.indices]
+    return walked, [(numbers[digit.index], digit.divisor, digit.extent) for digit in order.digits]
 
 
 def _axis(hint: str, extent: int, names: set[str]) -> Axis:
@@ -418,6 +375,6 @@ def _used_constants(graph: Graph) -> Graph:
 
 
 __all__ = [
-    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "named_by_content", "nodes", "relayouts",
-    "stored_read", "undoes", "unpacked",
+    "PREFIX", "apply_mappings", "call", "fold_constants", "fuse_producers", "named_by_content", "nodes", "packed",
+    "relayouts", "stored_read", "undoes", "unpacked",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ indices only.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
@@ -81,28 +80,6 @@ def storage_loops(compute: Compute, layout: Packed) -> tuple[dict[Axis, Expr], t
         seen[dim] = position + 1
         order.append(new_axes.get((dim, position), compute.axes[dim]))
     return replaced, tuple(order), condition
-
-
-def stored_form(compute: Compute, layout: Packed) -> Compute:
-    """The compute of its output's storage: one dimension per digit of `layout`, which has no halo; 0 in padding."""
-    replaced, axes, condition = storage_loops(compute, layout)
-    shape = tuple(axis.extent for axis in axes)
-    absent = {axis: Const(0, INDEX) for axis in compute.axes if axis not in replaced and axis not in axes}  # extent 1
-    body = simplify(guarded(compute.body, condition, {**replaced, **absent}))
-    return replace(compute, output=replace(compute.output, shape=shape), axes=axes, body=body)
-
-
-def stored_indices(layout: Packed, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Where in the storage, seen with one dimension per digit, a logical index is; `layout` has no halo."""
-    digits = {dim: list(layout.digits_of(dim)) for dim in range(len(indices))}
-    first = {dim: len(each) for dim, each in digits.items()}
-    found = []
-    for dim, _ in layout.digits:
-        outermost = len(digits[dim]) == first[dim]
-        radix, extent, _ = digits[dim].pop(0)
-        digit = indices[dim] // radix if radix > 1 else indices[dim]
-        found.append(simplify(digit if outermost else digit % extent))
-    return tuple(found)
 
 
 def guarded(body: Expr, condition: Expr | None, replaced: Mapping[Axis, Expr]) -> Expr:

@@ -17,7 +17,8 @@ from tilewright.instruction.emulate import emulate, reference, small_values
 from tilewright.instruction.intrinsic import Movement
 from tilewright.instruction.mapping import mapping_of
 from tilewright.instruction.matching import match
-from tilewright.instruction.physical import Digit, PhysicalMapping, physical
+from tilewright.instruction.order import Digit
+from tilewright.instruction.physical import PhysicalMapping, physical
 from tilewright.instruction.relayout import (
     PREFIX,
     apply_mappings,
@@ -232,7 +233,7 @@ def test_fractal_order() -> None:
     node = parse_compute("C[i,j] += A[i,x] * B[x,j]", {"i": 6, "j": 5, "x": 7})
     (mapping,) = listed(node, fractal)
     whole = physical(mapping)
-    assert [digit.loop for digit in whole.placements[2].digits] == ["i2", "i1", "i1", "i2"]
+    assert [digit.index for digit in whole.placements[2].digits] == ["i2", "i1", "i1", "i2"]
     exact(whole, node)
 
 

@@ -1,0 +1,41 @@
+"""Operands that kernels read in another order than their tensor's: stored as relayouts of level 3 make them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.compiler.planning import Planning, Stored
+from tilewright.compiler.rows import write_rows
+from tilewright.decision import Decision
+from tilewright.expr.core import Compute, Read
+from tilewright.expr.evaluate import evaluate_compute
+from tilewright.graph.groups import Group
+from tilewright.instruction.order import Order
+from tilewright.layouts import row_major
+
+
+def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Read, reason: str) -> Stored:
+    """What `relayout` makes of `read` in `order`: constants when they are packed, others by a kernel of their own.
+
+    It may compute a map before `read` as well. Equal relayouts are stored once.
+    """
+    plan, name, source = planning.plan, relayout.name, read.tensor.name
+    if name in plan.stored:
+        return plan.stored[name]
+    sources = {tensor.name for tensor in relayout.inputs()}
+    layout = order.layout(read) if sources == {source} else None
+    if not sources <= planning.constants.keys():
+        planning.place(relayout.output, row_major(order.shape), "arena")
+        write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,)))
+        how = "one copy, read many times" if source in sources else f"computed with {source}"
+    elif layout is None:
+        planning.constants[name] = evaluate_compute(relayout, planning.constants)
+        planning.place(relayout.output, row_major(order.shape), "constant")
+        how = "folded into the constant"
+    else:  # the constant itself in another layout, from which it can be recovered
+        plan.sources[name] = source
+        planning.constants[name] = planning.constants[source]
+        planning.place(replace(read.tensor, name=name), layout, "constant")
+        how = "folded into the constant"
+    plan.decisions.append(Decision(f"layout of {source}", f"{order} as {name}", f"{reason}; {how}"))
+    return plan.stored[name]
