@@ -17,6 +17,7 @@ from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import neighbours
 from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.staging import places, staging
+from tilewright.kernel.facts import NOTHING, facts_of
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
@@ -35,7 +36,7 @@ class PipelineLoadsPass(ModulePass):
     does not write, at offsets and in bounds that only the loop's counter and values from outside decide, in pieces of 4
     bytes or more; outside of bounds are zeros. Needs `assign-layouts`. Groups are committed in every trip, so that
     their count stays exact; what lies beyond the last trip is not copied. With fewer than 2 stages nothing changes; a
-    kernel's attribute `stages` is asked first.
+    kernel's attribute `stages` is asked first. Nor does it for a machine that has no such copies.
     """
 
     name = "pipeline-loads"
