@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +33,12 @@ Disable = Annotated[
     list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
+SearchName = Annotated[
+    str, typer.Option("--search", metavar="NAME", help="how products are mapped and tiled: rules, or joint, timed here")
+]
+Trials = Annotated[
+    int, typer.Option("--trials", metavar="N", min=1, help="schedules that --search joint times per product")
+]
 Rebuild = Annotated[
     bool, typer.Option("--rebuild", help="of a .twm: compile the program that is stored in it, for this machine")
 ]
@@ -59,9 +66,10 @@ def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def options_of(disable: list[str] | None = None, no_cache: bool = False) -> Options:
+def options_of(disable: list[str] | None = None, no_cache: bool = False, **given: Any) -> Options:
     """The options that a command line asks for; what it does not mention keeps its default."""
-    return Options(cache=False, disable=tuple(disable or ())) if no_cache else Options(disable=tuple(disable or ()))
+    options = Options(disable=tuple(disable or ()), **given)
+    return replace(options, cache=False) if no_cache else options
 
 
 def is_stored(path: Path) -> bool:

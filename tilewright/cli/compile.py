@@ -18,13 +18,15 @@ from tilewright.cli.arguments import (
     ModelFile,
     NoCache,
     Rebuild,
+    SearchName,
     Shapes,
     Threads,
+    Trials,
     is_stored,
     options_of,
     shapes_of,
 )
-from tilewright.cli.console import progress, show_json
+from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.options import Options
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright compile model.onnx -o model.twm
+         tilewright compile model.onnx --search joint --trials 32
          tilewright compile model.onnx --emit tile | tilewright opt -p dce -
          tilewright compile model.onnx --machine nvidia-h200-sxm --emit ptx
 exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a missing package
@@ -75,13 +78,20 @@ def compile_model(
     disable: Disable = None,
     rebuild: Rebuild = False,
     no_cache: NoCache = False,
+    search: SearchName = "rules",
+    trials: Trials = Options.trials,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
 
-    A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form.
+    A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form. `--search
+    joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm.
     """
-    shapes, options = shapes_of(shape), options_of(disable, no_cache)
+    shapes, options = shapes_of(shape), options_of(disable, no_cache, search=search, trials=trials)
+    if search == "joint":
+        if model.suffix == ".tile" or (is_stored(model) and not rebuild):
+            raise InvalidArgument("its decisions are made", where="--search", help="give the model file, or --rebuild")
+        log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")
     if emit is None and model.suffix != ".tile":
         start = time.perf_counter()
         artifact = build_artifact(model, shapes, machine, threads, options, rebuild=rebuild)

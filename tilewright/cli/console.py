@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -89,6 +90,17 @@ def progress(what: str) -> Iterator[None]:
         timer.cancel()
         timer.join()
         status.stop()
+
+
+def log_progress(*loggers: str) -> None:
+    """Show what these parts of the library report of their progress on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for name in loggers:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.handlers[:] = [handler]  # a second command in one process writes to its own stderr
+        logger.propagate = False
 
 
 def table(columns: Mapping[str, str], rows: list[list[str]]) -> None:

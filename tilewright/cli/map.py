@@ -200,14 +200,17 @@ def _dtypes(text: str, compute: Compute) -> tuple[dict[str, str], str]:
 
 
 def _machine(name: str, record: Intrinsic) -> tuple[Machine, bool]:
-    """The machine whose times are told, and whether its description lists the record."""
+    """The machine whose times are told, and whether its description lists the record; the host as it was measured."""
     from tilewright.instruction.offers import has
-    from tilewright.machine import host, names, resolve
+    from tilewright.machine import names, resolve
+    from tilewright.runtime.calibrate import host_with_rates
 
-    if name:
+    if name and name != "host":
         chosen = resolve(name)
         return chosen, has(chosen, record)
-    own = host()
+    own = host_with_rates()
+    if name:
+        return own, has(own, record)
     for each in (own, *map(resolve, names())):
         if has(each, record):
             return each, True

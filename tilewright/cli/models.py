@@ -89,8 +89,7 @@ def plan_model(
     path: Path, shapes: Mapping[str, Sequence[int]], machine: str, threads: int | None, options: Options
 ) -> tuple[Plan, Cpu | Gpu]:
     """Every decision about a model file for a machine, and that machine; no code is made."""
-    from tilewright.compiler.compile import resolve_target
-    from tilewright.compiler.plan import make_plan
+    from tilewright.compiler.compile import plan_graph, resolve_target
     from tilewright.machine import Cpu
     from tilewright.runtime.pool import default_threads
 
@@ -98,7 +97,7 @@ def plan_model(
     graph = import_graph(path, shapes)
     count = (threads or default_threads()) if isinstance(target, Cpu) else 1
     with progress(f"planning {path}"):
-        return make_plan(graph, target, count, options.disable, options.intrinsics), target
+        return plan_graph(graph, target, count, options), target
 
 
 def _check_runs_here(manifest: Manifest, machine: str) -> None:

@@ -1,0 +1,281 @@
+"""The joint search of whole graphs: measured once, kept, replayed, explained, and never worse than the rules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler import search
+from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
+from tilewright.compiler.plan import make_plan
+from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.stopwatch import Stopwatch
+from tilewright.compiler.surroundings import likeness, surroundings
+from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg
+from tilewright.machine import host, resolve
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.options import Options
+from tilewright.runtime import calibrate
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.module import Module
+
+Array = np.ndarray[Any, Any]
+
+
+def network(layers: int = 2) -> tuple[Graph, Array]:
+    """Convolutions of 16 channels with a relu each, all alike."""
+    generator = np.random.default_rng(0)
+    b = GraphBuilder("network")
+    image = generator.standard_normal((1, 16, 11, 9), np.float32)
+    x = b.input("x", image.shape, "f32")
+    for number in range(layers):
+        w = b.constant(generator.standard_normal((16, 16, 3, 3), np.float32) / 12, f"w{number}")
+        x = elementwise.relu(b, conv.conv(b, x, w, pads=1, name=f"c{number}"), name=f"y{number}")
+    return b.finish([x]), image
+
+
+@pytest.fixture(autouse=True)
+def _no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "calibrated", lambda options: host())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(cache_dir=tmp_path / "cache", search="joint", trials=2)
+
+
+class Pretended:
+    """A module that is not run: some kernels of a plan."""
+
+    def __init__(self, plan: Plan, kernels: Sequence[Kernel]) -> None:
+        self.plan, self.kernels = plan, kernels
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, cost: Callable[[Kernel], float]) -> list[Pretended]:
+    """Have kernels take the seconds that `cost` says; gives all modules that were timed."""
+    made: list[Pretended] = []
+
+    def module(self: Stopwatch, plan: Plan, kernels: Sequence[Kernel]) -> Pretended:
+        made.append(Pretended(plan, kernels))
+        return made[-1]
+
+    monkeypatch.setattr(Stopwatch, "module", module)
+    monkeypatch.setattr(Stopwatch, "times", lambda self, found: [cost(kernel) for kernel in found.kernels])
+    return made
+
+
+def unlike_the_rules(kernel: Kernel) -> float:
+    """As if the register tile that the rules choose for these layers were a slow one."""
+    if not isinstance(kernel.work, Contraction):
+        return 1e-6
+    assert isinstance(kernel.schedule, ContractionSchedule)
+    return 2e-3 if kernel.schedule.tile == by_the_rules() else 1e-3
+
+
+@cache
+def by_the_rules() -> dict[str, int]:
+    """The register tile of every layer."""
+    plan = make_plan(network()[0], host(), 1)
+    tiles = [each.schedule.tile for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
+    assert tiles[0] == tiles[1]
+    return dict(tiles[0])
+
+
+def close(found: Any, graph: Graph, image: Array) -> bool:
+    (expected,) = evaluate(graph, [image], precise=True, wide=True)
+    return bool(np.abs(found - expected).max() <= 1e-3)
+
+
+def found_in(plan: Plan) -> dict[str, Any]:
+    return {name: product["search"] for name, product in plan.products.items() if "search" in product}
+
+
+def test_a_measured_search_computes_the_same_and_is_explained(options: Options) -> None:
+    graph, image = network()
+    module = compile_graph(graph, threads=1, options=options)
+    assert close(module(image), graph, image)
+    decisions = [each for each in json.loads(module.artifact.plan)["decisions"] if each["subject"].startswith("search")]
+    assert [each["subject"] for each in decisions] == ["search of c0", "search of c1"]
+    text = module.explain()
+    assert "s measured (" in text
+    assert "s predicted)" in text
+    assert "as the rules say" in text
+    assert "by among the 2 best by prediction" in text, "what was not tried is refused by a rule"
+
+
+def test_what_was_found_is_kept_in_the_cache(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = network()
+    pretend(monkeypatch, unlike_the_rules)
+    first = plan_graph(graph, host(), 1, options)
+    made = pretend(monkeypatch, unlike_the_rules)
+    again = plan_graph(graph, host(), 1, options)
+    assert made == [], "nothing is timed again"
+    assert found_in(again) == found_in(first)
+    assert [each.explain() for each in again.decisions] == [each.explain() for each in first.decisions]
+    plan_graph(graph, host(), 2, options)
+    assert made, "for another number of threads it is"
+
+
+def test_the_choice_is_what_runs(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, image = network()
+    with monkeypatch.context() as patched:
+        pretend(patched, unlike_the_rules)
+        plan = plan_graph(graph, host(), 1, options)
+        artifact = build(graph, host(), 1, options)
+    for name, found in found_in(plan).items():
+        assert found["choice"] is not None, found
+        assert plan.products[name]["loops"] == [list(names) for names in found["choice"]["mapping"]["loops"]]
+        assert plan.products[name]["schedule"]["tile"] != by_the_rules()
+    module = Module(artifact, threads=1)
+    assert close(module(image), graph, image)
+
+
+def test_a_module_is_rebuilt_as_it_was_searched(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, image = network()
+    with monkeypatch.context() as patched:
+        pretend(patched, unlike_the_rules)
+        build(graph, host(), 1, options).save(tmp_path / "searched.twm")
+    monkeypatch.setattr(Stopwatch, "module", None)  # nothing may be timed
+    stored = Artifact.read(tmp_path / "searched.twm")
+    again = rebuilt(stored, "host", 1, Options(cache=False))
+    products, expected = (json.loads(each.plan)["products"] for each in (again, stored))
+    assert products == expected
+    assert again.code == stored.code
+    assert close(Module(again, threads=1)(image), graph, image)
+    elsewhere = rebuilt(stored, "host", 2, Options(cache=False))
+    assert "search" not in json.loads(elsewhere.plan)["products"]["c0"], "for two threads nobody searched"
+
+
+def test_a_damaged_record_is_the_files_fault(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = network(1)
+    with monkeypatch.context() as patched:
+        pretend(patched, unlike_the_rules)
+        artifact = build(graph, host(), 1, options)
+    plan = json.loads(artifact.plan)
+    plan["products"]["c0"]["search"]["choice"] = {"mapping": 3}
+    damaged = Artifact(artifact.manifest, artifact.code, artifact.constants, artifact.program, artifact.graph,
+                       json.dumps(plan))  # fmt: skip
+    with pytest.raises(InvalidFile, match="plan is damaged"):
+        rebuilt(damaged, "host", 1, Options(cache=False))
+
+
+def test_a_choice_that_slows_the_whole_graph_is_dropped(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone another tile is fast; in the whole graph, pretend, the rules' is."""
+    graph, _ = network()
+    rules = make_plan(graph, host(), 1)
+    pretend(monkeypatch, unlike_the_rules)
+
+    def times(self: Stopwatch, found: Pretended) -> list[float]:
+        whole = len(found.kernels) == len(found.plan.kernels) and found.plan.graph.name == "network"
+        return [(3e-3 - cost if whole else cost) for cost in map(unlike_the_rules, found.kernels)]
+
+    monkeypatch.setattr(Stopwatch, "times", times)
+    plan = plan_graph(graph, host(), 1, options)
+    assert {name: each["choice"] for name, each in found_in(plan).items()} == {"c0": None, "c1": None}
+    assert [kernel.schedule for kernel in plan.kernels] == [kernel.schedule for kernel in rules.kernels]
+    text = "\n".join(decision.explain() for decision in plan.decisions)
+    assert "search of c0: as the rules say, because the whole graph is not slower" in text
+
+
+def test_products_that_are_alike_are_searched_once(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = network(5)
+    searched: list[str] = []
+    original = search._Search._outcome
+
+    def outcome(self: search._Search, part: Graph, node: str) -> search.Outcome | None:
+        searched.append(node)
+        return original(self, part, node)
+
+    monkeypatch.setattr(search._Search, "_outcome", outcome)
+    with monkeypatch.context() as patched:
+        pretend(patched, unlike_the_rules)
+        plan = plan_graph(graph, host(), 1, Options(cache=False, search="joint", trials=3))
+    assert set(found_in(plan)) == {f"c{number}" for number in range(5)}
+    assert searched == ["c0", "c1", "c4"], "the first, those with products on both sides, the last"
+    assert "for c1" in next(each for each in plan.decisions if each.subject == "search of c2").reason
+    vectors = {found["choice"]["mapping"]["vector"] for found in found_in(plan).values()}
+    assert len(vectors) == 5, "each in the names of its own tensors"
+
+
+def test_surroundings_end_at_the_next_products() -> None:
+    graph, _ = network(5)
+    plan = make_plan(graph, host(), 1)
+    whole = plan.computed.explicit()
+    part = surroundings(whole, "c2", plan.products)
+    kept = {node.name for node in part.nodes}
+    assert {"c1", "y1", "c2", "y2", "c3"} <= kept
+    assert not {"c0", "c4", "y3"} & kept
+    assert likeness(part, "c2") != likeness(part, "c1"), "the same part, another product"
+    assert likeness(surroundings(whole, "c3", plan.products), "c3") == likeness(part, "c2")
+    assert likeness(surroundings(whole, "c4", plan.products), "c4") != likeness(part, "c2"), "nothing reads the last"
+    evaluate(part, [np.zeros(tuple(map(int, tensor.shape)), np.float32) for tensor in part.inputs])  # type: ignore[arg-type]
+
+
+def test_points_are_dealt_to_threads() -> None:
+    b = GraphBuilder("product")
+    x, w = b.input("x", (512, 256), "f32"), np.ones((256, 128), np.float32)
+    graph = b.finish([linalg.matmul(b, x, b.constant(w, "w"), name="y")])
+
+    def programs(threads: int) -> int:
+        from tilewright.compiler.joint import candidates, replay
+        from tilewright.instruction.model import hierarchy
+        from tilewright.instruction.search import Choice
+
+        among = candidates(graph, "y", host(), hierarchy(host(), cores=threads), threads=threads)
+        choice = Choice(among[0].mapping, among[0].points[-1])
+        module = Module(build(graph, host(), threads, Options(cache=False), choose=replay({"y": choice})), threads)
+        image = np.random.default_rng(0).standard_normal((512, 256), np.float32)
+        assert np.allclose(module(image), image @ w, atol=1e-3)
+        return next(each.programs for each in module.manifest.launches if each.name == "y")
+
+    assert programs(1) == 1
+    assert programs(2) >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("aarch64", "cannot be timed here"), ("sm_90a", "products of .* are not searched")]
+)
+def test_other_machines_are_not_searched(name: str, message: str, options: Options) -> None:
+    machine = resolve(name)
+    if isinstance(machine, Cpu) and machine.architecture == host().architecture:
+        pytest.skip("this is such a machine")
+    with pytest.raises(InvalidArgument, match=message):
+        search.search_products(network(1)[0], machine, 1, options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [({"search": "best"}, "no search 'best'"), ({"trials": 0}, "trials is 0")]
+)
+def test_wrong_options(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Options(**given)
+
+
+def test_by_default_nothing_of_it_is_even_imported() -> None:
+    program = """
+import sys
+from tilewright.compiler.compile import build
+from tilewright.compiler.tests.test_search import network
+for name in [name for name in sys.modules if name == "tilewright.compiler.search"]:
+    del sys.modules[name]
+from tilewright.machine import host
+from tilewright.options import Options
+build(network(1)[0], host(), 1, Options(cache=False))
+print("tilewright.compiler.search" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
