@@ -247,3 +247,4 @@ class FinishOp(IRDLOperation):
 
 
 OPERATIONS = (RingOp, FillOp, BoxCopyOp, AwaitFillOp, ReleaseOp, StagedDotOp, FinishOp)
+NUMBERED = (FillOp, AwaitFillOp, ReleaseOp, StagedDotOp)  # what says which use of a ring it is about

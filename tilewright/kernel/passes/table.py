@@ -21,11 +21,13 @@ from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.licm import LicmPass
 from tilewright.kernel.passes.order_blocks import OrderBlocksPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
+from tilewright.kernel.passes.persistent import PersistentPass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
+from tilewright.kernel.passes.warp_roles import WarpRolesPass
 from tilewright.kernel.verify import verify
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
@@ -41,11 +43,13 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         HoistAccumulatorsPass(),
         TensorCopiesPass(),
         OrderBlocksPass(),
+        PersistentPass(),
         PipelineTensorCopiesPass(),
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
         DistributePass(),  # required
+        WarpRolesPass(),
         RangesPass(),
         CanonicalisePass(),
         LicmPass(),

@@ -1,0 +1,145 @@
+"""Warps that only fill the rings of a block, beside those that compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, ReturnOp, operations
+from tilewright.kernel.facts import facts_of
+from tilewright.kernel.passes.effects import PURE
+from tilewright.kernel.rewrite import erase, insert_before
+from tilewright.kernel.simt import BarrierOp, ThreadIdOp
+from tilewright.kernel.simt_async import TensorLoadOp
+from tilewright.kernel.simt_warpgroup import WARPS, RegistersOp, WarpIdOp
+from tilewright.kernel.tile_types import i64s
+
+BARRIER = 1  # of the threads that compute
+REGISTERS = 65_536  # of a multiprocessor; CUDA C++ Programming Guide, "Compute Capabilities", 7.0 and later
+FEW, MANY = 24, 240  # registers of a thread that fills, and most of one that computes
+PLENTY = 256  # threads, each of which can have as many registers as there are names for
+
+
+@dataclass(frozen=True)
+class WarpRolesPass(ModulePass):
+    """Add four warps of which one thread starts all tensor copies; the others only compute.
+
+    Before:  scf.for { scf.if (thread == 0) { wait empty  tensor_load }  wait full  …  arrive empty }
+    After:   scf.if (warp < 4) { scf.for { wait full  …  arrive empty } }
+             else { scf.if (thread == 128) { scf.for { wait empty  tensor_load } } }
+    Legal where the places of copies depend on nothing that warps compute; barriers of those that compute leave the
+    others out. Registers move from the warps that fill to those that compute, where threads are many and the machine
+    has the unit setmaxnreg. Needs `distribute`.
+    """
+
+    name = "warp-roles"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        moves = "setmaxnreg" in facts_of(op).units
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and kernel.block and kernel.block[1:] == (1, 1):
+                first = next((each for each in kernel.body.block.ops if _fills(each)), None)
+                if first is not None and prod(kernel.block) % (WARPS * kernel.lanes) == 0:
+                    _split(kernel, first, moves)
+
+
+def _fills(op: Operation) -> bool:
+    return isinstance(op, TensorLoadOp) or any(
+        isinstance(each, TensorLoadOp) for region in op.regions for each in operations(region)
+    )
+
+
+def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
+    """Everything from `first` on, by role."""
+    threads = prod(kernel.block)
+    block = kernel.body.block
+    common: list[Operation] = []
+    rest: list[Operation] = []
+    for op in block.ops:
+        (rest if rest or op is first else common).append(op)
+    last = rest.pop()
+    assert isinstance(last, ReturnOp)
+    computing, filling = Block(), Block()
+    _fill_only(common, rest, filling)
+    for op in rest:
+        op.detach()
+        computing.add_op(op)
+    for op in [each for each in computing.walk() if isinstance(each, scf.IfOp) and _is_fill(each)]:
+        erase(op)
+    for op in [each for each in computing.walk() if isinstance(each, BarrierOp)]:
+        insert_before(op, BarrierOp(BARRIER, threads))
+        erase(op)
+    for each in (computing, filling):
+        each.add_op(scf.YieldOp())
+    own = [arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (threads, threads // kernel.lanes)]
+    warp, thread = WarpIdOp(), ThreadIdOp(0)
+    elected = CompareOp("eq", thread.result, own[0].result)
+    computes = CompareOp("lt", warp.result, own[1].result)
+    other = Block([thread, elected, scf.IfOp(elected.result, [], Region(filling), Region()), scf.YieldOp()])
+    everybody = threads + WARPS * kernel.lanes
+    if moves and everybody > PLENTY:
+        most = min(MANY, (REGISTERS - WARPS * kernel.lanes * FEW) // threads // 8 * 8)
+        start, begin = other.first_op, computing.first_op
+        assert start is not None
+        assert begin is not None
+        insert_before(start, RegistersOp("shrink", FEW))
+        insert_before(begin, RegistersOp("grow", most))
+        kernel.attributes["blocks_per_multiprocessor"] = IntegerAttr(1, 64)
+    insert_before(last, *own, warp, computes, scf.IfOp(computes.result, [], Region(computing), Region(other)))
+    kernel.threads = i64s([everybody, 1, 1])
+
+
+def _is_fill(op: scf.IfOp) -> bool:
+    """Whether a branch starts copies itself."""
+    return any(isinstance(each, TensorLoadOp) for each in op.true_region.block.ops)
+
+
+def _fill_only(common: list[Operation], rest: list[Operation], into: Block) -> None:
+    """What the first thread does to fill, for a thread that takes its place."""
+    zero = arith.ConstantOp(IntegerAttr(0, INDEX))
+    into.add_op(zero)
+    values: dict[SSAValue, SSAValue] = {}
+    missing: set[SSAValue] = set()
+    for op in common:
+        if isinstance(op, ThreadIdOp):
+            values[op.result] = zero.result
+        elif type(op) in PURE:
+            _copy(op, into, values)
+    _copy_fills(rest, into, values, missing, zero.result)
+
+
+def _copy_fills(
+    ops: list[Operation], into: Block, values: dict[SSAValue, SSAValue], missing: set[SSAValue], zero: SSAValue
+) -> None:
+    for op in ops:
+        unknown = any(operand in missing for operand in op.operands)
+        if isinstance(op, ThreadIdOp):
+            values[op.result] = zero
+        elif isinstance(op, scf.IfOp) and _is_fill(op):
+            _copy(op, into, values)
+        elif isinstance(op, scf.ForOp) and _fills(op):
+            inside = Block(arg_types=[INDEX])
+            source = op.body.block
+            values[source.args[0]] = inside.args[0]
+            missing.update([*source.args[1:], *op.results])
+            _copy_fills(list(source.ops), inside, values, missing, zero)
+            inside.add_op(scf.YieldOp())
+            low, high, step = (values.get(bound, bound) for bound in (op.lb, op.ub, op.step))
+            into.add_op(scf.ForOp(low, high, step, [], inside))
+        elif type(op) in PURE and not unknown:
+            _copy(op, into, values)
+        else:
+            missing.update(op.results)
+
+
+def _copy(op: Operation, into: Block, values: dict[SSAValue, SSAValue]) -> None:
+    made = op.clone(value_mapper=values)
+    made.location = op.location
+    values.update(zip(op.results, made.results, strict=True))
+    into.add_op(made)
