@@ -364,6 +364,7 @@ def _for_gpu(plan: Plan, machine: Gpu, options: Options) -> _Generated:
     from tilewright.compiler import gpu
     from tilewright.kernel.text import print_module
 
+    gpu.check_runs(machine)
     program = gpu.gpu_program(plan, place(plan), machine)
     tiles = print_module(program)
     gpu.distribute(program, options)

@@ -1,7 +1,7 @@
-"""Graphs for NVIDIA GPUs: planned like those for a CPU, every kernel a nest on the tiles of blocks, down to PTX.
+"""Graphs for GPUs: planned like those for a CPU, every kernel a nest on the tiles of blocks, down to code.
 
-A first way down: products are reductions in nests, not yet products on matrix instructions. Modules run in the
-emulator, on the CPU.
+A first way down: products are reductions in nests, not yet products on matrix instructions. Modules for NVIDIA GPUs are
+PTX, which the emulator runs on the CPU; programs for AMD GPUs become assembly and objects, which nothing here runs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
+from tilewright.codegen.amdgpu import pipeline as amd
+from tilewright.codegen.amdgpu import target as amd_target
+from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
-from tilewright.codegen.nvptx.target import TRIPLE, target_for
+from tilewright.codegen.nvptx.simt import LANES
+from tilewright.codegen.nvptx.target import TRIPLE
 from tilewright.compiler.compile import Placement, place, steps
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
@@ -76,7 +80,8 @@ def compile_for_gpu(graph: Graph, machine: str | os.PathLike[str], options: Opti
     """Compile a graph for an NVIDIA GPU, by name or machine file; raises InvalidMachine for any other machine."""
     options = options or Options()
     target = gpu_target(resolve(str(machine)))
-    plan = make_plan(graph, target, 1, options.disable)
+    check_runs(target)
+    plan = make_plan(graph, target, 1, options.disable, options.intrinsics, tf32=options.tf32)
     memory = place(plan)
     program = gpu_program(plan, memory, target)
     distribute(program, options)
@@ -85,17 +90,24 @@ def compile_for_gpu(graph: Graph, machine: str | os.PathLike[str], options: Opti
 
 def gpu_target(machine: Machine) -> Gpu:
     """The machine, if code is generated for it; raises InvalidMachine for any other."""
-    if not isinstance(machine, Gpu) or machine.llvm.triple != TRIPLE:
+    known = (TRIPLE, amd_target.TRIPLE)
+    if not isinstance(machine, Gpu) or machine.llvm.triple not in known:
         kind = machine.llvm.triple if isinstance(machine, Gpu) else machine.kind
-        raise InvalidMachine(
-            f"{machine.name} is a machine of kind {kind}", where=machine.name, help=f"one for {TRIPLE}"
-        )
+        fact = f"{machine.name} is a machine of kind {kind}"
+        raise InvalidMachine(fact, where=machine.name, help=f"one for {' or '.join(known)}")
     return machine
+
+
+def check_runs(machine: Gpu) -> None:
+    """Raise InvalidMachine where modules for a machine can be made, but not run or stored."""
+    if machine.llvm.triple != TRIPLE:
+        fact = f"modules for {machine.name} cannot be run: code for {machine.llvm.triple} is made and not run"
+        raise InvalidMachine(fact, where=machine.name, help="`tilewright compile MODEL --emit asm` or `--emit object`")
 
 
 def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
     """The tile program of a plan, whole tiles."""
-    attribute = target_for(machine).attribute()
+    attribute = GpuTarget(*described(machine)).attribute()
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     return build_module(steps(plan), places, arena, constants, attribute)[0]
 
@@ -103,24 +115,41 @@ def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
 def distribute(program: ModuleOp, options: Options) -> None:
     """Take a tile program to distributed form, in place."""
     disabled = tuple(name for name in options.disable if name not in table.NAMES)
-    run_pipeline(program, "gpu", disabled, options.verify_each)
+    lanes = amd_target.target_of(program).lanes if _triple(program) == amd_target.TRIPLE else LANES
+    run_pipeline(program, "gpu", disabled, options.verify_each, lanes)
 
 
 def is_for_gpu(program: ModuleOp) -> bool:
-    """Whether a tile program says that it is for a GPU of this kind."""
+    """Whether a tile program says that it is for a GPU."""
+    return _triple(program) in (TRIPLE, amd_target.TRIPLE)
+
+
+def _triple(program: ModuleOp) -> str:
     found = program.attributes.get("tile.target")
-    return isinstance(found, DictionaryAttr) and found.data.get("triple") == StringAttr(TRIPLE)
+    triple = found.data.get("triple") if isinstance(found, DictionaryAttr) else None
+    return triple.data if isinstance(triple, StringAttr) else ""
 
 
-def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str:
-    """A later form of a tile program for a GPU: "distributed", "llvm" or "ptx". The program is changed."""
-    if name not in ("distributed", "llvm", "ptx"):
-        raise InvalidArgument(f"a program for a GPU has no {name}", where=where, help="tile, distributed, llvm or ptx")
+def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str | bytes:
+    """A later form of a tile program for a GPU: "distributed", "llvm", and "ptx" or "asm" and "object".
+
+    The program is changed. Raises InvalidArgument for a form that it has not.
+    """
+    for_amd = _triple(program) == amd_target.TRIPLE
+    last = ("asm", "object") if for_amd else ("ptx",)
+    forms = ("distributed", "llvm", *last)
+    if name not in forms:
+        raise InvalidArgument(f"a program for this GPU has no {name}", where=where, help=f"tile, {', '.join(forms)}")
     if not is_distributed(program):
         distribute(program, options)
     if name == "distributed":
         return print_module(program)
-    return llvm_text(program) if name == "llvm" else generate(program).ptx
+    if not for_amd:
+        return llvm_text(program) if name == "llvm" else generate(program).ptx
+    if name == "llvm":
+        return amd.llvm_text(program)
+    code = amd.generate(program)
+    return code.object if name == "object" else code.assembly
 
 
 def is_distributed(program: ModuleOp) -> bool:
