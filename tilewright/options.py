@@ -49,6 +49,7 @@ class Options:
     verify_each    verify the tile program after each pass
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
+    tf32           matrix instructions may read f32 with 10 bits of mantissa, where a machine has such
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search
@@ -63,6 +64,7 @@ class Options:
     verify_each: bool = False
     device: str = field(default_factory=_default_device)
     intrinsics: Any = None
+    tf32: bool = False
     search: str = "rules"
     trials: int = 16
 

@@ -32,7 +32,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     n_dim = node.axes.index(product.n_loop)
     planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
     fill_borders(planning, group.stored)
-    shape, chosen = block_shape(product, machine, intrinsics=planning.intrinsics)
+    shape, chosen = block_shape(product, machine, tf32=planning.tf32, intrinsics=planning.intrinsics)
     plan.decisions.append(chosen)
     b = _factor(planning, product)
     product = replace(product, b=replace(product.b, tensor=b.tensor))

@@ -133,8 +133,10 @@ class Planning:
         threads: int,
         intrinsics: Registry | None = None,
         choose: ChooseProduct | None = None,
+        tf32: bool = False,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        self.tf32 = tf32
         self.choose = choose or ChooseProduct()
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics

@@ -90,7 +90,8 @@ def block_shape(
     problem = MmaProblem((rounded[0],), (rounded[1],), (rounded[2],), (), a, b, c, tf32_allowed=tf32,
                          lhs_transposed=_transposed(product.a, product.k_loops),
                          rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
-    options = Options(stages=stages, shared_limit=machine.shared_bytes_per_block_default)
+    opaque = frozenset(x.name for x in target.intrinsics if x.virtual_of is not None or not x.distributable)
+    options = Options(stages=stages, shared_limit=machine.shared_bytes_per_block_default, forbid=opaque)
     deduction = deduce_mma(problem, target, options=options)
     subject = f"block of {product.compute.name}"
     if deduction.schedule is None:
