@@ -1,0 +1,89 @@
+"""Graphs for AMD GPUs: their distributed programs run by the interpreter, and become code that nothing here runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.cli.main import app
+from tilewright.codegen.amdgpu.pipeline import generate
+from tilewright.compiler import gpu
+from tilewright.compiler.compile import Placement, place
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.errors import InvalidMachine
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.text import print_module
+from tilewright.machine.registry import resolve
+from tilewright.options import Options
+
+RNG = np.random.default_rng(0)
+
+
+def _network(b: GraphBuilder) -> Tensor:
+    x = b.input("x", (1, 3, 8, 8), "f32")
+    weights = b.constant(np.linspace(-1, 1, 108, dtype=np.float32).reshape(4, 3, 3, 3))
+    y = elementwise.relu(b, conv.conv(b, x, weights, pads=1))
+    return norm.softmax(b, pool.global_average_pool(b, y), axis=1)
+
+
+GRAPHS = {
+    "gelu": lambda b: elementwise.gelu(b, b.input("x", (7, 33), "f32")),
+    "long softmax": lambda b: norm.softmax(b, b.input("x", (3, 1300), "f32")),
+    "matmul": lambda b: linalg.matmul(b, b.input("x", (13, 17), "f32"), b.input("w", (17, 9), "f32")),
+    "network": _network,
+}
+
+
+def prepared(name: str, machine: str) -> tuple[Graph, Plan, Placement, ModuleOp]:
+    """A graph of the table, the plan of it, where its buffers lie, and its distributed program."""
+    b = GraphBuilder()
+    graph = b.finish([GRAPHS[name](b)])
+    target = gpu.gpu_target(resolve(machine))
+    plan = make_plan(graph, target, 1, ())
+    placement = place(plan)
+    program = gpu.gpu_program(plan, placement, target)
+    gpu.distribute(program, Options(verify_each=True))
+    return graph, plan, placement, program
+
+
+@pytest.mark.parametrize("machine", ["gfx1100", "gfx942"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
+    graph, plan, placement, program = prepared(name, machine)
+    arrays = [RNG.standard_normal(static_shape(tensor.shape)).astype(np.float32) for tensor in graph.inputs]
+    found = [np.zeros(static_shape(each.shape), dtypes.numpy_dtype(each.dtype)) for each in graph.outputs]
+    flat = [each.reshape(-1) for each in found]
+    run_main(program, [array.reshape(-1) for array in arrays], flat, placement.packed(plan))
+    for one, wanted in zip(found, evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=2e-4, atol=2e-5)
+    code = generate(program)
+    assert all(each.vector_spills == each.private_bytes == 0 for each in code.resources.values())
+    assert [launch.kernel for launch in code.launches] == [kernel.name for kernel in code.kernels]
+
+
+def test_forms_of_a_program(tmp_path: Path) -> None:
+    *_, program = prepared("gelu", "gfx1201")
+    source, target = tmp_path / "gelu.tile", tmp_path / "gelu.o"
+    source.write_text(print_module(program))
+    shown = CliRunner().invoke(app, ["compile", str(source), "--emit", "asm"])
+    assert (shown.exit_code, "v_" in shown.output) == (0, True)
+    assert "amdgpu_kernel" in CliRunner().invoke(app, ["compile", str(source), "--emit", "llvm"]).output
+    assert CliRunner().invoke(app, ["compile", str(source), "--emit", "object", "-o", str(target)]).exit_code == 0
+    assert target.read_bytes()[:4] == b"\x7fELF"
+    refused = CliRunner().invoke(app, ["compile", str(source), "--emit", "ptx"])
+    assert refused.exit_code == 2
+
+
+def test_modules_that_nothing_runs_are_refused() -> None:
+    graph, *_ = prepared("gelu", "gfx1201")
+    with pytest.raises(InvalidMachine, match="modules for gfx1201 cannot be run: code for amdgcn-amd-amdhsa is made"):
+        gpu.compile_for_gpu(graph, "gfx1201")
