@@ -16,6 +16,7 @@ EPILOG = """\
 example: tilewright reproduce
          tilewright reproduce amos-mappings
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
+         tilewright reproduce mlir-matmul --without padding,swizzle
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
 exit status: 0 every claim is met, 1 one is not, 2 bad usage or file, 3 no matplotlib for --plot
 """
@@ -27,6 +28,15 @@ Layers = Annotated[
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules drawn per search")]
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
+Without = Annotated[
+    str | None, typer.Option("--without", metavar="NAME,…", help="optimisations to leave out, and what needs them")
+]
+Sizes = Annotated[
+    str | None, typer.Option("--sizes", metavar="N,…", help="extents, multiples of 256 (default: 1024 to 16384)")
+]
+MachineName = Annotated[
+    str | None, typer.Option("--machine", metavar="NAME|FILE", help="whose time to predict (default: nvidia-rtx-3090)")
+]
 Stored = Annotated[
     Path | None, typer.Option("--from", metavar="FILE.json", help="show what --json printed, without running it again")
 ]
@@ -39,6 +49,9 @@ def reproduce(
     trials: Trials = None,
     points: Points = None,
     batch: Batch = None,
+    without: Without = None,
+    sizes: Sizes = None,
+    machine: MachineName = None,
     stored: Stored = None,
     plot: Plot = None,
     as_json: AsJson = False,
@@ -51,7 +64,9 @@ def reproduce(
         option: value
         for option, value in (
             ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
-            ("batch", batch),
+            ("batch", batch), ("without", None if without is None else without.split(",")),
+            ("sizes", None if sizes is None else _numbers(sizes)),
+            ("machine", machine),
         )
         if value is not None
     }  # fmt: skip
@@ -93,3 +108,11 @@ def reproduce(
             fail(error)  # on standard error only: the results are printed already
     if not all(claim.ok for claim in report.claims):
         raise typer.Exit(NEGATIVE)
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of a list; raises InvalidArgument for anything else."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise InvalidArgument(f"{text!r} is no list of numbers", where="--sizes", help="like 1024,2048")
+    return [int(part) for part in parts]

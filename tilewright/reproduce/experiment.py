@@ -113,6 +113,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "what the joint choice of mapping and tiling is worth on ResNet-18's layers: claims E9 to E13", "5 min",
         ("layers", "trials", "batch"), measured=True,
     ),
+    Experiment(
+        "mlir-matmul", "tilewright.reproduce.matmul.ladder",
+        "products on a GPU, optimisation by optimisation: counts of the emulator, and times that the model predicts",
+        "10 s", ("without", "sizes", "machine"), measured=True,
+    ),
 )  # fmt: skip
 
 

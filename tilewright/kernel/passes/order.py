@@ -41,9 +41,10 @@ from tilewright.kernel.simt import (
     written_view,
 )
 
-READ, WRITE = 1, 2
+READ, WRITE, ARRIVED = 1, 2, 4
 Stretch = dict[SSAValue, int]
-"""What is done to which view, READ and WRITE added."""
+"""What is done to which view, some of READ, WRITE and ARRIVED added; the last says that copies to it were waited for,
+which others see behind a barrier. What comes before the wait is ordered with the start of the copies, if with any."""
 Course = list[Stretch | BarrierOp]
 
 _KNOWN = (
@@ -56,17 +57,17 @@ _UNSURE = 3  # loops that may have no trip, of which every combination is a cour
 
 
 class Order:
-    """The courses of a kernel in distributed form; without `waits`, copies count where they start only.
+    """The courses of a kernel in distributed form.
 
     `known` is False where an operation orders memory in another way, a barrier stands in a branch, or too many loops
     with barriers have bounds that are not constant.
     """
 
-    def __init__(self, kernel: FuncOp, waits: bool = True) -> None:
+    def __init__(self, kernel: FuncOp) -> None:
         ops = operations(kernel.body)
         self.barriers = [op for op in ops if isinstance(op, BarrierOp)]
-        copies = [op for op in ops if isinstance(op, AsyncCopyOp) and waits]
-        self.arriving = {op.target: WRITE for op in copies} | {op.source: READ for op in copies}
+        copies = [op for op in ops if isinstance(op, AsyncCopyOp)]
+        self.arriving = {op.target: ARRIVED for op in copies} | {op.source: READ for op in copies}
         loops = [op for op in ops if isinstance(op, scf.ForOp) and trips(op) is None and _has_barrier(op)]
         branches = [op for op in ops if isinstance(op, scf.IfOp) and _has_barrier(op)]
         plain = all(isinstance(op, _KNOWN) or type(op) in PURE for op in ops)
@@ -122,11 +123,12 @@ def stretches(course: Course, without: Iterable[BarrierOp] = ()) -> Iterator[lis
     yield together
 
 
-def clash(one: Stretch, other: Stretch, overlaps: Mapping[SSAValue, frozenset[SSAValue]]) -> bool:
-    """Whether two stretches touch the same memory, one of them to write; `overlaps` says which views share memory."""
-    for view, modes in one.items():
+def clash(earlier: Stretch, later: Stretch, overlaps: Mapping[SSAValue, frozenset[SSAValue]]) -> bool:
+    """Whether a stretch must be ordered with an earlier one; `overlaps` says which views share memory."""
+    for view, before in earlier.items():
         for same in overlaps.get(view, (view,)):
-            if same in other and (modes | other[same]) & WRITE:
+            after = later.get(same, 0)
+            if after & WRITE or (before & (WRITE | ARRIVED) and after & READ):
                 return True
     return False
 

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import FuncOp, operations
-from tilewright.kernel.passes.order import WRITE, Order
+from tilewright.kernel.passes.order import Order
 from tilewright.kernel.rewrite import insert_before
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, SharedOp, WaitOp
 
@@ -22,9 +22,9 @@ class PackSharedPass(ModulePass):
 
     Before:  %s = simt.shared align 16 : memref<4096xf16, "shared">   %t = simt.shared align 16 : memref<2048xf32, …>
     After:   %s = simt.shared align 16 at 0 : …                       %t = simt.shared align 16 at 0 : …
-    Legal where the uses of one come to an end before those of the other begin (a loop counts as a whole) and a barrier
-    stands between; asynchronous copies to the first are waited for there. Buffers of less than `least` bytes
-    share with none: the barrier that this may take costs more. Needs `distribute`; comes before `barriers`.
+    Legal where the uses of one come to an end before those of the other begin (a loop counts as a whole); a barrier
+    is put between, and asynchronous copies to the first are waited for there. Buffers of less than `least` bytes share
+    with none: the barrier costs more. Needs `distribute`; `barriers` leaves out those that stood there already.
     """
 
     name = "pack-shared"
@@ -52,40 +52,27 @@ class _Life:
 def _pack(kernel: FuncOp, least: int) -> None:
     ops = operations(kernel.body)
     buffers = [op for op in ops if isinstance(op, SharedOp)]
-    order = Order(kernel, waits=False)
-    if len(buffers) < 2 or not order.known or any(buffer.offset is not None for buffer in buffers):
+    if len(buffers) < 2 or not Order(kernel).known or any(buffer.offset is not None for buffer in buffers):
         return
     lives = [_life(buffer, kernel.body.block) for buffer in buffers]
-    together = {
-        frozenset((one, other))
-        for course in order.courses
-        for stretch in course
-        if not isinstance(stretch, BarrierOp)
-        for one in stretch
-        for other in stretch
-        if one is not other and (stretch[one] | stretch[other]) & WRITE
-    }
 
     def shares(one: _Life, other: _Life) -> bool:
         apart = one.last < other.first or other.last < one.first
-        pair = frozenset((one.buffer.result, other.buffer.result))
-        return apart and pair not in together and min(one.buffer.bytes, other.buffer.bytes) >= least
+        return apart and min(one.buffer.bytes, other.buffer.bytes) >= least
 
     places = _first_fit(lives, shares)
     if _end(places) >= sum(-(-life.buffer.bytes // 16) * 16 for life in lives):
         return
     copied = {op.target for op in ops if isinstance(op, AsyncCopyOp)}
     block = list(kernel.body.block.ops)
+    orders: dict[int, bool] = {}  # before which operations memory is passed on, and whether copies were under way to it
     for life, start in places.items():
         life.buffer.offset = IntegerAttr(start, 64)
-    followed = {
-        life.last + 1
-        for life in lives
-        if life.buffer.result in copied
-        and any(other.first > life.last and _lie_over(life, other, places) for other in lives)
-    }
-    for number in followed:
-        insert_before(block[number], WaitOp(0), BarrierOp())
+        for other in lives:
+            if other.last < life.first and _lie_over(life, other, places):
+                orders[life.first] = orders.get(life.first, False) or other.buffer.result in copied
+    for number, waits in orders.items():
+        insert_before(block[number], *([WaitOp(0)] if waits else []), BarrierOp())
 
 
 def _life(buffer: SharedOp, block: Block) -> _Life:

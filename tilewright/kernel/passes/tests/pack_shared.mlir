@@ -25,22 +25,36 @@ tile.func @after(%a: memref<512xf32>) grid [1] threads [32, 1, 1] warp 32 {
   tile.return
 }
 
-// No barrier stands between the read of one and the write of the other: both keep their own memory.
-// CHECK-LABEL: @unordered
-// CHECK-NOT:     align 16 at
-tile.func @unordered(%a: memref<512xf32>) grid [1] threads [32, 1, 1] warp 32 {
+// What is used in a loop gets its barrier before the loop. Both are used in the loop there, and lie side by side.
+// CHECK-LABEL: @loop
+// CHECK:         %s = simt.shared align 16 at 0 :
+// CHECK-NEXT:    %t = simt.shared align 16 at 0 :
+// CHECK-NEXT:    %u = simt.shared align 16 at 2048 :
+// CHECK:         %x = tile.load %s
+// CHECK-NEXT:    simt.barrier
+// CHECK-NEXT:    scf.for
+tile.func @loop(%a: memref<512xf32>) grid [1] threads [32, 1, 1] warp 32 {
   %low = arith.constant 0 : index
+  %high = arith.constant 4 : index
+  %step = arith.constant 1 : index
   %n = simt.thread_id 0
   %s = simt.shared align 16 : memref<512xf32, "shared">
   %t = simt.shared align 16 : memref<512xf32, "shared">
+  %u = simt.shared align 16 : memref<512xf32, "shared">
   %z = arith.constant 0.0 : f32
   tile.store %z, %s[%n] strides [] : f32, memref<512xf32, "shared">
   simt.barrier
   %x = tile.load %s[%low] strides [] : memref<512xf32, "shared"> -> f32
-  tile.store %x, %t[%n] strides [] : f32, memref<512xf32, "shared">
-  simt.barrier
-  %y = tile.load %t[%low] strides [] : memref<512xf32, "shared"> -> f32
-  tile.store %y, %a[%n] strides [] : f32, memref<512xf32>
+  scf.for %k = %low to %high step %step {
+    simt.barrier
+    tile.store %x, %t[%n] strides [] : f32, memref<512xf32, "shared">
+    simt.barrier
+    %y = tile.load %t[%low] strides [] : memref<512xf32, "shared"> -> f32
+    tile.store %y, %u[%n] strides [] : f32, memref<512xf32, "shared">
+    simt.barrier
+    %v = tile.load %u[%low] strides [] : memref<512xf32, "shared"> -> f32
+    tile.store %v, %a[%n] strides [] : f32, memref<512xf32>
+  }
   tile.return
 }
 
@@ -49,6 +63,7 @@ tile.func @unordered(%a: memref<512xf32>) grid [1] threads [32, 1, 1] warp 32 {
 // CHECK:         %s = simt.shared align 16 at 0 :
 // CHECK-NEXT:    %t = simt.shared align 16 at 0 :
 // CHECK:         %x = tile.load %s
+// CHECK-NEXT:    simt.barrier
 // CHECK-NEXT:    simt.wait 0
 // CHECK-NEXT:    simt.barrier
 tile.func @copied(%a: memref<512xf32>) grid [1] threads [32, 1, 1] warp 32 {

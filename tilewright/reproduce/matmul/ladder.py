@@ -1,0 +1,302 @@
+"""The ladder of a product on a GPU: each optimisation on top of those before, counted in the emulator and predicted.
+
+What a slice of k costs a block is counted: the difference between runs that differ by some slices. The model of level 3
+turns that into time at any size; nothing of it is measured on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import inf
+from typing import Any, Final
+
+import numpy as np
+
+from tilewright.codegen.nvptx.pipeline import generate
+from tilewright.codegen.nvptx.target import target_for
+from tilewright.errors import InvalidArgument
+from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarchy, predict
+from tilewright.instruction.registry import standard
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.reproduce.experiment import Claim, Table, positive
+from tilewright.reproduce.matmul.switches import (
+    INTRINSIC,
+    LEVELS,
+    SWITCHES,
+    Settings,
+    Sizes,
+    closed,
+    compiled,
+    settings,
+)
+from tilewright.reproduce.pictures import Curves, Picture
+from tilewright.runtime import emulated
+
+MACHINE: Final = "nvidia-rtx-3090"  # of the publication, with the clock that it was locked to
+SIZES: Final = tuple(range(1024, 16384 + 1, 256))
+SHOWN: Final = (1024, 2048, 4096, 8192, 16384)
+WAVEFRONT_BYTES: Final = 128  # of shared memory
+BYTES_A: Final = 2
+BYTES_C: Final = 4
+SLICES: Final = (3, 5)  # of the two runs whose difference is counted
+TOLERANCE: Final = 0.03
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a block does for one slice of k, and for its tile of C beside that; counts of warps, bytes of the block."""
+
+    instructions: float
+    global_requests: float
+    global_bytes: float
+    shared_requests: float
+    wavefronts: float
+    conflicts: float
+    barriers: float
+    products: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A level of the ladder: what is on, the tiles, what a slice costs, and what of C moves in a slice."""
+
+    name: str
+    on: tuple[str, ...]
+    block: Sizes
+    warps: tuple[int, int]
+    slice: Slice
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {_adds(self)}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything of this experiment: counts per level, predicted seconds per level and size."""
+
+    machine: str
+    without: tuple[str, ...]
+    steps: tuple[Step, ...]
+    seconds: Mapping[str, Mapping[int, float]]
+
+    @cached_property
+    def peak(self) -> float:
+        """TFLOP/s of the matrix units."""
+        machine = resolve(self.machine)
+        assert isinstance(machine, Gpu)
+        return 2 * machine.fma_per_cycle["f16"] * machine.multiprocessors * machine.clock_hz / 1e12
+
+    def teraflops(self, level: str, size: int) -> float:
+        return 2 * size**3 / self.seconds[level][size] / 1e12
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return _counted(self.steps), _predicted(self)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(_claims(self))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        lines = {
+            step.title: tuple((float(size), self.teraflops(step.name, size)) for size in self.seconds[step.name])
+            for step in self.steps
+        }
+        ends = [float(size) for size in self.seconds[self.steps[0].name]]
+        lines["peak of the matrix units"] = tuple((size, self.peak) for size in (ends[0], ends[-1]))
+        return (Curves(f"Products on {self.machine}, as the model predicts", "M = N = K", "TFLOP/s", lines),)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "machine": self.machine,
+            "without": list(self.without),
+            "steps": [asdict(step) for step in self.steps],
+            "seconds": {
+                level: {str(size): value for size, value in times.items()} for level, times in self.seconds.items()
+            },
+            "claims": [asdict(claim) for claim in self.claims],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Report:
+        steps = tuple(
+            Step(each["name"], tuple(each["on"]), tuple(each["block"]), tuple(each["warps"]),
+                 Slice(**{key: float(value) for key, value in each["slice"].items()}))
+            for each in found["steps"]
+        )  # fmt: skip
+        seconds = {
+            level: {int(size): positive(value) for size, value in times.items()}
+            for level, times in found["seconds"].items()
+        }
+        return cls(str(found["machine"]), tuple(found["without"]), steps, seconds)
+
+
+def report(without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE) -> Report:
+    """Count every level in the emulator and predict every size; raises InvalidArgument for what cannot be."""
+    found = resolve(machine)
+    if not isinstance(found, Gpu) or INTRINSIC not in found.intrinsics:
+        fact = f"{found.name} does not have {INTRINSIC}"
+        raise InvalidArgument(fact, where="--machine", help="see tilewright machines")
+    for size in sizes:
+        if size % 256 or size < 256:
+            raise InvalidArgument(f"size {size}", where="--sizes", help="multiples of 256: every level's tiles fit")
+    steps = tuple(counted_step(level, on, found) for level, on in closed(without).items())
+    model = hierarchy(found)
+    seconds = {step.name: {size: predicted(step, (size, size, size), model) for size in sizes} for step in steps}
+    return Report(machine, tuple(without), steps, seconds)
+
+
+# Counting -------------------------------------------------------------------------------------------------------------
+
+
+def counted_step(level: str, on: Iterable[str], machine: Gpu) -> Step:
+    """A level with what one slice of k costs a block."""
+    chosen = settings(frozenset(on))
+    few, many = (counts(chosen, slices, machine) for slices in SLICES)
+    apart = SLICES[1] - SLICES[0]
+    between = {name: (many[name] - few[name]) / apart for name in many}
+    ordered = tuple(name for name in SWITCHES if name in on)
+    return Step(level, ordered, chosen.tiling.block, chosen.tiling.warps, Slice(**between))
+
+
+def counts(chosen: Settings, slices: int, machine: Gpu) -> dict[str, float]:
+    """What one block counts over so many slices, on small whole numbers, whose result is compared with NumPy's."""
+    bm, bn, bk = chosen.tiling.block
+    k, rng = slices * bk, np.random.default_rng(0)
+    module = compiled((bm, bn, k), chosen)
+    operands: list[Array] = [rng.integers(-2, 3, shape).astype(dtype) for shape, dtype in
+               (((bm, k), np.float16), ((k, bn), np.float16), ((bm, bn), np.float32))]  # fmt: skip
+    a, b, c = operands
+    wanted = np.asarray(c + a.astype(np.float32) @ b.astype(np.float32))
+    found = c.ravel()
+    run = _emulate(module, machine, [a.ravel(), b.ravel(), found])
+    assert not run.findings, f"bug: {run.findings[0]}"
+    assert (found.reshape(bm, bn) == wanted).all(), f"bug: {chosen} computes something else"
+    ((_, made),) = run.counts
+    warps = chosen.tiling.threads // 32
+    return {
+        "instructions": sum(made.warp_instructions.values()),
+        "global_requests": made.total("global", "requests"),
+        "global_bytes": made.bytes["global_load_sectors"] + made.bytes["global_store_sectors"],
+        "shared_requests": made.total("shared", "requests"),
+        "wavefronts": made.total("shared", "wavefronts"),
+        "conflicts": made.total("shared", "conflicts"),
+        "barriers": made.warp_instructions["synchronise"] / warps,
+        "products": made.warp_instructions["matrix product"],
+    }  # fmt: skip
+
+
+def _emulate(module: Any, machine: Gpu, arrays: list[Any]) -> emulated.Emulated:
+    module.attributes["tile.target"] = target_for(machine).attribute()
+    return emulated.run_kernel(generate(module), "k", arrays)
+
+
+# Predicting -----------------------------------------------------------------------------------------------------------
+
+
+def predicted(step: Step, sizes: Sizes, machine: Hierarchy) -> float:
+    """Seconds by the model of level 3: a slice on a multiprocessor is an execution of its middle level.
+
+    A warp issues one instruction per cycle and sub-core or keeps its matrix unit busy, whichever takes longer; shared
+    memory moves a wavefront per cycle; what blocks that run at the same time read alike comes from main memory once.
+    Loads hide behind products where they are ahead of them, otherwise nothing hides anything.
+    """
+    (m, n, k), (bm, bn, bk), cost = sizes, step.block, step.slice
+    warps = step.warps[0] * step.warps[1]
+    unit_cycles = core_cycles(standard().find(INTRINSIC), machine) * machine.units_per_core
+    busy = max(cost.instructions, cost.products * unit_cycles) / warps
+    rows, columns = _wave(m // bm, n // bn, machine.cores, "reorder-blocks" in step.on)
+    operands = (bm + bn) * bk * BYTES_A
+    shared = (bm * rows + bn * columns) * bk * BYTES_A / (rows * columns)
+    other = max(0.0, cost.global_bytes - operands)  # of C in every slice, and sectors that are fetched for a part
+    nest = (
+        Level(bytes_in=cost.wavefronts * WAVEFRONT_BYTES / warps, resident_bytes=0),
+        Level(parallel=(warps,), bytes_in=shared + other, bytes_out=bm * bn * BYTES_C, resident_bytes=0),
+        Level(reductions=(k // bk,), parallel=(m // bm * (n // bn),), resident_bytes=0),
+    )
+    overlap = inf if "latency-hiding" in step.on else 1.0
+    return predict(nest, busy, machine, overlap=overlap).seconds
+
+
+def _wave(rows: int, columns: int, cores: int, grouped: bool) -> tuple[int, int]:
+    """How many rows and columns of blocks run at the same time: row by row, or in groups of 8 rows."""
+    running = min(cores, rows * columns)
+    height = min(8, rows) if grouped else min(rows, max(1, running // columns))
+    return height, max(1, min(columns, running // height))
+
+
+# Showing --------------------------------------------------------------------------------------------------------------
+
+
+def _counted(steps: Sequence[Step]) -> Table:
+    heads = {"level": "left", "adds": "left", "block": "left", "warps": "right", "instructions": "right",
+             "global requests": "right", "global bytes": "right", "wavefronts": "right", "conflicts": "right",
+             "barriers": "right", "products": "right"}  # fmt: skip
+    rows = tuple(
+        (
+            step.name, _adds(step), "x".join(map(str, step.block)),
+            "x".join(map(str, step.warps)), *(f"{value:.0f}" for value in (
+                step.slice.instructions, step.slice.global_requests, step.slice.global_bytes,
+                step.slice.wavefronts, step.slice.conflicts, step.slice.barriers, step.slice.products)),
+        )
+        for step in steps
+    )  # fmt: skip
+    note = "Instructions, requests, wavefronts and products are those of all warps; asynchronous copies are requests."
+    return Table("One slice of k in one block, counted by the emulator", heads, rows, note)
+
+
+def _predicted(found: Report) -> Table:
+    sizes = [size for size in SHOWN if size in found.seconds[found.steps[0].name]]
+    sizes = sizes or list(found.seconds[found.steps[0].name])
+    rows = tuple(
+        (step.name, _adds(step), *(f"{found.teraflops(step.name, size):.1f}" for size in sizes)) for step in found.steps
+    )
+    note = f"The matrix units' peak is {found.peak:.0f} TFLOP/s. No device was measured."
+    return Table(f"TFLOP/s on {found.machine}, predicted by the model of level 3",
+                 {"level": "left", "adds": "left", **{f"{size}": "right" for size in sizes}}, rows, note)  # fmt: skip
+
+
+def _adds(step: Step) -> str:
+    """What is new at a level, as far as it is not switched off."""
+    return " + ".join(name for name in LEVELS[step.name] if name in step.on) or "-"
+
+
+def _claims(found: Report) -> Iterable[Claim]:
+    steps = {step.name: step for step in found.steps}
+    large = [size for size in found.seconds["L2"] if size >= 4096]
+    names = [name for name in LEVELS if name >= "L2"]
+    slower = [
+        f"{later} at {size}" for earlier, later in pairwise(names) for size in large
+        if found.seconds[later][size] > found.seconds[earlier][size] * (1 + TOLERANCE)
+    ]  # fmt: skip
+    yield Claim("ladder", "no level from L2 on is slower than the one before by more than 3 % from 4096 on",
+                "by the model, as no device is measured", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
+    worse = [
+        f"{later}: {what}" for earlier, later in pairwise(names)
+        for what in ("global_bytes", "conflicts", "barriers", "products")
+        if getattr(steps[later].slice, what) > getattr(steps[earlier].slice, what)
+    ]  # fmt: skip
+    yield Claim("counters", "no level from L2 on moves more bytes, or has more conflicts, barriers or products",
+                "counters do not get worse", ", ".join(worse) or "none does", not worse)  # fmt: skip
+    if found.without:
+        return
+    naive, full, last = steps["L4"].slice, steps["L6"].slice, steps["L7"].slice
+    threads = steps["L6"].warps[0] * steps["L6"].warps[1]
+    loads = [each.global_requests / threads for each in (naive, full)]
+    yield Claim("vector-copy", "loads from global memory per thread and slice", "64 scalar, 8 of 128 bits",
+                f"{loads[0]:.0f} scalar, {loads[1]:.0f} of 128 bits", loads == [64, 8])  # fmt: skip
+    yield Claim("barriers", "barriers per slice", "2 through registers, 1 with asynchronous copies",
+                f"{full.barriers:.0f} and {last.barriers:.0f}", (full.barriers, last.barriers) == (2, 1))  # fmt: skip
+    yield Claim("conflicts", "bank conflicts of the last level", "0", f"{last.conflicts:.0f}", last.conflicts == 0)
+    (bm, bn, bk) = steps["L7"].block
+    intensity = 2 * bm * bn * bk / last.global_bytes
+    yield Claim("intensity", "operations per byte from global memory", "64", f"{intensity:.0f}", intensity == 64)
