@@ -6,7 +6,8 @@ Works in the device's primary context, which torch and CuPy use too, so that add
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +63,12 @@ class CudaDriver:
         self.name = name.split(b"\0")[0].decode()
 
     def allocate(self, size: int) -> int:
-        self._enter()
-        return int(self._call(self._api.cuMemAlloc, size))
+        with self._relaxed():
+            return int(self._call(self._api.cuMemAlloc, size))
 
     def free(self, address: int) -> None:
-        self._enter()
-        self._call(self._api.cuMemFree, address)
+        with self._relaxed():
+            self._call(self._api.cuMemFree, address)
 
     def upload(self, address: int, host: int, size: int, stream: int) -> None:
         self._enter()
@@ -100,11 +101,11 @@ class CudaDriver:
         self._call(self._api.cuModuleUnload, library)
 
     def prepare(self, library: Any, kernel: Kernel, arguments: Sequence[Argument]) -> _Prepared:
-        self._enter()
-        function = self._call(self._api.cuModuleGetFunction, library, kernel.entry.encode())
-        if kernel.shared_bytes > _DEFAULT_SHARED_BYTES:
-            kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._call(self._api.cuFuncSetAttribute, function, kind, kernel.shared_bytes)
+        with self._relaxed():
+            function = self._call(self._api.cuModuleGetFunction, library, kernel.entry.encode())
+            if kernel.shared_bytes > _DEFAULT_SHARED_BYTES:
+                kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self._call(self._api.cuFuncSetAttribute, function, kind, kernel.shared_bytes)
         maps = tuple(_Map(self, argument) for argument in arguments if isinstance(argument, MappedSlot))
         encoded = iter(maps)
         words = [argument.word if isinstance(argument, Slot) else next(encoded).place for argument in arguments]
@@ -191,6 +192,17 @@ class CudaDriver:
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Allow what a stream that the caller records forbids, such as the first allocations of a module on it."""
+        self._enter()
+        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self._call(self._api.cuThreadExchangeStreamCaptureMode, mode)
+        try:
+            yield
+        finally:
+            self._call(self._api.cuThreadExchangeStreamCaptureMode, before)
 
     def _enter(self) -> None:
         """Make the context current in this thread; another library may have put its own there."""

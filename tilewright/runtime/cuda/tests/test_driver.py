@@ -147,6 +147,17 @@ def test_tensor_maps_are_encoded_again_where_the_tensor_moved(monkeypatch: pytes
     assert set(ctypes.string_at(place, 128)) == {latest}
 
 
+def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    api.calls.clear()
+    device.allocate(64)
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    assert [call[:2] for call in api.calls if call[0] != "cuCtxSetCurrent"] == [
+        (exchange, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemAlloc", 64), (exchange, 7),
+    ]  # fmt: skip
+
+
 def test_failures_have_the_drivers_name_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api()
     device = opened(monkeypatch, api)

@@ -1,0 +1,91 @@
+"""Command line of the GPU benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+DESCRIPTION = """\
+Check every family of kernels on a GPU against torch in float64, then time it beside torch, torch.compile and Triton.
+"""
+
+EPILOG = """\
+The run ends in --seconds whatever happens; what there was no time for is named. torch comes from the environment,
+and what tilewright needs too, or from --wheels: a folder, installed from without network.
+example: python -m bench.gpu --wheels wheels --out gpu.json --table gpu.md
+exit status: 0 done, 1 tilewright was wrong or failed in some case, 2 bad usage
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.worker:
+        from bench.gpu import worker
+
+        worker.main(options.device)
+        return 0
+    begin = time.perf_counter()
+    if options.wheels is not None and not _install(options.wheels):
+        return 2
+    from bench.gpu import runner
+    from bench.gpu.cases import WEIGHTS
+    from bench.gpu.contenders import OURS
+    from bench.gpu.results import table
+    from bench.gpu.worker import all_cases
+
+    done = runner.run(
+        all_cases(options.device),
+        options.seconds - (time.perf_counter() - begin) - 2,  # writing takes moments
+        WEIGHTS,
+        lambda limit: runner.Process(options.device, limit),
+        time.perf_counter,
+        lambda message: print(message, file=sys.stderr, flush=True),
+    )
+    text = table(done)
+    if options.out:
+        options.out.write_text(done.to_json())
+    if options.table:
+        options.table.write_text(text)
+    print(text, end="")
+    return int(any(row.contender == OURS and row.status in ("wrong", "failed") for row in done.rows))
+
+
+def _install(folder: Path) -> bool:
+    """Install all wheels of a folder for this run and its processes; whether that worked."""
+    site = tempfile.mkdtemp(prefix="bench-gpu-")
+    wheels = [str(path) for path in sorted(folder.glob("*.whl"))]
+    if not wheels:
+        print(f"error: {folder} has no wheels", file=sys.stderr)
+        return False
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(folder), "--no-deps",
+               "--target", site, *wheels]  # fmt: skip
+    if subprocess.run(command, check=False).returncode:
+        print(f"error: the wheels in {folder} do not install here", file=sys.stderr)
+        return False
+    sys.path.insert(0, site)
+    os.environ["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return True
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gpu", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=480.0, help="when the run ends (default: 480)")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install first, offline")
+    parser.add_argument("--out", type=Path, help="write everything as JSON")
+    parser.add_argument("--table", type=Path, help="write the table, which is printed too")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
+                        help="cpu: tiny cases in the emulator, to try the script out")  # fmt: skip
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

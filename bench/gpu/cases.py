@@ -1,0 +1,198 @@
+"""What is computed: per case the shapes, an expression graph, and the same in torch.
+
+`CASES` are timed, `CHECKS` are of awkward sizes and only checked; `tiny` makes cases that the emulator manages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.expr.core import Tensor
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import attention, conv, elementwise, linalg, norm, reduce
+
+Shape = tuple[int, ...]
+SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+# Largest ‖out − ref‖ / ‖ref‖: inputs and outputs rounded once, sums in f32 or wider.
+BOUNDS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
+WEIGHTS = {
+    "check": 2.0,
+    "gemm": 4.0,
+    "convolution": 1.5,
+    "rows": 1.5,
+    "elementwise": 1.0,
+    "attention": 1.5,
+    "copy": 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel: `build` makes it of our inputs, `torch` of torch's; `family` is also its section of the budget."""
+
+    family: str
+    name: str
+    dtype: str
+    shapes: tuple[Shape, ...]
+    build: Callable[..., Tensor] | None
+    torch: Callable[..., Any]
+    flops: int
+    output: Shape
+    triton: str = ""  # the name of a kernel in `triton_kernels`
+    sdpa: bool = False
+    one_call: bool = False  # of a library, which torch.compile would make too
+
+    @property
+    def bytes(self) -> int:
+        """The fewest that have to move: inputs read, the output written."""
+        return SIZES[self.dtype] * (sum(map(math.prod, self.shapes)) + math.prod(self.output))
+
+    def graph(self) -> Graph:
+        assert self.build is not None
+        b = GraphBuilder(self.name)
+        tensors = [b.input(f"x{number}", shape, self.dtype) for number, shape in enumerate(self.shapes)]
+        return b.finish([self.build(b, *tensors)])
+
+
+def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool = False, batch: int = 0) -> Case:
+    """``layout``: n or t for each operand; t is stored transposed."""
+    lead = (batch,) if batch else ()
+    a = (*lead, *((m, k) if layout[0] == "n" else (k, m)))
+    w = (*lead, *((k, n) if layout[1] == "n" else (n, k)))
+    flags = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+
+    def build(b: GraphBuilder, x: Tensor, y: Tensor, *bias: Tensor) -> Tensor:
+        product = linalg.matmul(b, x, y, **flags)
+        return elementwise.relu(b, elementwise.binary(b, product, bias[0], "add")) if bias else product
+
+    def torch(x: Any, y: Any, *bias: Any) -> Any:
+        product = (x.mT if flags["transpose_a"] else x) @ (y.mT if flags["transpose_b"] else y)
+        return (product + bias[0]).relu() if bias else product
+
+    size = f"{batch}x{m}x{n}x{k}" if batch else f"{m}x{n}x{k}"
+    name = f"{size} {layout}" + (" + bias, relu" if epilogue else "")
+    shapes = (a, w, (n,)) if epilogue else (a, w)
+    flops = 2 * m * n * k * max(1, batch)
+    plain = layout == "nn" and not epilogue and not batch and dtype in ("f16", "bf16")
+    return Case(
+        "gemm",
+        name,
+        dtype,
+        shapes,
+        build,
+        torch,
+        flops,
+        (*lead, m, n),
+        "matmul" if plain else "",
+        one_call=not epilogue,
+    )
+
+
+def convolution(n: int, c: int, size: int, k: int, kernel: int, stride: int, dtype: str) -> Case:
+    out = (size + 2 * (kernel // 2) - kernel) // stride + 1
+
+    def torch(x: Any, w: Any) -> Any:
+        from torch.nn.functional import conv2d
+
+        return conv2d(x, w, stride=stride, padding=kernel // 2)
+
+    return Case(
+        "convolution", f"{n}x{c}x{size}² to {k}, {kernel}x{kernel} / {stride}", dtype,
+        ((n, c, size, size), (k, c, kernel, kernel)),
+        lambda b, x, w: conv.conv(b, x, w, pads=kernel // 2, strides=stride), torch,
+        2 * n * k * out * out * c * kernel * kernel, (n, k, out, out), one_call=True,
+    )  # fmt: skip
+
+
+def softmax(rows: int, columns: int, dtype: str) -> Case:
+    return Case("rows", f"softmax {rows}x{columns}", dtype, ((rows, columns),), norm.softmax,
+                lambda x: x.softmax(-1), 0, (rows, columns), "softmax")  # fmt: skip
+
+
+def layer_norm(rows: int, columns: int, dtype: str) -> Case:
+    def torch(x: Any, scale: Any, bias: Any) -> Any:
+        from torch.nn.functional import layer_norm
+
+        return layer_norm(x, (columns,), scale, bias)
+
+    shapes = ((rows, columns), (columns,), (columns,))
+    return Case("rows", f"layer norm {rows}x{columns}", dtype, shapes, norm.layer_norm, torch, 0, (rows, columns))
+
+
+def row_sum(rows: int, columns: int, dtype: str) -> Case:
+    return Case("rows", f"sum {rows}x{columns}", dtype, ((rows, columns),),
+                lambda b, x: reduce.reduce_sum(b, x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1))  # fmt: skip
+
+
+def gelu_gate(elements: int, dtype: str) -> Case:
+    def torch(x: Any, y: Any) -> Any:
+        from torch.nn.functional import gelu
+
+        return gelu(x) * y
+
+    return Case("elementwise", f"gelu(x) * y, {elements}", dtype, ((elements,), (elements,)),
+                lambda b, x, y: elementwise.binary(b, elementwise.gelu(b, x), y, "mul"), torch, 0,
+                (elements,))  # fmt: skip
+
+
+def attend(batch: int, heads: int, length: int, width: int, dtype: str) -> Case:
+    shape = (batch, heads, length, width)
+
+    def torch(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.mT * width**-0.5).softmax(-1) @ v
+
+    return Case("attention", f"{batch}x{heads}x{length}x{width}", dtype, (shape, shape, shape),
+                lambda b, q, k, v: attention.attention(b, q, k, v, scale=width**-0.5), torch,
+                4 * batch * heads * length * length * width, shape, sdpa=True)  # fmt: skip
+
+
+def copy(elements: int) -> Case:
+    return Case("copy", f"copy {elements}", "f32", ((elements,),), None, lambda x: x.clone(), 0, (elements,))
+
+
+CASES: tuple[Case, ...] = (
+    copy(1 << 28),
+    *(gemm(size, size, size, dtype) for dtype in ("bf16", "f16") for size in (1024, 2048, 4096, 8192, 16384)),
+    *(gemm(8192, 8192, k, "bf16") for k in (256, 1024)),
+    *(gemm(4096, 4096, 4096, "bf16", layout) for layout in ("nt", "tn", "tt")),
+    gemm(4096, 4096, 4096, "bf16", "nt", epilogue=True),
+    gemm(512, 512, 512, "bf16", batch=64),
+    gemm(4096, 4096, 4096, "f32"),
+    gemm(2048, 2048, 2048, "f64"),
+    convolution(32, 64, 56, 64, 3, 1, "f16"),
+    convolution(32, 256, 56, 128, 1, 2, "f16"),
+    convolution(32, 512, 7, 512, 3, 1, "f16"),
+    softmax(16384, 1024, "f16"), softmax(16384, 1024, "f32"), softmax(4096, 8192, "f32"),
+    layer_norm(16384, 1024, "f16"), layer_norm(16384, 1024, "f32"), row_sum(16384, 4096, "f32"),
+    gelu_gate(1 << 26, "f32"), gelu_gate(1 << 26, "f16"),
+    attend(4, 16, 2048, 64, "f16"), attend(2, 16, 2048, 128, "bf16"),
+)  # fmt: skip
+
+CHECKS: tuple[Case, ...] = tuple(
+    replace(case, family="check", name=f"{case.family} {case.name}", triton="", sdpa=False)
+    for case in (
+        *(gemm(257, 129, 100, dtype) for dtype in SIZES),
+        *(gemm(130, 70, 65, "f16", layout) for layout in ("nt", "tn", "tt")),
+        gemm(130, 70, 65, "bf16", "nt", epilogue=True), gemm(33, 65, 17, "f16", batch=3), gemm(1, 1, 1, "f32"),
+        convolution(2, 3, 17, 5, 3, 2, "f16"), convolution(1, 16, 9, 24, 3, 1, "f32"),
+        *(make(13, columns, dtype) for make in (softmax, layer_norm, row_sum) for columns in (1, 100, 1300)
+          for dtype in ("f32", "f16")),
+        gelu_gate(1001, "f32"), gelu_gate(1001, "bf16"), attend(2, 3, 65, 40, "f16"),
+    )
+)  # fmt: skip
+
+
+def tiny() -> tuple[Case, ...]:
+    """One case of every family, small enough for the emulator."""
+    return (
+        copy(256), gemm(33, 17, 20, "f16"), convolution(1, 3, 5, 4, 3, 1, "f32"), softmax(3, 40, "f32"),
+        gelu_gate(100, "f32"), attend(1, 1, 9, 8, "f32"),
+        replace(row_sum(3, 40, "f32"), family="check"),
+    )  # fmt: skip
+
+
+def sections(cases: Sequence[Case]) -> list[str]:
+    return list(dict.fromkeys(case.family for case in cases))

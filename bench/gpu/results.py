@@ -1,0 +1,94 @@
+"""Rows of a run, as JSON and as a table that a person reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.gpu.contenders import OURS
+
+
+@dataclass
+class Row:
+    """One contender on one case. `error` is ‖out − ref‖ / ‖ref‖ against float64; times are seconds of a call."""
+
+    family: str
+    case: str
+    dtype: str
+    contender: str
+    status: str  # ok, wrong, failed, skipped
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
+    error: float | None = None
+    note: str = ""
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Run:
+    machine: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
+
+
+def table(run: Run) -> str:
+    """Every case with its times, ours as a share of the best other, and then what went otherwise."""
+    facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    lines = ["# Kernels on a GPU", "", f"{facts}; {run.seconds:.0f} s", ""]
+    checks = [row for row in run.rows if row.family == "check"]
+    if checks:
+        right = sum(row.status == "ok" for row in checks)
+        lines += [f"Awkward sizes: {right} of {len(checks)} right.", ""]
+    copied = next((row for row in run.rows if row.family == "copy" and row.seconds), None)
+    rate = copied.bytes / copied.seconds if copied and copied.seconds else None
+    lines += ["| family | case | dtype | contender | µs | TFLOP/s | GB/s | of copy | ours vs it | error |",
+              "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for rows in _by_case([row for row in run.rows if row.family != "check"]):
+        ours = next((row.seconds for row in rows if row.contender == OURS), None)
+        for row in rows:
+            if row.seconds is not None:
+                lines.append(_line(row, ours, rate))
+    otherwise = [row for row in run.rows if row.status != "ok"]
+    if otherwise:
+        lines += ["", "## What went otherwise", ""]
+        for row in otherwise:
+            note = " ".join(row.note.split())
+            error = "" if row.error is None else f", error {row.error:.2g}"
+            lines.append(f"- {row.status}: {row.contender}, {row.case}, {row.dtype}{error}: {note}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row, ours: float | None, rate: float | None) -> str:
+    seconds = row.seconds or float("nan")
+    moved = row.bytes / seconds
+    cells = [
+        row.family, row.case, row.dtype, row.contender, f"{seconds * 1e6:.1f}",
+        f"{row.flops / seconds * 1e-12:.1f}" if row.flops else "", f"{moved * 1e-9:.0f}",
+        f"{100 * moved / rate:.0f} %" if rate and not row.flops else "",
+        f"{seconds / ours:.2f}" if ours and row.contender != OURS else "",
+        "" if row.error is None else f"{row.error:.1e}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
+    cases: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row.family, row.case, row.dtype), []).append(row)
+    return list(cases.values())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0.0:
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,202 @@
+"""The logic of the GPU benchmarks, with devices, clocks and workers that are made up; tiny cases in the emulator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.gpu import runner
+from bench.gpu.budget import Budget
+from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
+from bench.gpu.clock import Work
+from bench.gpu.contenders import OURS, names
+from bench.gpu.results import Row, Run, table
+from bench.gpu.runner import Item, Lost, Process
+from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
+
+
+class FakeTime:
+    """A clock that work moves on."""
+
+    cache_bytes, memory_bytes = 100, 1000
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.recordings = 0
+
+    def now(self) -> float:
+        return self.time
+
+    def recorded(self, work: Work) -> Work:
+        self.recordings += 1
+        return work
+
+    def seconds(self, work: Work) -> float:
+        start = self.time
+        work()
+        return self.time - start
+
+
+def test_shares_follow_weights_and_what_is_left_passes_on() -> None:
+    clock = FakeTime()
+    budget = Budget(100, {"a": 3, "b": 1}, ["a", "a", "b"], clock.now)
+    assert budget.next_share() == pytest.approx(37.5)
+    clock.time = 7.5  # 30 were left over
+    assert budget.next_share() == pytest.approx(92.5 * 3 / 4)
+    clock.time = 80
+    assert budget.next_share() == pytest.approx(20)
+    clock.time = 200
+    assert budget.seconds_left == 0
+
+
+def test_inputs_rotate_and_the_median_is_of_one_call() -> None:
+    clock, calls = FakeTime(), []
+
+    def call(number: int) -> None:
+        calls.append(number)
+        clock.time += 0.001 * (1 + number)
+
+    timing = sample(call, 3, clock, 0.06)
+    assert calls[:6] == [0, 1, 2, 0, 1, 2]
+    assert len(calls) == 3 * (timing.samples + 2)
+    assert (timing.seconds, timing.low, timing.high) == pytest.approx((0.002, 0.002, 0.002))
+    assert clock.recordings == 1
+
+
+@pytest.mark.parametrize(("each", "samples"), [(10.0, 1), (1e-6, MOST_SAMPLES), (0.5, FEWEST_SAMPLES)])
+def test_sampling_ends(each: float, samples: int) -> None:
+    clock = FakeTime()
+
+    def call(number: int) -> None:
+        clock.time += each / 2
+
+    assert sample(call, 2, clock, 1e9).samples == samples
+    assert clock.time <= max(6 * each, 4 * MOST_SECONDS + 3 * each)
+
+
+class FakeWorker:
+    machine: dict[str, Any] = {"device": "made up"}  # noqa: RUF012
+
+    def __init__(self, clock: FakeTime, cases: tuple[Case, ...], dies_at: set[str], each: float) -> None:
+        self.clock, self.cases, self.dies_at, self.each, self.ended = clock, cases, dies_at, each, False
+
+    def ask(self, item: Item, seconds: float, limit: float) -> Row:
+        assert not self.ended
+        self.clock.time += min(self.each, limit)
+        if item[1] in self.dies_at:
+            raise Lost("the process ended with status -11")
+        case = self.cases[item[0]]
+        return Row(case.family, case.name, case.dtype, item[1], "ok", 1e-3, flops=case.flops, bytes=case.bytes)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def run(dies_at: set[str], each: float, seconds: float = 480) -> tuple[Run, FakeTime, list[FakeWorker]]:
+    clock, workers = FakeTime(), []
+    cases = (softmax(4, 4, "f32"), gemm(8, 8, 8, "bf16"), gemm(8, 8, 8, "f32"))
+
+    def start(limit: float) -> FakeWorker:
+        workers.append(FakeWorker(clock, cases, dies_at, each))
+        return workers[-1]
+
+    return runner.run(cases, seconds, WEIGHTS, start, clock.now), clock, workers
+
+
+def test_every_item_has_a_row_and_a_death_costs_one_item() -> None:
+    done, _, workers = run({OURS}, 1.0)
+    wanted = [("rows", name) for name in ("torch", "torch.compile", "triton", OURS)]
+    wanted += [("gemm", name) for name in ("torch", "triton", OURS, "torch", OURS)]
+    assert [(row.family, row.contender) for row in done.rows] == wanted
+    assert [row.contender for row in done.rows if row.status != "ok"] == [OURS] * 3
+    assert {row.note for row in done.rows if row.status == "failed"} == {"the process ended with status -11"}
+    assert len(workers) == 3
+    assert all(worker.ended for worker in workers)
+
+
+def test_a_run_ends_in_time_whatever_hangs() -> None:
+    done, clock, _ = run(set(), 1e9, seconds=60)
+    assert clock.time <= 60 * 1.1
+    assert len(done.rows) == 9
+    assert done.rows[-1].note in ("", "no time was left")
+
+
+def test_a_worker_that_does_not_start_is_reported() -> None:
+    def start(limit: float) -> FakeWorker:
+        raise Lost("took longer than 90 s")
+
+    clock = FakeTime()
+    done = runner.run((softmax(4, 4, "f32"),), 100, WEIGHTS, start, clock.now)
+    assert {(row.status, row.note) for row in done.rows} == {("failed", "took longer than 90 s")}
+
+
+def test_the_table_says_everything() -> None:
+    rows = [
+        Row("check", "gemm 1x1x1", "f32", OURS, "ok", error=0.0),
+        Row("copy", "copy", "f32", "torch", "ok", 1e-3, bytes=4_000_000_000),
+        Row("rows", "softmax", "f32", "torch", "ok", 2e-3, bytes=4_000_000_000, error=1e-7),
+        Row("rows", "softmax", "f32", OURS, "ok", 1e-3, bytes=2_000_000_000, error=1e-7),
+        Row("gemm", "big", "bf16", "torch", "ok", 1e-3, flops=10**12, bytes=1),
+        Row("gemm", "big", "bf16", OURS, "wrong", error=float("nan"), note="at most\n0.015 is allowed"),
+    ]
+    run = Run({"device": "a GPU"}, rows, 12.0)
+    text = table(run)
+    assert "device a GPU; 12 s" in text
+    assert "Awkward sizes: 1 of 1 right." in text
+    assert "| rows | softmax | f32 | torch | 2000.0 |  | 2000 | 50 % | 2.00 | 1.0e-07 |" in text
+    assert "| rows | softmax | f32 | tilewright | 1000.0 |  | 2000 | 50 % |  | 1.0e-07 |" in text
+    assert "| gemm | big | bf16 | torch | 1000.0 | 1000.0 | 0 |  |  |  |" in text
+    assert "- wrong: tilewright, big, bf16, error nan: at most 0.015 is allowed" in text
+    stored = json.loads(run.to_json())
+    assert stored["rows"][2] == json.loads(json.dumps(asdict(rows[2])))
+    assert stored["rows"][5]["error"] is None
+
+
+def test_cases_have_sections_bounds_and_names_of_their_own() -> None:
+    everything = CHECKS + CASES
+    assert set(sections(everything)) == set(WEIGHTS)
+    assert {case.dtype for case in everything} <= set(BOUNDS)
+    named = [(case.family, case.name, case.dtype) for case in everything]
+    assert len(set(named)) == len(named)
+    assert all(OURS in names(case) for case in everything if case.family != "copy")
+
+
+@pytest.mark.parametrize("case", tiny(), ids=lambda case: case.family)
+def test_tiny_cases_are_right_and_timed_in_the_emulator(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    from bench.gpu.worker import Worker
+
+    row = Worker("cpu").run(case, names(case)[-1], 0.01)
+    assert (row.status, row.note) == ("ok", "")
+    assert (row.seconds is None) == (case.family == "check")
+
+
+def test_wrong_results_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from bench.gpu import contenders
+    from bench.gpu.worker import Worker
+
+    monkeypatch.setattr(contenders, "prepare", lambda *_: lambda x: x.softmax(-1) * 1.001)
+    row = Worker("cpu").run(softmax(3, 40, "f32"), "torch", 0.01)
+    assert (row.status, row.seconds) == ("wrong", None)
+    assert row.error == pytest.approx(1e-3, rel=1e-3)
+    monkeypatch.setattr(contenders, "prepare", lambda *_: lambda x: x.softmax(-1) * float("nan"))
+    assert Worker("cpu").run(softmax(3, 40, "f32"), "torch", 0.01).status == "wrong"
+
+
+def test_a_process_answers_and_can_be_lost() -> None:
+    pytest.importorskip("torch")
+    process = Process("cpu", 120)
+    assert process.machine["device"].startswith("none")
+    assert process.ask((0, "torch"), 0.01, 60).status == "ok"
+    process._process.kill()
+    with pytest.raises(Lost, match="ended"):
+        process.ask((0, "torch"), 0.01, 60)
+    process.end()

@@ -1,0 +1,59 @@
+"""Samples of a call over inputs that rotate, so that none is in the cache when its turn comes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.gpu.clock import Clock
+
+MOST_SETS, FEWEST_SAMPLES, MOST_SAMPLES = 64, 5, 200
+MOST_SECONDS = 1.5  # for one contender: a median of more would be no better
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: median, and the range from the 10th to the 90th percentile."""
+
+    seconds: float
+    low: float
+    high: float
+    samples: int
+
+
+def input_sets(bytes_of_a_set: int, clock: Clock) -> int:
+    """How many sets of inputs together exceed the cache twice, as far as memory allows; at least 2.
+
+    >>> from types import SimpleNamespace
+    >>> clock = SimpleNamespace(cache_bytes=50, memory_bytes=1000)
+    >>> [input_sets(size, clock) for size in (1, 10, 100, 600)]
+    [64, 11, 2, 2]
+    """
+    size = max(1, bytes_of_a_set)
+    wanted = 2 * clock.cache_bytes // size + 1
+    return max(2, min(wanted, MOST_SETS, clock.memory_bytes // size))
+
+
+def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: float) -> Timing:
+    """Time `call(number of a set)`: every sample goes through all sets, for about `seconds` in total at most.
+
+    Calls that are compiled when first used are warm after the first round, which is not counted.
+    """
+
+    def work() -> None:
+        for number in range(sets):
+            call(number)
+
+    work()
+    start, seconds = clock.now(), min(seconds, MOST_SECONDS)
+    recorded = clock.recorded(work)
+    clock.seconds(recorded)
+    found: list[float] = []
+    while len(found) < FEWEST_SAMPLES or (clock.now() - start < seconds and len(found) < MOST_SAMPLES):
+        found.append(clock.seconds(recorded) / sets)
+        if clock.now() - start > 4 * seconds:
+            break
+    found.sort()
+    tenth = len(found) // 10
+    return Timing(statistics.median(found), found[tenth], found[-1 - tenth], len(found))

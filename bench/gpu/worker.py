@@ -1,0 +1,102 @@
+"""The process that has the GPU: one item per line of standard input, one row per line of standard output.
+
+A kernel that faults ends this process, not the run: `runner` starts another one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from bench.gpu import contenders
+from bench.gpu.cases import BOUNDS, CASES, CHECKS, Case, tiny
+from bench.gpu.clock import Clock, CudaClock, WallClock
+from bench.gpu.results import Row
+from bench.gpu.timing import input_sets, sample
+
+DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def main(device: str) -> None:
+    """Serve until standard input ends. Only rows go to standard output."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    worker = Worker(device)
+    print(json.dumps(worker.machine()), file=answers, flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        row = worker.run(all_cases(device)[task["case"]], task["contender"], task["seconds"])
+        print(json.dumps(asdict(row)), file=answers, flush=True)
+
+
+def all_cases(device: str) -> tuple[Case, ...]:
+    return tiny() if device == "cpu" else CHECKS + CASES
+
+
+class Worker:
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.device, self.torch = device, torch
+        self.clock: Clock = CudaClock(torch) if device == "cuda" else WallClock()
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # f32 means f32
+        torch.backends.cudnn.benchmark = True
+
+    def machine(self) -> dict[str, Any]:
+        """What the run is on."""
+        cuda = self.device == "cuda"
+        return {
+            "device": self.torch.cuda.get_device_name(0) if cuda else "none: the emulator on the CPU",
+            "torch": self.torch.__version__, "cuda": self.torch.version.cuda, "cache_bytes": self.clock.cache_bytes,
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+        }  # fmt: skip
+
+    def run(self, case: Case, name: str, seconds: float) -> Row:
+        """Check one contender on one case, then time it for about `seconds`, less what preparing took."""
+        row = Row(case.family, case.name, case.dtype, name, "failed", flops=case.flops, bytes=case.bytes)
+        start = self.clock.now()
+        try:
+            with self.torch.no_grad():
+                function = contenders.prepare(name, case, self.torch, self.device)
+                row.error = self._error(case, function)
+                if not row.error <= BOUNDS[case.dtype]:  # NaN neither
+                    row.status, row.note = "wrong", f"at most {BOUNDS[case.dtype]:g} is allowed"
+                    return row
+                row.status = "ok"
+                if case.family != "check":
+                    self._time(case, function, row, seconds - (self.clock.now() - start))
+        except contenders.Missing as error:
+            row.status, row.note = "skipped", str(error)
+        except Exception as error:  # whatever a contender does is a fact about it
+            row.status, row.note = "failed", f"{type(error).__name__}: {str(error).strip()[:300]}"
+        return row
+
+    def _error(self, case: Case, function: Callable[..., Any]) -> float:
+        """‖out − ref‖ / ‖ref‖ on fresh inputs, the reference in float64."""
+        inputs = self._inputs(case, seed=1)
+        found = function(*inputs)
+        wanted = case.torch(*(tensor.double() for tensor in inputs))
+        scale = float(wanted.norm()) or 1.0
+        return float((found.double().reshape(wanted.shape) - wanted).norm()) / scale
+
+    def _time(self, case: Case, function: Callable[..., Any], row: Row, seconds: float) -> None:
+        sets = input_sets(sum(tensor.nbytes for tensor in self._inputs(case, seed=2)), self.clock)
+        sets = 2 if self.device == "cpu" else sets
+        inputs = [self._inputs(case, seed=2 + number) for number in range(sets)]
+        timing = sample(lambda number: function(*inputs[number]), sets, self.clock, max(0.05, seconds))
+        row.seconds, row.low, row.high, row.samples = timing.seconds, timing.low, timing.high, timing.samples
+
+    def _inputs(self, case: Case, seed: int) -> list[Any]:
+        torch, place = self.torch, "cuda" if self.device == "cuda" else "cpu"
+        generator = torch.Generator(device=place).manual_seed(seed)
+        dtype = getattr(torch, DTYPES[case.dtype])
+        made = []
+        for number, shape in enumerate(case.shapes):
+            scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if case.family == "convolution" and number else 1.0
+            values = torch.randn(shape, generator=generator, device=place, dtype=torch.float32)
+            made.append((values * scale).to(dtype))
+        return made
