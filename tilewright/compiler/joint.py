@@ -121,6 +121,7 @@ class _Predictor:
     record: Intrinsic
     threads: int = 1
     plans: dict[int, tuple[ProductCost, float, int]] = field(default_factory=dict)
+    blocks: dict[tuple[tuple[int, ...], int], Mapping[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spaces: list[ProductSpace] = []
@@ -137,7 +138,10 @@ class _Predictor:
         if point.vectors not in self.plans:
             self.plans[point.vectors] = self._planned(point)
         cost, copies, a_bytes = self.plans[point.vectors]
-        schedule = dealt(point.schedule(self.space.work), self.space.work, self.machine, self.threads, a_bytes)
+        schedule, tile = point.schedule(self.space.work), (point.rows, point.vectors)
+        if tile not in self.blocks:
+            self.blocks[tile] = dealt(schedule, self.space.work, self.machine, self.threads, a_bytes).blocks
+        schedule = replace(schedule, blocks=self.blocks[tile])
         schedule = replace(schedule, k_block=point.k_block(self.space.work, schedule))
         found = cost.predict(schedule)
         return found.seconds + copies

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 DRAWN = 32  # points drawn for one that is measured: the one that is predicted to be best
 SAMPLE = 8  # points by which mappings are ranked where there are more of them than trials
-TURNS = 5  # of the whole graph with and without the choices: the medians count
+TURNS = 7  # of timings that are compared: the least counts, what disturbs one only adds to it
 LEAST_GAIN = 0.02  # of a product's time: less is not told from noise, and the rules' choice stays
 SEED = 0
 RULES = "as the rules say"
@@ -312,7 +311,7 @@ class _Search:
             by_rule = by_rule or self.watch.module(rules, rules.kernels)
             modules = (by_rule, self.watch.module(plan, plan.kernels))
             turns = [[self.watch.times(module) for module in modules] for _ in range(TURNS)]
-            slow, fast = ([median(each) for each in zip(*(turn[i] for turn in turns), strict=True)] for i in range(2))
+            slow, fast = ([min(each) for each in zip(*(turn[i] for turn in turns), strict=True)] for i in range(2))
             before, after = sum(slow), sum(fast)
             _log.info("search: the whole graph takes %.3g s, as the rules say %.3g s", after, before)
             if after <= before:
@@ -350,10 +349,10 @@ class _Timed:
         if choice in self.met:  # it is among the best: another timing is wanted
             self.search.watch.forget(plan, but=self._unchanged)
         self.met.add(choice)
-        return self._seconds(self.search.watch.total(plan))
+        return self._seconds(plan, self.search.watch.total(plan))
 
     def in_turns(self, choice: Choice) -> tuple[float, float]:
-        """Median seconds of what the rules choose and of a choice, timed in turns: kernels in which they differ."""
+        """Seconds of what the rules choose and of a choice, timed in turns: the kernels in which they differ."""
         watch, plan = self.search.watch, self.search._plan(self.part, preferring({self.node: choice}))
         chosen = {content(plan, kernel) for kernel in plan.kernels}
         shared = chosen & self._unchanged
@@ -363,11 +362,12 @@ class _Timed:
             modules.append(watch.module(each, kernels) if kernels else None)
             known.append(watch.total(each) - watch.of(each, kernels))
         turns = [[sum(watch.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
-        rules, other = (median(each) for each in zip(*turns, strict=True))
-        return self._seconds(known[0] + rules), self._seconds(known[1] + other)
+        rules, other = (min(each) for each in zip(*turns, strict=True))
+        return self._seconds(self.by_rule, known[0] + rules), self._seconds(plan, known[1] + other)
 
-    def _seconds(self, total: float) -> float:
-        return max(total - self._neighbours, 1e-9)
+    def _seconds(self, plan: Plan, total: float) -> float:
+        """Without the neighbours; where they become faster by a choice, that is not to its credit."""
+        return max(total - self._neighbours, self.search.watch.of(plan, own_kernels(plan, self.node)))
 
 
 def _of_alike(stored: Mapping[str, Any], part: Graph, node: str) -> Outcome | None:

@@ -5,7 +5,7 @@ Two products in surroundings that are alike run alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.expr import serialize
 from tilewright.expr.graph import Graph
 
-AROUND = 6  # nodes on each side of a product that may come before the next product
+AROUND = 6  # nodes in one direction that may come before the next product
 
 
 def surroundings(graph: Graph, node: str, products: Collection[str]) -> Graph:
@@ -27,8 +27,10 @@ def surroundings(graph: Graph, node: str, products: Collection[str]) -> Graph:
         return [each.name for each in consumers.get(name, ())]
 
     kept = {node}
-    _grow(kept, [node], after, products)
-    _grow(kept, [name for name in kept if name == node or name not in products], before, products)
+    _grow(kept, node, after, products)
+    readers = [each.name for each in graph.nodes if each.name in kept and each.name not in products]
+    for name in (node, *readers):
+        _grow(kept, name, before, products)
     nodes = tuple(each for each in graph.nodes if each.name in kept)
     read = {tensor.name: tensor for each in nodes for tensor in each.inputs() if tensor.name not in kept}
     wanted = {tensor.name for tensor in graph.outputs}
@@ -42,12 +44,11 @@ def surroundings(graph: Graph, node: str, products: Collection[str]) -> Graph:
     )
 
 
-def _grow(kept: set[str], start: Sequence[str], step: Callable[[str], list[str]], products: Collection[str]) -> None:
+def _grow(kept: set[str], start: str, step: Callable[[str], list[str]], products: Collection[str]) -> None:
     """Add what `step` reaches, breadth first, up to the products on the way and no more than `AROUND` of the rest."""
-    frontier, left = list(start), AROUND
+    frontier, left = [start], AROUND
     while frontier and left:
-        name = frontier.pop(0)
-        for other in step(name):
+        for other in step(frontier.pop(0)):
             if other in kept or not left:
                 continue
             kept.add(other)
