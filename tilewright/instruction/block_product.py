@@ -30,7 +30,8 @@ from tilewright.operator.blocks import BlockShape
 
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
-FMA_TILE = (64, 64)  # of a block without a matrix instruction, 4 warps: 32 sums for each thread
+FMA_TILE = (64, 64)  # of a block without a matrix instruction
+FMA_SUMS = 16  # of a thread: with 8 points of k of its 4 rows and 4 columns, some 80 registers
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def block_shape(
     deduction = deduce_mma(problem, target, options=options)
     subject = f"block of {product.compute.name}"
     if deduction.schedule is None:
-        shape = _fma_shape(rounded)
+        shape = _fma_shape(rounded, target.subgroup_size, stages)
         refused = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
         reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
         return shape, Decision(subject, str(shape), reason, refused=refused)
@@ -188,11 +189,13 @@ def _in_powers(schedule: MmaSchedule) -> MmaSchedule:
     return schedule
 
 
-def _fma_shape(rounded: tuple[int, int, int]) -> BlockShape:
-    """A tile for 4 warps of multiply-adds; fewer warps where the product is small."""
+def _fma_shape(rounded: tuple[int, int, int], lanes: int, stages: int) -> BlockShape:
+    """A tile for multiply-adds, with as many warps as it has sums for."""
     m, n = (min(tile, size) for tile, size in zip(FMA_TILE, rounded, strict=False))
-    warps = {1: (1, 1), 2: (2, 1) if m > n else (1, 2)}.get(max(1, m * n // 1024), (2, 2))
-    return BlockShape(m, n, FMA_DEPTH, warps, "fma")
+    rows, columns = 1, 1
+    while rows * columns * lanes * FMA_SUMS < m * n:
+        rows, columns = (2 * rows, columns) if m // rows > n // columns else (rows, 2 * columns)
+    return BlockShape(m, n, FMA_DEPTH, (rows, columns), "fma", stages)
 
 
 def _reason(deduction: Deduction, sizes: tuple[int, int, int]) -> str:

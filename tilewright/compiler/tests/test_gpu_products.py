@@ -1,0 +1,231 @@
+"""Products of graphs on the blocks of a GPU, run by the emulator without findings, against the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.compiler.gpu import GpuModule, compile_for_gpu
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, shape
+from tilewright.kernel.passes.table import PIPELINES, REQUIRED
+from tilewright.operator.blocks import BlockSchedule
+from tilewright.options import Options
+from tilewright.runtime import emulated
+
+Build = Callable[[GraphBuilder], Tensor]
+Array = np.ndarray[Any, Any]
+
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-13, "i32": 0.0}  # of the largest result
+CHECKED = Options(verify_each=True)
+
+
+def graph_of(build: Build) -> Graph:
+    b = GraphBuilder()
+    return b.finish([build(b)])
+
+
+def arrays_of(graph: Graph, rng: np.random.Generator) -> list[Array]:
+    found = []
+    for tensor in graph.inputs:
+        extents, dtype = static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)
+        whole = rng.integers(-3, 4, extents) if tensor.dtype[0] in "iu" else rng.standard_normal(extents)
+        found.append(whole.astype(dtype))
+    return found
+
+
+def check(build: Build, machine: str = "sm_80", options: Options = CHECKED, tolerance: float = 0.0) -> GpuModule:
+    """Run in the emulator, which raises for anything it finds, and compare with the evaluator."""
+    graph = graph_of(build)
+    arrays = arrays_of(graph, np.random.default_rng(0))
+    module = compile_for_gpu(graph, machine, options)
+    for found, wanted in zip(module(*arrays), evaluate(graph, arrays), strict=True):
+        one, other = found.astype(np.float64), wanted.astype(np.float64)
+        limit = tolerance or TOLERANCE[graph.outputs[0].dtype]
+        assert np.abs(one - other).max() <= limit * max(1.0, np.abs(other).max())
+    resources = ptxas.check(module.code.ptx, machine)
+    assert resources is None or all(each.spills == 0 for each in resources.values())
+    return module
+
+
+def product(
+    dtype: str, sizes: tuple[int, int, int], transposes: str = "", batch: tuple[int, ...] = (), shared: bool = False,
+    epilogue: str = "",
+) -> Build:  # fmt: skip
+    """A product of two inputs with what follows it; `transposes` names the factors stored the other way round."""
+    m, n, k = sizes
+
+    def build(b: GraphBuilder) -> Tensor:
+        x = b.input("x", (*batch, *((k, m) if "a" in transposes else (m, k))), dtype)
+        w = b.input("w", (*(() if shared else batch), *((n, k) if "b" in transposes else (k, n))), dtype)
+        wide: dict[str, Any] = {"accumulate": "i32", "out_dtype": "i32"} if dtype == "i8" else {}
+        y = linalg.matmul(b, x, w, transpose_a="a" in transposes, transpose_b="b" in transposes, **wide)
+        match epilogue:
+            case "bias":
+                return elementwise.binary(b, y, b.input("c", (n,), y.dtype), "add")
+            case "residual":
+                return elementwise.binary(b, y, b.input("c", y.shape, y.dtype), "add")
+            case "gelu":
+                return elementwise.gelu(b, y)
+        return y
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machine", "instruction"),
+    [
+        ("f16", "sm_75", "mma_m16n8k8_f16_f32"), ("f16", "sm_80", "mma_m16n8k16_f16_f32"),
+        ("bf16", "sm_90a", "mma_m16n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
+        ("i8", "sm_80", "mma_m16n8k32_s8_s32"), ("f64", "sm_80", "mma_m8n8k4_f64_f64"),
+        ("f32", "sm_80", "fma"), ("bf16", "sm_75", "fma"), ("f64", "sm_75", "fma"),
+    ],
+)  # fmt: skip
+def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instruction: str) -> None:
+    module = check(product(dtype, (40, 24, 48)), machine)
+    ((_, decided),) = module.plan.products.items()
+    assert decided["instruction"] == instruction
+    assert ("mma.sync" in module.code.ptx) == (instruction != "fma")
+    assert instruction in module.explain()
+
+
+def test_f32_on_matrix_instructions_where_that_is_allowed() -> None:
+    build = product("f32", (40, 24, 48), "b")
+    module = check(build, "sm_80", Options(tf32=True, verify_each=True), tolerance=4e-3)
+    assert ".tf32" in module.code.ptx
+
+
+SIZES = (1, 2, 7, 8, 17, 31, 64, 65, 100)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_products(seed: int) -> None:
+    """Sizes that no tile divides, every storage of the factors, batches, epilogues, types, machines."""
+    rng = np.random.default_rng(seed)
+    dtype = str(rng.choice(["f16", "bf16", "f32", "i8", "f64"]))
+    m, n, k = (int(rng.choice(SIZES)) for _ in range(3))
+    batch = ((), (), (2,), (2, 3))[rng.integers(4)]
+    transposes = ("", "a", "b", "ab")[rng.integers(4)]
+    epilogue = "" if dtype == "i8" else ("", "bias", "residual", "gelu")[rng.integers(4)]
+    machine = ("sm_75", "sm_80", "sm_90a")[rng.integers(3)]
+    check(product(dtype, (m, n, k), transposes, batch, bool(rng.integers(2)), epilogue), machine)
+
+
+def constant(b: GraphBuilder, extents: tuple[int, ...], dtype: str) -> Tensor:
+    values = np.random.default_rng(len(b.constants)).standard_normal(extents) * 0.3
+    return b.constant(values.astype(dtypes.numpy_dtype(dtype)))
+
+
+CONVOLUTIONS: dict[str, Build] = {
+    "stride 2": lambda b: conv.conv(
+        b, b.input("x", (1, 3, 9, 9), "f32"), b.input("w", (5, 3, 3, 3), "f32"), pads=1, strides=2
+    ),
+    "many channels": lambda b: conv.conv(
+        b, b.input("x", (2, 24, 9, 7), "f16"), constant(b, (20, 24, 3, 3), "f16"), pads=1
+    ),
+    "dilated": lambda b: conv.conv(
+        b, b.input("x", (1, 16, 12, 11), "f16"), constant(b, (8, 16, 3, 3), "f16"), dilations=2
+    ),
+    "1x1": lambda b: conv.conv(b, b.input("x", (2, 40, 6, 5), "f16"), constant(b, (33, 40, 1, 1), "f16")),
+    "groups": lambda b: conv.conv(
+        b, b.input("x", (1, 32, 8, 8), "f16"), constant(b, (32, 16, 3, 3), "f16"), pads=1, groups=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_products(name: str) -> None:
+    module = check(CONVOLUTIONS[name])
+    assert any(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels)
+
+
+def test_a_small_network() -> None:
+    def build(b: GraphBuilder) -> Tensor:
+        x = b.input("x", (1, 3, 12, 12), "f16")
+        x = elementwise.relu(b, conv.conv(b, x, constant(b, (8, 3, 3, 3), "f16"), pads=1))
+        x = elementwise.relu(b, conv.conv(b, x, constant(b, (16, 8, 3, 3), "f16"), pads=1, strides=2))
+        x = shape.flatten(b, pool.global_average_pool(b, x))
+        return norm.softmax(b, linalg.linear(b, x, constant(b, (10, 16), "f16")))
+
+    module = check(build)
+    assert sum(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels) >= 2
+
+
+def transformer(dtype: str) -> Build:
+    """A block with 2 heads of attention over 24 rows of 32, and a layer of 128 between two norms."""
+    rows, width, heads = 24, 32, 2
+    own = width // heads
+
+    def build(b: GraphBuilder) -> Tensor:
+        def linear(y: Tensor, columns: int) -> Tensor:
+            made = linalg.matmul(b, y, constant(b, (int(y.shape[-1]), columns), dtype))  # type: ignore[arg-type]
+            return elementwise.binary(b, made, constant(b, (columns,), dtype), "add")
+
+        def split(y: Tensor) -> Tensor:
+            return shape.transpose(b, shape.reshape(b, y, (1, rows, heads, own)), (0, 2, 1, 3))
+
+        def normed(y: Tensor) -> Tensor:
+            return norm.layer_norm(b, y, constant(b, (width,), dtype), constant(b, (width,), dtype))
+
+        x = b.input("x", (1, rows, width), dtype)
+        q, k, v = (split(linear(normed(x), width)) for _ in range(3))
+        scores = linalg.matmul(b, q, k, transpose_b=True)
+        scale = b.constant(np.asarray(own**-0.5).astype(dtypes.numpy_dtype(dtype)))
+        weights = norm.softmax(b, elementwise.binary(b, scores, scale, "mul"), axis=-1)
+        mixed = shape.transpose(b, linalg.matmul(b, weights, v), (0, 2, 1, 3))
+        y = elementwise.binary(b, x, linear(shape.reshape(b, mixed, (1, rows, width)), width), "add")
+        return elementwise.binary(b, y, linear(elementwise.gelu(b, linear(normed(y), 4 * width)), width), "add")
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_a_transformer_block(dtype: str) -> None:
+    module = check(transformer(dtype), tolerance=1e-2 if dtype == "f16" else 2e-5)
+    assert sum(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels) == 8
+
+
+@pytest.mark.parametrize(("dtype", "transposes"), [("f16", ""), ("f16", "ab"), ("i8", "b")])
+def test_aligned_products_copy_16_bytes_without_conflicts(dtype: str, transposes: str) -> None:
+    """By the emulator's counts: no bank conflicts, no sector of global memory more than the bytes need.
+
+    Bytes are multiplied where both factors are stored along k: matrix loads do not transpose them.
+    """
+    graph = graph_of(product(dtype, (128, 128, 256), transposes))
+    arrays = arrays_of(graph, np.random.default_rng(0))
+    module = compile_for_gpu(graph, "sm_80")
+    (tensor,) = graph.outputs
+    output = np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype))
+    run = emulated.run_module(module.code, arrays, [output], module.constants)
+    assert run.findings == []
+    ((_, counts),) = run.counts
+    assert counts.total("shared", "conflicts") == 0
+    assert counts.total("global", "transactions") == counts.total("global", "fewest")
+    copies = [line for line in module.code.ptx.splitlines() if "cp.async." in line and "group" not in line]
+    assert copies
+    assert all("cp.async.cg" in line and ", 16" in line for line in copies)
+
+
+@pytest.mark.parametrize("name", sorted({each.name for each in PIPELINES["gpu"]} - REQUIRED))
+def test_every_optimisation_can_be_switched_off(name: str) -> None:
+    check(product("f16", (65, 40, 104), "b", epilogue="bias"), options=Options(disable=(name,), verify_each=True))
+
+
+def test_ragged_tails_are_copied_ahead_too() -> None:
+    module = check(product("f16", (65, 40, 104)))
+    assert "tile.stage" not in module.program
+    assert module.program.count("simt.async_copy") > 0
+    assert " valid " in module.program
+
+
+def test_a_single_row_is_a_nest_and_says_why() -> None:
+    module = check(product("f32", (1, 33, 64)))
+    assert not module.plan.products
+    assert "a row alone is a reduction" in module.explain()
