@@ -65,8 +65,9 @@ def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
 def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
     import tilewright
 
+    options = tilewright.Options(tf32=case.tf32)
     if device == "cuda":
         capability = torch.cuda.get_device_capability(0)
         machine = MACHINES.get(capability) or max(name for key, name in MACHINES.items() if key <= capability)
-        return tilewright.compile(case.graph(), machine=machine, device="cuda")
-    return tilewright.compile(case.graph(), machine="sm_80", device="emulator")
+        return tilewright.compile(case.graph(), machine=machine, options=options, device="cuda")
+    return tilewright.compile(case.graph(), machine="sm_80", options=options, device="emulator")

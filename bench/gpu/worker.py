@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.gpu import contenders
-from bench.gpu.cases import BOUNDS, CASES, CHECKS, Case, tiny
+from bench.gpu.cases import CASES, CHECKS, Case, tiny
 from bench.gpu.clock import Clock, CudaClock, WallClock
 from bench.gpu.results import Row
 from bench.gpu.timing import input_sets, sample
@@ -43,7 +43,7 @@ class Worker:
 
         self.device, self.torch = device, torch
         self.clock: Clock = CudaClock(torch) if device == "cuda" else WallClock()
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # f32 means f32
+        torch.backends.cudnn.allow_tf32 = False  # f32 means f32
         torch.backends.cudnn.benchmark = True
 
     def machine(self) -> dict[str, Any]:
@@ -59,12 +59,13 @@ class Worker:
         """Check one contender on one case, then time it for about `seconds`, less what preparing took."""
         row = Row(case.family, case.name, case.dtype, name, "failed", flops=case.flops, bytes=case.bytes)
         start = self.clock.now()
+        self.torch.backends.cuda.matmul.allow_tf32 = case.tf32
         try:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device)
                 row.error = self._error(case, function)
-                if not row.error <= BOUNDS[case.dtype]:  # NaN neither
-                    row.status, row.note = "wrong", f"at most {BOUNDS[case.dtype]:g} is allowed"
+                if not row.error <= case.bound:  # NaN neither
+                    row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"
                     return row
                 row.status = "ok"
                 if case.family != "check":

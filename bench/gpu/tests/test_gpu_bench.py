@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -200,3 +204,22 @@ def test_a_process_answers_and_can_be_lost() -> None:
     with pytest.raises(Lost, match="ended"):
         process.ask((0, "torch"), 0.01, 60)
     process.end()
+
+
+def test_wheels_are_installed_for_this_run_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench.gpu.__main__ import _install
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "before")
+    assert not _install(tmp_path)
+    assert "has no wheels" in capsys.readouterr().err
+    with zipfile.ZipFile(tmp_path / "made_up-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("made_up.py", "NUMBER = 7\n")
+        wheel.writestr("made_up-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: made-up\nVersion: 1.0\n")
+        wheel.writestr("made_up-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("made_up-1.0.dist-info/RECORD", "")
+    assert _install(tmp_path)
+    assert importlib.import_module("made_up").NUMBER == 7
+    assert os.environ["PYTHONPATH"] == f"{sys.path[0]}{os.pathsep}before"

@@ -173,6 +173,8 @@ class EmulatedDriver:
             raise DriverFault("findings", "\n".join(map(str, made.findings[:_SHOWN])))
 
     def _view(self, address: int, size: int) -> tuple[Bytes, np.ndarray[Any, np.dtype[np.bool_]]]:
+        if not size:
+            return np.zeros(0, np.uint8), np.ones(0, np.bool_)
         number = bisect_right(self._starts, address) - 1
         if number >= 0:
             found = self._memory[self._starts[number]]

@@ -1,0 +1,107 @@
+"""Commands for GPUs, on the emulator: every form, the same code from each of them, run, explain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.main import app
+
+Invoke = Callable[..., Any]
+GPU = ("--machine", "sm_80")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and what it was compiled to."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]
+    inputs, outputs = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 40])] for name in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    path = tmp_path_factory.mktemp("gpu")
+    onnx.save(model, path / "model.onnx")
+    return path
+
+
+@pytest.fixture
+def invoke(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "emulator")
+
+    def run(*arguments: str, status: int = 0) -> Any:
+        result = CliRunner().invoke(app, list(arguments), prog_name="tilewright")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, result.output
+        return result
+
+    if not (folder / "model.twm").exists():
+        run("compile", "model.onnx", *GPU)
+    return run
+
+
+def test_forms_of_model_and_file_are_the_same(invoke: Invoke) -> None:
+    marks = {
+        "plan": "decisions", "mapped": "max", "tile": "tile.func", "distributed": "simt.", "llvm": "define",
+        "ptx": ".visible .entry",
+    }  # fmt: skip
+    for form, mark in marks.items():
+        text = invoke("compile", "model.onnx", *GPU, "--emit", form).stdout
+        assert mark in text, form
+        assert invoke("compile", "model.twm", "--emit", form).stdout == text, form
+    assert "simt." not in invoke("compile", "model.twm", "--emit", "tile").stdout
+
+
+@pytest.mark.parametrize("form", ["tile", "distributed"])
+def test_the_text_of_a_form_is_all_that_its_code_is_made_of(invoke: Invoke, form: str) -> None:
+    invoke("compile", "model.onnx", *GPU, "--emit", form, "-o", "program.tile")
+    assert invoke("compile", "program.tile", "--emit", form).stdout == Path("program.tile").read_text()
+    ptx = invoke("compile", "program.tile", "--emit", "ptx").stdout
+    assert ptx == invoke("compile", "model.twm", "--emit", "ptx").stdout
+
+
+def test_forms_of_the_other_kind_of_machine_are_refused(invoke: Invoke) -> None:
+    assert "tile, distributed, llvm, ptx" in invoke("compile", "model.twm", "--emit", "asm", status=2).stderr
+    assert "tile, llvm, asm or object" in invoke("compile", "model.onnx", "--emit", "ptx", status=2).stderr
+
+
+def test_run_checks_and_profiles(invoke: Invoke) -> None:
+    for model in (("model.onnx", *GPU), ("model.twm",)):
+        record = json.loads(invoke("run", *model, "--check", "--profile", "--json").stdout)
+        assert record["device"] == "emulator"
+        assert [each["ok"] for each in record["check"]] == [True]
+        assert len(record["profile"]) == 2
+    np.savez("in.npz", x=np.zeros((4, 40), np.float32))
+    invoke("run", "model.twm", "--inputs", "in.npz", "-o", "out.npz", "--device", "emulator")
+    np.testing.assert_allclose(np.load("out.npz")["y"], np.full((4, 40), 1 / 40), rtol=1e-6)
+    assert "there is no device 'quda'" in invoke("run", "model.twm", "--device", "quda", status=2).stderr
+
+
+def test_a_file_for_a_gpu_is_rebuilt_for_the_host(invoke: Invoke) -> None:
+    record = json.loads(invoke("run", "model.twm", "--rebuild", "--check", "--json").stdout)
+    assert (record["device"], record["check"][0]["ok"]) == ("cpu", True)
+
+
+def test_explain_says_what_was_decided_for_the_gpu(invoke: Invoke) -> None:
+    text = invoke("explain", "model.twm").stdout
+    assert "because" in text
+    assert invoke("explain", "model.onnx", *GPU).stdout == text
+    assert invoke("explain", "model.onnx").stdout != text
+
+
+def test_switched_off_passes_change_the_code_and_not_the_result(invoke: Invoke) -> None:
+    usual = invoke("compile", "model.twm", "--emit", "distributed").stdout
+    other = invoke("compile", "model.onnx", *GPU, "--disable", "cse", "--emit", "distributed").stdout
+    assert other != usual
+    invoke("run", "model.onnx", *GPU, "--disable", "cse", "--check")
