@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,14 @@ import typer
 
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
+
+
+class Search(StrEnum):
+    """The values of `Options.search`."""
+
+    RULES = "rules"
+    JOINT = "joint"
+
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model.onnx or model.twm", show_default=False)]
 Machine = Annotated[
@@ -34,7 +43,7 @@ Disable = Annotated[
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[
-    str, typer.Option("--search", metavar="NAME", help="how products are mapped and tiled: rules, or joint, timed here")
+    Search, typer.Option("--search", help="how products are mapped and tiled: by rules, or jointly, timed here")
 ]
 Trials = Annotated[
     int, typer.Option("--trials", metavar="N", min=1, help="schedules that --search joint times per product")

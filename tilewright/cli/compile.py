@@ -18,6 +18,7 @@ from tilewright.cli.arguments import (
     ModelFile,
     NoCache,
     Rebuild,
+    Search,
     SearchName,
     Shapes,
     Threads,
@@ -78,7 +79,7 @@ def compile_model(
     disable: Disable = None,
     rebuild: Rebuild = False,
     no_cache: NoCache = False,
-    search: SearchName = "rules",
+    search: SearchName = Search.RULES,
     trials: Trials = Options.trials,
     as_json: AsJson = False,
 ) -> None:
@@ -87,8 +88,8 @@ def compile_model(
     A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form. `--search
     joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm.
     """
-    shapes, options = shapes_of(shape), options_of(disable, no_cache, search=search, trials=trials)
-    if search == "joint":
+    shapes, options = shapes_of(shape), options_of(disable, no_cache, search=search.value, trials=trials)
+    if search is Search.JOINT:
         if model.suffix == ".tile" or (is_stored(model) and not rebuild):
             raise InvalidArgument("its decisions are made", where="--search", help="give the model file, or --rebuild")
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")

@@ -24,6 +24,7 @@ from tilewright.compiler.compile import build
 from tilewright.expr.evaluate import evaluate
 from tilewright.machine import host, resolve_cpu
 from tilewright.options import Options
+from tilewright.runtime import calibrate
 
 ROOT = Path(__file__).parents[3]
 ROWS, WIDTHS = 4, (6, 5, 3)
@@ -94,6 +95,21 @@ def test_compile_run_check(invoke: Invoke, model: str) -> None:
     assert re.search(r"largest error \S+ absolute, \S+ relative \(ok", checked.stdout)
     assert "GFLOP/s" in checked.stdout
     assert "largest error" in invoke("run", model, "--shape", "x=2,6", "--check").stdout
+
+
+def test_a_search_is_reported_kept_and_explained(invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "measure", lambda machine: machine)
+    command = ("compile", model, "--shape", "x=40,6", "--search", "joint", "--trials", "1", "--threads", "1")
+    first = invoke(*command)
+    assert "product 1 of 1, z" in first.stderr
+    assert "the rates of this machine are measured, once" in first.stderr
+    assert "product 1 of 1" not in invoke(*command).stderr, "the second time nothing is searched"
+    text = invoke("explain", "model.twm").stdout
+    assert re.search(r"search of z: .*s measured \(\S+ s predicted\)", text, re.DOTALL)
+    assert "largest error" in invoke("run", "model.twm", "--check").stdout
+    plan = json.loads(invoke(*command, "--emit", "plan").stdout)["decisions"]
+    assert any(each["subject"] == "search of z" for each in plan)
+    assert "search of" not in invoke("explain", model, "--shape", "x=40,6").stdout, "the default is the rules"
 
 
 def test_run_with_files(invoke: Invoke, stored: str) -> None:
@@ -234,6 +250,13 @@ WRONG = {
     "no folder for a module": (["compile", "model.onnx", "--shape", "x=4,6", "-o", "no/m.twm"], r"cannot write"),
     "no folder for a form": (["compile", "model.twm", "--emit", "asm", "-o", "no/m.s"], r"cannot write"),
     "compiled already": (["compile", "model.twm"], r"add --rebuild"),
+    "nothing to search": (["compile", "model.twm", "--search", "joint"], r"--search: error.* decisions are made"),
+    "no such search": (["compile", "model.onnx", "--search", "best"], r"'best' is not one of 'rules', 'joint'"),
+    "no trials": (["compile", "model.onnx", "--trials", "0"], r"--trials"),
+    "search for elsewhere": (
+        ["compile", "model.onnx", "--shape", "x=4,6", "--search", "joint", "--machine", "sm_90a"],
+        r"are not searched",
+    ),
     "nothing to rebuild": (["compile", "--rebuild", "model.onnx"], r"leave out --rebuild"),
     "object to a terminal": (["compile", "model.twm", "--emit", "object"], r"name a file with -o"),
     "no such pass": (["opt", "-p", "nonsense", "program.tile"], r"no pass 'nonsense'"),

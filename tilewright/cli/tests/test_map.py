@@ -208,3 +208,21 @@ def test_bad_input(arguments: tuple[str, ...], code: str, words: str) -> None:
     output = run(*arguments, status=2 if code else 0)
     assert f"error[{code}]" in output or not code
     assert words in output
+
+
+def test_times_of_the_host_are_by_measured_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As described until the host was calibrated, then as measured; the same mappings, other times."""
+    from tilewright.machine import host
+    from tilewright.runtime import calibrate
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    arguments = ("--expr", "C[i,j] += A[i,k]*B[k,j]", "--size", "i=64,j=64,k=64", "--machine", "host",
+                 "--intrinsic", next(iter(calibrate.measurable(host()))).name)  # fmt: skip
+    before = value(*arguments)
+    slow = host().model_copy(update={"name": calibrate.NAME, "clock_hz": 1e8})
+    calibrate.calibration_file().parent.mkdir(parents=True)
+    calibrate.calibration_file().write_text(calibrate.to_yaml(slow))
+    after = value(*arguments)
+    assert (before["machine"], after["machine"]) == (host().name, calibrate.NAME)
+    assert before["count"] == after["count"]
+    assert after["mappings"][0]["predicted_seconds"] > 2 * before["mappings"][0]["predicted_seconds"]

@@ -12,7 +12,7 @@ from tilewright.instruction.model import hierarchy
 from tilewright.machine import Cpu, host, resolve
 from tilewright.options import Options
 from tilewright.runtime import calibrate, loops
-from tilewright.runtime.calibrate import calibrated, calibration_file, identity, to_yaml
+from tilewright.runtime.calibrate import calibrated, calibration_file, host_with_rates, identity, to_yaml
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,19 @@ def test_one_measurement_serves_all_later_runs(
     assert calibrated(options) == measured
     assert len(calls) == 3
     assert not list(options.cache_dir.rglob("*.tmp"))
+
+
+def test_the_host_has_rates_once_they_were_measured(
+    measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calibrate, "measure", None)
+    assert host_with_rates(options) == host(), "nothing is measured for it"
+    monkeypatch.setattr(calibrate, "measure", lambda machine: measured)
+    with caplog.at_level("INFO"):
+        calibrated(options)
+    assert caplog.text.count("are measured, once, and kept in") == 1
+    monkeypatch.setattr(calibrate, "measure", None)
+    assert host_with_rates(options) == measured
 
 
 def test_a_directory_that_cannot_be_written_is_no_error(
