@@ -75,6 +75,26 @@ def multiply(name: str, a: Array, b: Array, c: Array) -> Array:
     return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
 
 
+def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` of four warps: c on registers (groups, lanes, elements), b (N, K) from memory, a (M, K)
+    from there or, with three axes, on registers too. InvalidProgram where the record does not fit.
+    """
+    from tilewright.instruction.execute import execute
+    from tilewright.instruction.fragments import from_registers, to_registers
+
+    lanes = c.shape[1]
+    record = _record(name, lanes)
+    boxes, fragment = [], None
+    for letter, operand, given in zip(_OPERANDS, record.operands, (a, b.T, c), strict=True):
+        held = np.ascontiguousarray(given).view(_stored(record, letter, operand.dtype, given.dtype))
+        if given.ndim == 3:
+            fragment = _fragment(record, letter, given.shape[2], lanes)
+            held = from_registers(fragment, held, record.shape(operand))
+        boxes.append(held)
+    assert fragment is not None
+    return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
+
+
 @cache
 def _record(name: str, lanes: int) -> Intrinsic:
     from tilewright.instruction.intrinsic import GROUP_LANES

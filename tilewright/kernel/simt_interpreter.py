@@ -51,7 +51,11 @@ from tilewright.kernel.simt import (
     WaitOp,
     element_bytes,
 )
+from tilewright.kernel.simt_async import MbarrierWaitOp
+from tilewright.kernel.simt_async_interpreter import HANDLERS as ASYNCHRONOUS
+from tilewright.kernel.simt_async_interpreter import apart, waits
 from tilewright.kernel.simt_memory import Access, BlockMemory, Place
+from tilewright.kernel.simt_warpgroup import WARPS, WarpgroupFenceOp, WarpgroupMmaOp, WarpgroupWaitOp
 from tilewright.kernel.views import View
 
 Order = Literal["together", "ascending", "descending", "random"]
@@ -66,7 +70,7 @@ def run_blocks(kernel: FuncOp, views: Sequence[View], numbers: Sequence[int], or
     """Run these blocks of the grid, one after the other. InvalidArgument for an unknown order."""
     if order not in ORDERS:
         raise InvalidArgument(f"no order {order!r} of threads", help=f"one of {', '.join(ORDERS)}")
-    memory = BlockMemory(kernel, list(views))
+    memory = BlockMemory(kernel, list(views), apart(kernel))
     rng = np.random.default_rng(seed)
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(number, kernel.extents)] if kernel.extents else []
@@ -75,21 +79,71 @@ def run_blocks(kernel: FuncOp, views: Sequence[View], numbers: Sequence[int], or
 
 def _run_block(memory: BlockMemory, places: dict[SSAValue, Place], order: Order, rng: np.random.Generator) -> None:
     body = memory.kernel.body.block
-    threads = np.arange(memory.threads)
-    chunks = [threads] if order == "together" else list(threads.reshape(-1, memory.kernel.lanes))
-    groups = [_Group(memory, chunk, dict(places), order, rng) for chunk in chunks]
+    chunks = _chunks(memory, order)
+    groups = [Group(memory, chunk, dict(places), order, rng) for chunk in chunks]
     runs = [group.run(body, np.ones(len(group.threads), np.bool_)) for group in groups]
-    while True:
-        reached: list[Operation | None] = [None] * len(runs)
+    reached: list[Operation | None] = [None] * len(runs)
+    waiting = np.zeros(len(runs), np.bool_)  # at a barrier, where `reached` says
+    ended = np.zeros(len(runs), np.bool_)
+    while not ended.all():
+        moment = None if memory.clocks is None else memory.clocks.now
+        moved = False
         for turn in _turns(len(runs), order, rng):
+            if waiting[turn] or ended[turn]:
+                continue
             reached[turn] = next(runs[turn], None)
-        barrier = next((op for op in reached if op is not None), None)
-        if barrier is None:
-            return
-        for group, op in zip(groups, reached, strict=True):
-            if op is not barrier:
-                group.fail(barrier, _APART, 0)
-        memory.order()
+            ended[turn] = reached[turn] is None
+            waiting[turn] = isinstance(reached[turn], BarrierOp)
+            moved |= bool(ended[turn] or waiting[turn])
+        if _met(memory, groups, reached, waiting, ended):
+            continue
+        if not moved and (memory.clocks is None or memory.clocks.now == moment):
+            stuck = int(np.flatnonzero(~ended)[0])
+            op = reached[stuck]
+            assert op is not None
+            groups[stuck].fail(op, "waits for what does not come: everybody waits", 0)
+    last = body.last_op
+    assert last is not None
+    memory.leave(last)
+
+
+def _chunks(memory: BlockMemory, order: Order) -> list[Array]:
+    """Threads that run together: the block or its warps; four warps each where those work together."""
+    threads = np.arange(memory.threads)
+    if memory.apart:
+        size = WARPS * memory.kernel.lanes
+        return [threads[start : start + size] for start in range(0, len(threads), size)]
+    return [threads] if order == "together" else list(threads.reshape(-1, memory.kernel.lanes))
+
+
+def _met(
+    memory: BlockMemory, groups: list[Group], reached: list[Operation | None], waiting: Array, ended: Array
+) -> bool:
+    """Let go those that wait at a barrier at which all are that it is for."""
+    found = False
+    for turn in np.flatnonzero(waiting).tolist():
+        if not waiting[turn]:
+            continue
+        barrier = reached[turn]
+        assert isinstance(barrier, BarrierOp)
+        own = [other for other in np.flatnonzero(waiting).tolist() if reached[other] is barrier]
+        if turn != own[0]:
+            continue
+        if barrier.threads is None:
+            if len(own) == len(groups):
+                memory.order()
+                waiting[:] = False
+                return True
+            if not (~waiting & ~ended).any():
+                apart = next(number for number in range(len(groups)) if number not in own)
+                groups[apart].fail(barrier, _APART, 0)
+        elif sum(len(groups[other].threads) for other in own) >= barrier.threads.value.data:
+            assert memory.clocks is not None
+            together = np.concatenate([groups[other].threads for other in own])
+            memory.clocks.meet(np.unique(together // memory.kernel.lanes))
+            waiting[own] = False
+            found = True
+    return found
 
 
 _APART = "divergence: a barrier that this thread does not reach, but others do"
@@ -100,7 +154,7 @@ def _turns(count: int, order: Order, rng: np.random.Generator) -> Array:
     return {"descending": ascending[::-1], "random": rng.permutation(count)}.get(order, ascending)
 
 
-class _Group:
+class Group:
     """Threads that run together: the values of their operations, by thread."""
 
     def __init__(
@@ -114,6 +168,11 @@ class _Group:
         self.memory, self.threads, self.places, self.order, self.rng = memory, threads, places, order, rng
         self.kernel = memory.kernel
         self.values: dict[SSAValue, Array] = {}
+        # Products: how many groups of them each thread has committed and how many are done; in which group each value
+        # is under way (-1: in none); what operands they read.
+        self.committed, self.done = (np.zeros(memory.threads, np.int64) for _ in range(2))
+        self.under_way: dict[SSAValue, Array] = {}
+        self.reads: list[tuple[int, int, Place, Array]] = []
 
     def fail(self, op: Operation, message: str, lane: int) -> NoReturn:
         self.memory.fail(op, message, int(self.threads[lane]))
@@ -124,6 +183,8 @@ class _Group:
         """Run a block for the active threads, of which there are some."""
         for op in block.ops:
             kind = type(op)
+            if self.under_way:
+                self.check_products(op, active)
             if kind in ELEMENT:
                 self.values[op.results[0]] = evaluate(op, *self.operands(op))
             elif kind in WHOLE:
@@ -131,6 +192,8 @@ class _Group:
                 self.values[op.results[0]] = found if op.operands else found[None]
             elif kind in _HANDLERS:
                 _HANDLERS[kind](self, op, active)
+            elif isinstance(op, MbarrierWaitOp):
+                yield from waits(self, op, active)
             elif isinstance(op, BarrierOp):
                 if not active.all():
                     self.fail(op, _APART, _first(~active))
@@ -154,7 +217,7 @@ class _Group:
         low, high, step = (np.where(active, bound, 1) if bound.size > 1 else bound for bound in (low, high, step))
         bounds = np.broadcast_arrays(low, high, step)
         trips = np.asarray([len(range(*each)) for each in zip(*(bound.tolist() for bound in bounds), strict=True)])
-        carried = [self.values[value] for value in op.iter_args]
+        carried, sources = [self.values[value] for value in op.iter_args], list(op.iter_args)
         block = op.body.block
         for trip in range(int(trips.max())):
             running = active & (trip < trips)
@@ -162,9 +225,14 @@ class _Group:
                 break
             self.values[block.args[0]] = (low + trip * step).astype(dtype_of(block.args[0].type))
             self.values.update(zip(block.args[1:], carried, strict=True))
+            for source, argument in zip(sources, block.args[1:], strict=True):
+                self.pass_on(source, argument)
             following = yield from self.run(block, running)
+            sources = list(_terminator(block).operands)
             carried = [_choose(trip < trips, new, old) for new, old in zip(following, carried, strict=True)]
         self.values.update(zip(op.results, carried, strict=True))
+        for source, result in zip(sources, op.results, strict=True):
+            self.pass_on(source, result)
         return []
 
     def branch(self, op: scf.IfOp, active: Array) -> Run:
@@ -180,6 +248,48 @@ class _Group:
             merged = results[0]
         self.values.update(zip(op.results, merged, strict=True))
         return []
+
+    # Products under way ---------------------------------------------------------------------------------------
+
+    def started(self, op: WarpgroupMmaOp, lanes: Array, threads: Array) -> None:
+        """A product of these threads has begun."""
+        groups = self.under_way.setdefault(op.result, np.full(len(self.threads), -1))
+        groups[lanes] = self.committed[threads]
+
+    def commits(self, thread: int) -> int:
+        return int(self.committed[thread])
+
+    def commit(self, active: Array) -> None:
+        self.committed[self.threads[active]] += 1
+
+    def finish(self, pending: int, active: Array) -> None:
+        """All groups but the latest `pending` of these threads are done; who waited knows that operands were read."""
+        threads = self.threads[active]
+        self.done[threads] = np.maximum(self.done[threads], self.committed[threads] - pending)
+        left = []
+        for group, thread, place, chosen in self.reads:
+            if group < self.done[thread]:
+                first = thread // self.kernel.lanes
+                self.memory.end_reading(place, chosen, np.arange(first, first + WARPS))
+            else:
+                left.append((group, thread, place, chosen))
+        self.reads = left
+
+    def pass_on(self, source: SSAValue, made: SSAValue) -> None:
+        """What is under way stays so under another name."""
+        self.under_way.pop(made, None)
+        if source in self.under_way:
+            self.under_way[made] = self.under_way[source]
+
+    def check_products(self, op: Operation, active: Array) -> None:
+        """Results that are under way go to other products, round loops, and through waits."""
+        if isinstance(op, WarpgroupMmaOp | WarpgroupWaitOp | WarpgroupFenceOp | scf.YieldOp | scf.ForOp):
+            return
+        for operand in op.operands:
+            groups = self.under_way.get(operand)
+            early = None if groups is None else active & (groups >= self.done[self.threads]) & (groups >= 0)
+            if early is not None and early.any():
+                self.fail(op, "uses the result of a product that is under way", _first(early))
 
     # Values ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +358,12 @@ class _Group:
         self.memory.write(self.places[view], self.access(op, places, touched, warps), numbers)
 
 
+def _terminator(block: Block) -> Operation:
+    last = block.last_op
+    assert last is not None, "verified blocks end with a terminator"
+    return last
+
+
 def _first(mask: Array) -> int:
     return int(np.flatnonzero(mask)[0])
 
@@ -266,18 +382,18 @@ def _choose(condition: Array, yes: Array, no: Array) -> Array:
 # Operations of one thread ---------------------------------------------------------------------------------------------
 
 
-def _program_id(group: _Group, op: ProgramIdOp, active: Array) -> None:
+def _program_id(group: Group, op: ProgramIdOp, active: Array) -> None:
     group.values[op.result] = np.asarray([group.memory.coordinates[op.axis.value.data]], np.int64)
 
 
-def _thread_id(group: _Group, op: ThreadIdOp, active: Array) -> None:
+def _thread_id(group: Group, op: ThreadIdOp, active: Array) -> None:
     x, y, _ = group.kernel.block
     below, extent = ((1, x), (x, y), (x * y, len(group.threads)))[op.axis.value.data]
     along = group.threads // below
     group.values[op.result] = along if op.axis.value.data == 2 else along % extent
 
 
-def _alloc(group: _Group, op: AllocOp, active: Array) -> None:
+def _alloc(group: Group, op: AllocOp, active: Array) -> None:
     """Memory of each thread, one behind the other."""
     elements = int(op.result.type.get_shape()[0])
     array = np.zeros(elements * len(group.threads), dtype_of(op.result.type))
@@ -285,17 +401,17 @@ def _alloc(group: _Group, op: AllocOp, active: Array) -> None:
     group.places[op.result] = Place(view, per_thread=elements)
 
 
-def _load(group: _Group, op: LoadOp, active: Array) -> None:
+def _load(group: Group, op: LoadOp, active: Array) -> None:
     places, touched = group.touched(op, shape(op.result), active)
     group.values[op.result] = group.read(op, op.view, places, touched)
 
 
-def _store(group: _Group, op: StoreOp, active: Array) -> None:
+def _store(group: Group, op: StoreOp, active: Array) -> None:
     places, touched = group.touched(op, shape(op.value), active)
     group.write(op, op.view, places, touched, group.values[op.value])
 
 
-def _gather(group: _Group, op: GatherOp, active: Array) -> None:
+def _gather(group: Group, op: GatherOp, active: Array) -> None:
     places = group.full(op.offsets)
     touched = np.broadcast_to(active.reshape(-1, *[1] * (places.ndim - 1)), places.shape)
     if op.mask is not None:
@@ -309,7 +425,7 @@ _UPDATES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _atomic(group: _Group, op: AtomicOp, active: Array) -> None:
+def _atomic(group: Group, op: AtomicOp, active: Array) -> None:
     touched = active if op.mask is None else active & group.values[op.mask]
     access = group.access(op, group.full(op.offset), touched)
     values = group.full(op.value)[touched]
@@ -325,7 +441,7 @@ def _atomic(group: _Group, op: AtomicOp, active: Array) -> None:
     group.values[op.result] = result
 
 
-def _async_copy(group: _Group, op: AsyncCopyOp, active: Array) -> None:
+def _async_copy(group: Group, op: AsyncCopyOp, active: Array) -> None:
     threads, memory = group.threads[active], group.memory
     source, target = group.places[op.source], group.places[op.target]
     elements = np.arange(op.elements.value.data)
@@ -338,18 +454,18 @@ def _async_copy(group: _Group, op: AsyncCopyOp, active: Array) -> None:
     memory.start_copy(op, source, target, taken, valid, into, threads)
 
 
-def _commit(group: _Group, op: CommitOp, active: Array) -> None:
+def _commit(group: Group, op: CommitOp, active: Array) -> None:
     group.memory.commit(group.threads[active])
 
 
-def _wait(group: _Group, op: WaitOp, active: Array) -> None:
+def _wait(group: Group, op: WaitOp, active: Array) -> None:
     group.memory.wait(group.threads[active], op.pending.value.data)
 
 
 # Operations of a warp -------------------------------------------------------------------------------------------------
 
 
-def _shuffle(group: _Group, op: ShuffleOp, active: Array) -> None:
+def _shuffle(group: Group, op: ShuffleOp, active: Array) -> None:
     group.warps(op, active)
     value, number = group.by_warp(op.value), group.by_warp(op.lane)
     lane = np.broadcast_to(np.arange(group.kernel.lanes), number.shape)
@@ -359,7 +475,7 @@ def _shuffle(group: _Group, op: ShuffleOp, active: Array) -> None:
     group.values[op.result] = found.reshape(-1, *value.shape[2:])
 
 
-def _rows(group: _Group, op: LoadMatrixOp | StoreMatrixOp, active: Array) -> tuple[Array, Array]:
+def _rows(group: Group, op: LoadMatrixOp | StoreMatrixOp, active: Array) -> tuple[Array, Array]:
     """Of each 8 x 8 matrix and lane, the elements (threads, elements) that the lane gets, and which are touched."""
     lanes, count = group.kernel.lanes, op.count.value.data
     warps = group.warps(op, active)
@@ -379,18 +495,18 @@ def _rows(group: _Group, op: LoadMatrixOp | StoreMatrixOp, active: Array) -> tup
     return places, np.broadcast_to(active[:, None], places.shape)
 
 
-def _load_matrix(group: _Group, op: LoadMatrixOp, active: Array) -> None:
+def _load_matrix(group: Group, op: LoadMatrixOp, active: Array) -> None:
     places, touched = _rows(group, op, active)
     group.values[op.result] = group.read(op, op.view, places, touched, warps=True)
 
 
-def _store_matrix(group: _Group, op: StoreMatrixOp, active: Array) -> None:
+def _store_matrix(group: Group, op: StoreMatrixOp, active: Array) -> None:
     places, touched = _rows(group, op, active)
     group.write(op, op.view, places, touched, group.values[op.value], warps=True)
 
 
 def _matrix(
-    group: _Group, op: LoadFragmentOp | StoreFragmentOp, operand: str, tile: SSAValue, active: Array
+    group: Group, op: LoadFragmentOp | StoreFragmentOp, operand: str, tile: SSAValue, active: Array
 ) -> tuple[Array, Array]:
     """Of each thread the elements of its fragment, and which are touched."""
     group.warps(op, active)
@@ -414,17 +530,17 @@ def _matrix(
     return places, np.broadcast_to(active[:, None], places.shape)
 
 
-def _load_fragment(group: _Group, op: LoadFragmentOp, active: Array) -> None:
+def _load_fragment(group: Group, op: LoadFragmentOp, active: Array) -> None:
     places, touched = _fitting(group, op, active, lambda: _matrix(group, op, op.operand.data, op.result, active))
     group.values[op.result] = group.read(op, op.view, places, touched, warps=True)
 
 
-def _store_fragment(group: _Group, op: StoreFragmentOp, active: Array) -> None:
+def _store_fragment(group: Group, op: StoreFragmentOp, active: Array) -> None:
     places, touched = _fitting(group, op, active, lambda: _matrix(group, op, "c", op.value, active))
     group.write(op, op.view, places, touched, group.values[op.value], warps=True)
 
 
-def _mma(group: _Group, op: MmaOp, active: Array) -> None:
+def _mma(group: Group, op: MmaOp, active: Array) -> None:
     warps = group.warps(op, active)
     registers = [group.by_warp(operand) for operand in (op.a, op.b, op.c)]
     result = np.zeros_like(registers[2])
@@ -433,7 +549,7 @@ def _mma(group: _Group, op: MmaOp, active: Array) -> None:
     group.values[op.result] = result.reshape(-1, *shape(op.result))
 
 
-def _fitting(group: _Group, op: Operation, active: Array, compute: Callable[[], Any]) -> Any:
+def _fitting(group: Group, op: Operation, active: Array, compute: Callable[[], Any]) -> Any:
     """What a record gives; where it does not fit, the error at this operation."""
     try:
         return compute()
@@ -443,7 +559,7 @@ def _fitting(group: _Group, op: Operation, active: Array, compute: Callable[[], 
         group.fail(op, error.message, _first(active))
 
 
-_HANDLERS: dict[type[Operation], Callable[[_Group, Any, Array], None]] = {
+_HANDLERS: dict[type[Operation], Callable[[Group, Any, Array], None]] = {
     ProgramIdOp: _program_id,
     ThreadIdOp: _thread_id,
     AllocOp: _alloc,
@@ -462,4 +578,5 @@ _HANDLERS: dict[type[Operation], Callable[[_Group, Any, Array], None]] = {
     LoadFragmentOp: _load_fragment,
     StoreFragmentOp: _store_fragment,
     MmaOp: _mma,
+    **ASYNCHRONOUS,
 }

@@ -20,6 +20,7 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
+from tilewright.kernel.simt_clocks import Clocks
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
 
 
@@ -83,8 +84,10 @@ class _Copy:
 class BlockMemory:
     """The memory of one block after the other: arguments of the kernel, shared memory, copies under way."""
 
-    def __init__(self, kernel: FuncOp, views: list[View]) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: FuncOp, views: list[View], apart: bool = False) -> None:
+        """`apart` says that warps are ordered by other than barriers of the whole block: shared memory has clocks."""
+        self.kernel, self.apart = kernel, apart
+        self.clocks: Clocks | None = None
         self.threads = prod(kernel.block)
         self.arguments = [Place(view, Touches(len(view.array))) for view in views]
         self.moment = 0  # barriers and blocks so far
@@ -93,18 +96,24 @@ class BlockMemory:
     def enter(self, number: int, coordinates: list[int]) -> dict[SSAValue, Place]:
         """Start a block: undefined shared memory, no copies. Gives the places of all views."""
         self.number, self.coordinates = number, coordinates
+        self.clocks = None
         self.order()
         self.copies: list[_Copy] = []
+        self.stores: dict[int, list[list[tuple[Place, Array]]]] = {}  # groups of tensor stores of a thread
         self.commits = np.zeros(self.threads, np.int64)
         for place in self.arguments:
             place.leaving = None
         places = _shared(self.kernel)
+        units = max((len(place.touches.by[READ]) for place in places.values() if place.touches is not None), default=0)
+        self.clocks = Clocks(-(-self.threads // self.kernel.lanes), units) if self.apart else None
         places.update(zip(self.kernel.body.block.args, self.arguments, strict=True))
         return places
 
     def order(self) -> None:
         """A barrier: what was touched before it cannot race with what is touched after it."""
         self.moment += 1
+        if self.clocks is not None:
+            self.clocks.meet(np.arange(self.clocks.warps))
 
     @property
     def base(self) -> int:
@@ -197,7 +206,9 @@ class BlockMemory:
 
     def _check_races(self, place: Place, access: Access, kind: str) -> None:
         chosen = access.chosen
-        if place.touches is not None:
+        if place.arriving is not None and self.clocks is not None:
+            self._check_order(self.clocks, place, access, kind)
+        elif place.touches is not None:
             who = access.threads // self.kernel.lanes + self.threads if access.warps else access.threads
             units = place.units(chosen)
             stamps = np.broadcast_to((self.base + 1 + who)[:, None], units.shape)
@@ -214,11 +225,78 @@ class BlockMemory:
                 message = f"race: {kind} element {chosen[position]}, which another block of this launch {earlier}"
                 self.fail(access.op, message, int(access.threads[position]))
 
+    def _check_order(self, clocks: Clocks, place: Place, access: Access, kind: str) -> None:
+        units = place.units(access.chosen)
+        if kind != READ and clocks.busy[units].any():
+            which = int(np.flatnonzero(clocks.busy[units].any(axis=-1))[0])
+            message = f"{kind} element {access.chosen[which]}, which an operation that is under way reads"
+            self.fail(access.op, message, int(access.threads[which]))
+        warps = np.broadcast_to((access.threads // self.kernel.lanes)[:, None], units.shape)
+        clash = clocks.clash(kind, units.ravel(), warps.ravel())
+        if clash is not None:
+            earlier, position, other = clash
+            which = position // place.grains
+            name = f"warp {other}" if other < clocks.warps else "a copy"
+            message = f"race: {kind} element {access.chosen[which]}, which {name} {earlier} in no order with it"
+            self.fail(access.op, message, int(access.threads[which]))
+
     def _stamped(self, stamp: int) -> str:
         number = stamp - self.base - 1
         if number < 0:
             return "another thread"
         return self.name(number) if number < self.threads else f"warp {number - self.threads}"
+
+    # What asynchronous operations do to shared memory
+
+    def check_bounds(self, op: Operation, place: Place, index: Array, threads: Array) -> None:
+        """Whether these elements, one per thread, are in a view."""
+        outside = (index < 0) | (index >= place.elements)
+        if outside.any():
+            which = first(outside)
+            message = f"touches element {index[which]} of a view of {place.elements} elements"
+            self.fail(op, message, int(threads[which]))
+
+    def start_box(self, op: Operation, place: Place, access: Access) -> None:
+        """A copy into these elements begins; it is there when whatever counts it says so."""
+        self._check(place, access, WRITE)
+        self._check_races(place, access, WRITE)
+        assert place.arriving is not None
+        place.arriving[place.units(access.chosen)] = 1
+
+    def read_later(self, place: Place, access: Access, warp: int) -> Array:
+        """The elements that an operation of a warp reads while it is under way, which begins now."""
+        assert self.clocks is not None
+        chosen = self._check(place, access, READ)
+        self._check_defined(place, access, chosen)
+        self._check_races(place, access, READ)
+        units = place.units(chosen)
+        unseen = self.clocks.unfenced(units.ravel(), warp)
+        if unseen.any():
+            which = first(unseen) // place.grains
+            message = f"reads element {access.chosen[which]}, written with no fence of asynchronous operations since"
+            self.fail(access.op, f"missing fence: {message}", int(access.threads[which]))
+        np.add.at(self.clocks.busy, units.ravel(), 1)
+        return np.asarray(place.view.array[chosen])
+
+    def end_reading(self, place: Place, chosen: Array, warps: Array) -> None:
+        """An operation has read these elements, and these warps know."""
+        assert self.clocks is not None
+        units = place.units(chosen).ravel()
+        np.subtract.at(self.clocks.busy, units, 1)
+        self.clocks.read[units[:, None], warps] = self.clocks.now
+
+    def leave(self, op: Operation) -> None:
+        """The end of a block: nothing may still be under way to or from its memory."""
+        if self.clocks is None:
+            return
+        for address, barrier in self.clocks.mbarriers.items():
+            if barrier.landings:
+                self.fail(op, f"the block ends before the copies that the mbarrier at byte {address} counts are there")
+        if self.clocks.busy.any():
+            self.fail(op, "the block ends while its memory is read by an operation that is under way")
+
+    def define(self, place: Place, chosen: Array, numbers: Array) -> None:
+        self._define(place, chosen, numbers)
 
     def _define(self, place: Place, chosen: Array, numbers: Array) -> None:
         if place.view.written is not None:

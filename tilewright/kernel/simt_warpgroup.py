@@ -181,6 +181,8 @@ class WarpgroupMmaOp(IRDLOperation):
             raise VerifyException(f"{self.intrinsic.data} on elements {element(self.b)}")
         if shape(self.c) != (n // 2,):
             raise VerifyException(f"a thread holds {n // 2} elements of the result, not {self.c.type}")
+        if not isinstance(self.c.owner, WarpgroupMmaOp | WarpgroupFenceOp):
+            raise VerifyException("the registers of c come from a fence or from another product")
         if isinstance(self.a.type, TensorType):
             if self.a_offset is not None or self.a_matrix is not None or shape(self.a) != (k // 2,):
                 raise VerifyException(f"a thread holds {k // 2} elements of a, not {self.a.type}")

@@ -1,0 +1,131 @@
+"""What warps know of each other, where not only barriers of the whole block order them.
+
+Time is a count of moments of order. A warp knows of another what that did until some moment; it learns that at
+barriers, and from mbarriers, which gather what the arriving warps know. Each mbarrier has an engine, by which the
+copies that it counts are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.kernel.elements import Array
+from tilewright.kernel.views import READ
+
+ENGINES = 128
+
+
+@dataclass
+class Landing:
+    """A copy that an mbarrier counts: elements `into` of a place of shared memory become `numbers`."""
+
+    place: Any
+    into: Array
+    numbers: Array
+
+    @property
+    def bytes(self) -> int:
+        return self.numbers.nbytes
+
+
+@dataclass
+class Mbarrier:
+    """`phase` phases are complete; of this one `pending` arrivals and `bytes` bytes are missing."""
+
+    arrivals: int
+    pending: int
+    maker: int
+    made: int
+    engine: int
+    known: Array
+    gathered: Array
+    phase: int = 0
+    bytes: int = 0
+    landings: list[Landing] = field(default_factory=list)
+
+
+class Clocks:
+    """The touches of shared memory by unit: who wrote last and when, when each warp read last, what products read."""
+
+    def __init__(self, warps: int, units: int) -> None:
+        self.warps, self.now = warps, 1
+        self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
+        self.written, self.writer = np.zeros(units, np.int64), np.zeros(units, np.int16)
+        self.read = np.zeros((units, warps), np.int64)
+        self.busy = np.zeros(units, np.int32)  # operations under way that read
+        self.fenced = np.zeros(warps + ENGINES, np.int64)
+        self.mbarriers: dict[int, Mbarrier] = {}
+
+    # Order
+
+    def meet(self, warps: Array) -> None:
+        """These warps know from here on what any of them knows."""
+        together = self.known[warps].max(axis=0)
+        together[warps] = self.now
+        self.known[warps] = together
+        self.now += 1
+
+    def make(self, place: int, arrivals: int, maker: int) -> None:
+        nothing = np.zeros(len(self.known), np.int64)
+        engine = self.warps + len(self.mbarriers) % ENGINES
+        self.mbarriers[place] = Mbarrier(arrivals, arrivals, maker, self.now, engine, nothing, nothing)
+        self.now += 1
+
+    def arrive(self, barrier: Mbarrier, warp: int, bytes_: int) -> bool:
+        """One arrival; False where this phase has had all of its own."""
+        self.gather(barrier, warp)
+        barrier.bytes += bytes_
+        barrier.pending -= 1
+        if barrier.pending < 0:
+            return False
+        self.settle(barrier)
+        return True
+
+    def gather(self, barrier: Mbarrier, who: int) -> None:
+        barrier.gathered = np.maximum(barrier.gathered, self.known[who])
+        barrier.gathered[who] = self.now
+        self.now += 1
+
+    def settle(self, barrier: Mbarrier) -> None:
+        if not barrier.pending and not barrier.bytes:
+            barrier.phase += 1
+            barrier.pending = barrier.arrivals
+            barrier.known = barrier.gathered
+
+    def passed(self, barrier: Mbarrier, parity: int) -> bool:
+        return barrier.phase & 1 != parity
+
+    def learn(self, warp: int, barrier: Mbarrier) -> None:
+        self.known[warp] = np.maximum(self.known[warp], barrier.known)
+
+    # Touches
+
+    def clash(self, kind: str, units: Array, warps: Array) -> tuple[str, int, int] | None:
+        """Note accesses of units by warps; what another did unknown to one, at which position, and which it was."""
+        writer = self.writer[units]
+        late = (writer != warps) & (self.written[units] > self.known[warps, writer])
+        if late.any():
+            position = int(np.flatnonzero(late)[0])
+            return "writes", position, int(writer[position])
+        if kind == READ:
+            self.read[units, warps] = self.now
+            return None
+        for other in range(self.warps):
+            late = (warps != other) & (self.read[units, other] > self.known[warps, other])
+            if late.any():
+                return "reads", int(np.flatnonzero(late)[0]), other
+        self.written[units], self.writer[units] = self.now, warps
+        return None
+
+    def unfenced(self, units: Array, warp: int) -> Array:
+        """Which units a warp's asynchronous operation does not see, as no fence stands after their writing."""
+        writer = self.writer[units]
+        fenced = np.maximum(self.fenced[writer], self.fenced[warp])
+        return np.asarray((self.written[units] > 0) & (writer < self.warps) & (fenced < self.written[units]))
+
+    def fence(self, warps: Array) -> None:
+        self.fenced[warps] = self.now
+        self.now += 1
