@@ -54,6 +54,7 @@ TARGET_NAMES = re.compile(
 )
 TARGET_FOLDERS = re.compile(r"^(machine/|instruction/\w+/|codegen/\w+/|runtime/\w+/|emulator/)")
 TARGET_FILES = {
+    "reproduce/matmul/worked_cases.py": "names the machine of a published case",
     "runtime/native.py": "emits the pool's own LLVM IR, with system calls and pauses that differ by architecture",
     "runtime/counter.py": "reads the time-stamp counter, which each architecture has in its own place",
     "runtime/loader.py": "checks that an ELF file is for this kind of machine",

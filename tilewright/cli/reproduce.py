@@ -17,6 +17,7 @@ example: tilewright reproduce
          tilewright reproduce amos-mappings
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
          tilewright reproduce mlir-matmul --without padding,swizzle
+         tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
 exit status: 0 every claim is met, 1 one is not, 2 bad usage or file, 3 no matplotlib for --plot
 """
@@ -37,6 +38,10 @@ Sizes = Annotated[
 MachineName = Annotated[
     str | None, typer.Option("--machine", metavar="NAME|FILE", help="whose time to predict (default: nvidia-rtx-3090)")
 ]
+Case = Annotated[str | None, typer.Option("--case", metavar="NAME", help="one of the worked cases (default: all)")]
+Document = Annotated[
+    Path | None, typer.Option("--document", metavar="FILE.md", help="write the worked case there, pass by pass")
+]
 Stored = Annotated[
     Path | None, typer.Option("--from", metavar="FILE.json", help="show what --json printed, without running it again")
 ]
@@ -52,6 +57,8 @@ def reproduce(
     without: Without = None,
     sizes: Sizes = None,
     machine: MachineName = None,
+    case: Case = None,
+    document: Document = None,
     stored: Stored = None,
     plot: Plot = None,
     as_json: AsJson = False,
@@ -66,7 +73,7 @@ def reproduce(
             ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
             ("batch", batch), ("without", None if without is None else without.split(",")),
             ("sizes", None if sizes is None else _numbers(sizes)),
-            ("machine", machine),
+            ("machine", machine), ("case", case),
         )
         if value is not None
     }  # fmt: skip
@@ -84,6 +91,9 @@ def reproduce(
     if plot is not None:
         experiment.require_measured("plot")
         plots.check(plot)
+    if document is not None and ("case" not in experiment.options or case is None):
+        raise InvalidArgument("a document is of one worked case", where="--document",
+                              help="worked-cases --case NAME --document FILE.md")  # fmt: skip
     if stored is not None:
         if given:
             raise InvalidArgument(f"--{next(iter(given))} is for a run, not for stored results", where="--from")
@@ -91,6 +101,11 @@ def reproduce(
     else:
         with progress(experiment.title):
             report = experiment.run(**given)
+    if document is not None:
+        from tilewright.reproduce.matmul import worked_cases
+
+        assert isinstance(report, worked_cases.Report)
+        document.write_text(report.documents[0])
     if as_json:
         show_json(report.to_json())
     else:

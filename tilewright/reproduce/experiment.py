@@ -118,6 +118,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "products on a GPU, optimisation by optimisation: counts of the emulator, and times that the model predicts",
         "10 s", ("without", "sizes", "machine"), measured=True,
     ),
+    Experiment(
+        "worked-cases", "tilewright.reproduce.matmul.worked_cases",
+        "products on GPUs worked out pass by pass: 512x512x128, 128x256x512, 16x8x16", "5 s", ("case",),
+    ),
 )  # fmt: skip
 
 

@@ -78,7 +78,8 @@ def pipeline(
 
     `options` are other settings than the usual, by pass.
 
-    >>> [each.stages for each in pipeline("gpu", options={"pipeline-loads": {"stages": 4}}) if hasattr(each, "stages")]
+    >>> passes = pipeline("gpu", options={"pipeline-loads": {"stages": 4}})
+    >>> [each.stages for each in passes if isinstance(each, PipelineLoadsPass)]
     [4]
     """
     if target not in PIPELINES:

@@ -120,13 +120,13 @@ def compiled(sizes: Sizes, chosen: Settings) -> Any:
     return module
 
 
-def tiles(sizes: Sizes, tiling: Tiling, intrinsic: str) -> str:
+def tiles(sizes: Sizes, tiling: Tiling, intrinsic: str, accumulator: str = "f32", attributes: str = "") -> str:
     """``c += a b``: a block per tile of c, which is read and written for every slice of k."""
     (m, n, k), (bm, bn, bk) = sizes, tiling.block
-    a, b, c = f"memref<{m * k}xf16>", f"memref<{k * n}xf16>", f"memref<{m * n}xf32>"
-    x, y, z = f"tensor<{bm}x{bk}xf16>", f"tensor<{bk}x{bn}xf16>", f"tensor<{bm}x{bn}xf32>"
+    a, b, c = f"memref<{m * k}xf16>", f"memref<{k * n}xf16>", f"memref<{m * n}x{accumulator}>"
+    x, y, z = f"tensor<{bm}x{bk}xf16>", f"tensor<{bk}x{bn}xf16>", f"tensor<{bm}x{bn}x{accumulator}>"
     return f"""\
-{_head(sizes, tiling)}
+{_head(sizes, tiling, accumulator, attributes)}
   %bk = arith.constant {bk} : index
   %depth = arith.constant {k} : index
   %low = arith.constant 0 : index
@@ -185,14 +185,14 @@ def elements(sizes: Sizes, tiling: Tiling) -> str:
 """
 
 
-def _head(sizes: Sizes, tiling: Tiling) -> str:
+def _head(sizes: Sizes, tiling: Tiling, accumulator: str = "f32", attributes: str = "") -> str:
     """The kernel up to the place of the block's tile of c."""
     (m, n, k), (bm, bn, bk) = sizes, tiling.block
     for size, part, name in zip((m, n, k), (bm, bn, bk), "MNK", strict=True):
         if size % part:
             raise InvalidArgument(f"{name} = {size} is no multiple of {part}", where="sizes", help=f"blocks of {part}")
-    a, b, c = f"memref<{m * k}xf16>", f"memref<{k * n}xf16>", f"memref<{m * n}xf32>"
-    warps = f"warps = array<i64: {tiling.warps[0]}, {tiling.warps[1]}>"
+    a, b, c = f"memref<{m * k}xf16>", f"memref<{k * n}xf16>", f"memref<{m * n}x{accumulator}>"
+    warps = f"warps = array<i64: {tiling.warps[0]}, {tiling.warps[1]}>{attributes}"
     return f"""\
 tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{m // bm}, {n // bn}] attributes {{{warps}}} {{
   %p = tile.program_id 0

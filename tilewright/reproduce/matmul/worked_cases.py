@@ -1,0 +1,333 @@
+"""Products on GPUs worked out: a document per case, with what the case is known to be and its program pass by pass."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from tilewright.codegen.amdgpu import target as amdgpu
+from tilewright.codegen.nvptx import target as nvptx
+from tilewright.errors import InvalidArgument
+from tilewright.kernel.passes.table import pipeline, run_pass
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.reproduce.experiment import Claim, Table
+from tilewright.reproduce.matmul.switches import Sizes, Tiling, tiles
+from tilewright.reproduce.pictures import Picture
+
+_LAYOUT = re.compile(r'"(#[^"]*)"')
+_CHANGE = 60  # lines of a change behind `distribute` that is shown; a longer one is counted only
+_PROGRAM = 240  # lines of a thread's program that are shown
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product c += a b on a machine, with f16 operands; `known` are its facts, each a text and what finds it."""
+
+    name: str
+    title: str
+    machine: str
+    sizes: Sizes
+    tiling: Tiling
+    intrinsic: str
+    accumulator: str
+    stages: int
+    known: tuple[tuple[str, str, Callable[[Stages], str]], ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The program behind pass number `number` of the pipeline, -1 for the program as it is given."""
+
+    number: int
+    name: str
+    what: str
+    text: str
+
+    def count(self, op: str) -> int:
+        return len(re.findall(rf"(?<![\w.]){re.escape(op)}(?![\w.])", self.text))
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The program of a case, first as it is given, then behind every pass that changes it."""
+
+    case: Case
+    passes: tuple[Stage, ...]
+
+    def behind(self, name: str) -> Stage:
+        """The program behind the (first) pass of this name, whether it changed something or not."""
+        number = [each.name for each in pipeline("gpu")].index(name)
+        return [stage for stage in self.passes if stage.number <= number][-1]
+
+    @property
+    def last(self) -> Stage:
+        return self.passes[-1]
+
+    def in_loop(self, op: str, name: str = "barriers") -> int:
+        """How often an operation stands in the first loop behind a pass."""
+        lines = self.behind(name).text.splitlines()
+        start = next(number for number, line in enumerate(lines) if "scf.for" in line)
+        indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
+        end = next(number for number in range(start, len(lines)) if lines[number] == indent + "}")
+        return Stage(0, "", "", "\n".join(lines[start:end])).count(op)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the buffers between the loads and the products of the loop."""
+        found = re.findall(r'(?:tile\.staging|simt\.shared align 16.*) : memref<(\d+)xf16, "shared">', self.rings.text)
+        return sum(2 * int(elements) for elements in found)
+
+    @property
+    def rings(self) -> Stage:
+        """The program in which those buffers stand alone: before the last trip is known to need its own."""
+        staged = self.behind("pipeline-loads")
+        return staged if staged.count("tile.staging") else self.last
+
+
+def worked(case: Case) -> Stages:
+    """Run the passes of a case one after the other."""
+    machine = resolve(case.machine)
+    assert isinstance(machine, Gpu)
+    target_for = {nvptx.TRIPLE: nvptx.target_for, amdgpu.TRIPLE: amdgpu.target_for}[machine.llvm.triple]
+    stages = f", stages = {case.stages} : i64" if case.stages > 1 else ""
+    module = parse_module(tiles(case.sizes, case.tiling, case.intrinsic, case.accumulator, stages))
+    module.attributes["tile.target"] = target_for(machine).attribute()
+    found = [Stage(-1, "", "what a block computes", _kernel(print_module(module)))]
+    for number, each in enumerate(pipeline("gpu")):
+        run_pass(module, each.name)
+        text = _kernel(print_module(module))
+        if text != found[-1].text:
+            what = (type(each).__doc__ or "").partition("\n")[0].rstrip(".")
+            found.append(Stage(number, each.name, what[:1].lower() + what[1:], text))
+    return Stages(case, tuple(found))
+
+
+def _kernel(text: str) -> str:
+    """The kernel of a module's text, without the module and its indent."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if "tile.func" in line)
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    end = next(number for number in range(start, len(lines)) if lines[number] == " " * indent + "}")
+    return "\n".join(line[indent:] for line in lines[start : end + 1])
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
+
+
+def document(stages: Stages) -> str:
+    """The case as Markdown: facts, a table of passes, and the program behind each pass on tiles and the last."""
+    case, names = stages.case, dict[str, str]()
+    (m, n, k), (bm, bn, bk) = case.sizes, case.tiling.block
+    sections = list(_sections(stages, names))
+    head = [
+        f"# {case.title}", "",
+        f"Generated by `tilewright reproduce worked-cases --case {case.name} --document FILE`; a test holds this file",
+        "against the program as it is compiled now.", "", case.note, "",
+        f"`c += a b`, {m}x{n}x{k} (M, N, K), for `{case.machine}`. A block of {case.tiling.threads} threads computes",
+        f"{bm}x{bn} of c in slices of {bk} with `{case.intrinsic}`.", "",
+        "| fact | expected | found |", "| --- | --- | --- |",
+        *(f"| {fact} | {expected} | {find(stages)} |" for fact, expected, find in case.known),
+        "", "## What every pass leaves", "",
+        "| behind | operations | barriers | buffers | accesses and copies | matrix products |",
+        "| --- | --- | --- | --- | --- | --- |", *map(_row, stages.passes), "",
+        "Layouts are written by name:", "", "| name | layout |", "| --- | --- |",
+        *(f"| `{name}` | `{layout}` |" for layout, name in names.items()),
+    ]  # fmt: skip
+    return "\n".join([*head, *sections]) + "\n"
+
+
+def _sections(stages: Stages, names: dict[str, str]) -> Iterator[str]:
+    first, *rest = stages.passes
+    before = _named(first.text, names)
+    yield from ("", "## The program", "", "```text", before, "```")
+    on_threads = next(number for number, each in enumerate(pipeline("gpu")) if each.name == "distribute")
+    for stage in rest:
+        after = _named(stage.text, names)
+        what = f"{stage.what[:1].upper()}{stage.what[1:]}."
+        changed = _changed(before, after)
+        if stage.number < on_threads:
+            yield from ("", f"## Behind `{stage.name}`", "", what, "", "```text", after, "```")
+        elif stage.number > on_threads and len(changed) <= _CHANGE:
+            yield from ("", f"## Changed by `{stage.name}`", "", what, "", "```diff", *changed, "```")
+        before = after
+    lines = _shortened(before.splitlines())
+    yield from ("", "## What a thread does at last", "")
+    if len(lines) > _PROGRAM:
+        yield from (f"The first {_PROGRAM} lines; `tilewright reproduce worked-cases --json` has all.", "")
+    yield from ("```text", *lines[:_PROGRAM], "```")
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """A program without all but the first two of many like operations in a row."""
+    found: list[str] = []
+    for kind, run in groupby(lines, _operation):
+        same = list(run)
+        indent = same[0][: -len(same[0].lstrip()) or None]
+        found += same if len(same) < 5 else [*same[:2], f"{indent}… {len(same) - 2} more {kind}"]
+    return found
+
+
+def _operation(line: str) -> str:
+    """The operation of a line, of those without a result its first word."""
+    return line.partition(" = ")[2].strip().partition(" ")[0] or line.strip().partition(" ")[0]
+
+
+def _row(stage: Stage) -> str:
+    operations = sum(1 for line in stage.text.splitlines() if line.strip() not in ("", "}", "} else {"))
+    moves = sum(stage.count(op) for op in ("tile.load", "tile.store", "tile.stage", "simt.async_copy"))
+    memory = stage.count("simt.shared") + stage.count("tile.staging")
+    name = f"`{stage.name}`" if stage.name else "the program"
+    products = stage.count("simt.mma") + stage.count("tile.dot")
+    barriers = stage.count("simt.barrier") + stage.count("tile.await")
+    return f"| {name} | {operations} | {barriers} | {memory} | {moves} | {products} |"
+
+
+def _named(text: str, names: dict[str, str]) -> str:
+    """A program with layouts written by name."""
+
+    def name(match: re.Match[str]) -> str:
+        return names.setdefault(match[1], f"#{len(names) + 1}")
+
+    return _LAYOUT.sub(name, text)
+
+
+def _changed(before: str, after: str) -> list[str]:
+    """The lines of a difference, without its head."""
+    return [line for line in difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+            if not line.startswith(("---", "+++", "@@"))]  # fmt: skip
+
+
+# Cases ----------------------------------------------------------------------------------------------------------------
+
+
+def _times(op: str, name: str = "barriers") -> Callable[[Stages], str]:
+    return lambda stages: str(stages.behind(name).count(op))
+
+
+def _looped(op: str, name: str = "barriers") -> Callable[[Stages], str]:
+    return lambda stages: str(stages.in_loop(op, name))
+
+
+def _rings(stages: Stages) -> str:
+    return str(stages.ring_bytes)
+
+
+def _groups_before(stages: Stages) -> str:
+    staged = stages.behind("pipeline-loads")
+    return str(staged.count("tile.commit") - stages.in_loop("tile.commit", "pipeline-loads"))
+
+
+def _grid(stages: Stages) -> str:
+    (bm, bn, _), (m, n, _) = stages.case.tiling.block, stages.case.sizes
+    return f"{m // bm} x {n // bn}"
+
+
+def _warp_tile(stages: Stages) -> str:
+    (bm, bn, bk), (wm, wn) = stages.case.tiling.block, stages.case.tiling.warps
+    return f"{bm // wm}x{bn // wn}x{bk}"
+
+
+CASES: Final = (
+    Case(
+        "512x512x128", "A product of 512x512x128 with three buffers", "nvidia-rtx-3090", (512, 512, 128),
+        Tiling((32, 32, 16), (2, 2)), "mma_m16n8k16_f16_f16", "f16", 3,
+        (
+            ("grid", "16 x 16", _grid), ("tile of a warp", "16x16x16", _warp_tile),
+            ("groups of copies before the loop", "2", _groups_before),
+            ("waits in a trip that leave one group under way", "1", _looped("tile.await 1", "pipeline-loads")),
+            ("barriers in a trip", "1", _looped("simt.barrier")),
+            ("copies of a thread in a trip, 8 bytes each", "2", _looped("simt.async_copy")),
+            ("products of a warp in a trip", "2", _looped("simt.mma")),
+            ("bytes of the buffers", "6144", _rings),
+        ),
+        "The worked case of the asynchronous route, threads (64, 2, 1). Copies are 8 bytes, so that all 128 threads\n"
+        "take part. Where the original pads rows, block memory is swizzled: 3 x (32 x 16 + 16 x 32) x 2 bytes. Two\n"
+        "copies are under way while a slice is computed; the original copies behind the computation and has three.",
+    ),
+    Case(
+        "128x256x512", "A product of 128x256x512 on RDNA 4", "gfx1201", (128, 256, 512),
+        Tiling((64, 64, 128), (2, 2)), "wmmar4_16x16x16_f16_f32", "f32", 1,
+        (
+            ("grid", "2 x 4", _grid), ("tile of a warp", "32x32x128", _warp_tile),
+            ("matrix instructions of a warp in a slice", "32", _looped("simt.mma")),
+            ("slices in the loop and behind it", "2", _times("tile.dot", "pipeline-registers")),
+            ("barriers in a trip", "2", _looped("simt.barrier")),
+        ),
+        "The schedule is that of `tilewright schedule-mma --m 128 --n 256 --k 512 --machine gfx1201`: 2 x 2 warps,\n"
+        "2 x 2 tiles of the instruction for each, slices of 8 of them. There are no asynchronous copies: the next\n"
+        "slice is on its way in registers while this one is multiplied.",
+    ),
+    Case(
+        "16x8x16", "The smallest product of one warp, in slices of 16", "nvidia-a100-sxm4-40gb", (16, 8, 64),
+        Tiling((16, 8, 16), (1, 1)), "mma_m16n8k16_f16_f32", "f32", 3,
+        (
+            ("grid", "1 x 1", _grid), ("tile of a warp", "16x8x16", _warp_tile),
+            ("groups of copies before the loop", "2", _groups_before),
+            ("copies of a lane in a trip", "2", _looped("simt.async_copy")),
+            ("matrix loads in a trip", "2", _looped("simt.load_matrix")),
+            ("matrix instructions in a trip", "1", _looped("simt.mma")),
+            ("bytes of the buffers", "2304", _rings),
+        ),
+        "The walk-through of the tile language. A lane copies 16 bytes of a, and 8 of b, which is known to be aligned\n"
+        "here (16 lanes would do with 16 bytes). The buffers are 3 x 16 x 16 x 2 + 3 x 16 x 8 x 2 bytes.",
+    ),
+)  # fmt: skip
+
+
+# The experiment -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found of some cases; `documents` has one text per case."""
+
+    cases: tuple[Stages, ...]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        heads = {"fact": "left", "expected": "right", "found": "right"}
+        return tuple(
+            Table(each.case.title, heads, tuple((fact, wanted, find(each)) for fact, wanted, find in each.case.known))
+            for each in self.cases
+        )
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(
+            Claim(f"{stages.case.name}: {fact}", stages.case.title, expected, found := find(stages), found == expected)
+            for stages in self.cases
+            for fact, expected, find in stages.case.known
+        )
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        return ()
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return tuple(map(document, self.cases))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cases": {
+                stages.case.name: [{"pass": each.name, "program": each.text} for each in stages.passes]
+                for stages in self.cases
+            },
+            "claims": [asdict(claim) for claim in self.claims],
+        }
+
+
+def report(case: str = "") -> Report:
+    """All cases, or the one of that name; raises InvalidArgument for another."""
+    chosen = [each for each in CASES if case in ("", each.name)]
+    if not chosen:
+        names = ", ".join(each.name for each in CASES)
+        raise InvalidArgument(f"there is no case {case!r}", where="--case", help=f"one of {names}")
+    return Report(tuple(map(worked, chosen)))
