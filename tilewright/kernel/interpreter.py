@@ -40,6 +40,7 @@ from tilewright.kernel.dialect import (
     strides_of,
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
+from tilewright.kernel.ring_interpreter import HANDLERS as RINGS
 from tilewright.kernel.simt import written_view
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
@@ -308,6 +309,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     ProgramIdOp: _run_program_id,
     AllocOp: _run_alloc,
     StagingOp: _run_alloc,
+    **RINGS,
     StageOp: _run_stage,
     CommitOp: lambda program, op: None,
     AwaitOp: lambda program, op: None,

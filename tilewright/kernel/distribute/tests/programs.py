@@ -142,3 +142,48 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{m // bm}, {n // bn}] {{
   tile.return
 }}
 """
+
+
+def ragged_matmul(
+    sizes: tuple[int, int, int],
+    block: tuple[int, int, int],
+    intrinsic: str = "mma_m16n8k16_f16_f32",
+    dtype: str = "f16",
+) -> str:
+    """``c = a b`` in f32 of matrices whose sizes are no multiples of a program's: accesses have bounds."""
+    (m, n, k), (bm, bn, bk) = sizes, block
+    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}xf32>"
+    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}xf32>"
+    return f"""\
+tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
+  %p = tile.program_id 0
+  %q = tile.program_id 1
+  %bm = arith.constant {bm} : index
+  %bn = arith.constant {bn} : index
+  %bk = arith.constant {bk} : index
+  %height = arith.constant {m} : index
+  %depth = arith.constant {k} : index
+  %width = arith.constant {n} : index
+  %low = arith.constant 0 : index
+  %i = arith.muli %p, %bm : index
+  %j = arith.muli %q, %bn : index
+  %down = arith.subi %height, %i : index
+  %right = arith.subi %width, %j : index
+  %rows = arith.muli %i, %depth : index
+  %z = arith.constant dense<0.0> : {z}
+  %r = scf.for %k = %low to %depth step %bk iter_args(%acc = %z) -> ({z}) {{
+    %ao = arith.addi %rows, %k : index
+    %kn = arith.muli %k, %width : index
+    %bo = arith.addi %kn, %j : index
+    %left = arith.subi %depth, %k : index
+    %x = tile.load %a[%ao] bounds(%down, %left) strides [{k}, 1] align 16 : {a} -> {x}
+    %y = tile.load %b[%bo] bounds(%left, %right) strides [{n}, 1] align 16 : {b} -> {y}
+    %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned "" : {x}, {y}, {z}
+    scf.yield %d : {z}
+  }}
+  %in = arith.muli %i, %width : index
+  %co = arith.addi %in, %j : index
+  tile.store %r, %c[%co] bounds(%down, %right) strides [{n}, 1] align 16 : {z}, {c}
+  tile.return
+}}
+"""

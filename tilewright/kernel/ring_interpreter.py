@@ -1,0 +1,120 @@
+"""The interpreter of rings in tile form: copies are done at once; who waits for what, the distributed form checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.kernel import rings
+from tilewright.kernel.elements import Array, cast, dtype_of
+from tilewright.kernel.simt import element_bytes
+from tilewright.kernel.views import View
+from tilewright.layouts.form import InShared
+from tilewright.layouts.text import parse
+
+
+class Program(Protocol):
+    """What the interpreter offers."""
+
+    values: dict[SSAValue, Array]
+    views: dict[SSAValue, View]
+
+    def scalar(self, value: SSAValue) -> int: ...
+    def fail(self, op: Operation, message: str) -> NoReturn: ...
+    def read(self, op: Operation, view: View, places: Array, active: Array) -> Array: ...
+    def write(self, op: Operation, view: View, places: Array, active: Array, value: Array) -> None: ...
+
+
+def _ring(program: Program, op: rings.RingOp) -> None:
+    """The state holds, by slot, one more than the use that filled it, and than the one that released it."""
+    for result in (op.state, *op.buffers):
+        assert isinstance(result.type, MemRefType)
+        array = np.zeros(result.type.get_shape(), dtype_of(result.type))
+        program.views[result] = View(array, np.zeros((len(array), array.itemsize), np.bool_))
+
+
+def _slot(program: Program, op: Any, view: SSAValue) -> tuple[Array, int, int, int]:
+    ring = view.owner
+    assert isinstance(ring, rings.RingOp), "verified"
+    slots, number = ring.slots.value.data, program.scalar(op.number)
+    return program.views[ring.state].array, slots, number % slots, number
+
+
+def _fill(program: Program, op: rings.FillOp) -> None:
+    if not program.values[op.when]:
+        return
+    state, slots, slot, number = _slot(program, op, op.state)
+    if state[slot] != state[slots + slot] or (number >= slots and state[slot] != number - slots + 1):
+        program.fail(op, f"fills slot {slot} for use {number}, while use {state[slot] - 1} has it")
+    state[slot] = number + 1
+    for copy in op.body.block.ops:
+        assert isinstance(copy, rings.BoxCopyOp), "verified"
+        _copy(program, copy, slot)
+
+
+def _copy(program: Program, op: rings.BoxCopyOp, slot: int) -> None:
+    offsets, inside = np.zeros((), np.int64), np.ones((), np.bool_)
+    numbers = ([int(n) for n in each.get_values()] for each in (op.extents, op.strides, op.box))
+    for value, extent, stride, length in zip(op.coordinates, *numbers, strict=True):
+        index = program.scalar(value) + np.arange(length)
+        offsets = offsets[..., None] + index * stride
+        inside = inside[..., None] & (index >= 0) & (index < extent)
+    found = program.read(op, program.views[op.view], offsets, inside)
+    ring = op.buffer.owner
+    assert isinstance(ring, rings.RingOp), "verified"
+    size, span = element_bytes(op.buffer), op.swizzle.value.data
+    start = slot * ring.slot_elements(op.buffer) + op.place.value.data
+    address = (start + np.arange(offsets.size)) * size
+    mask = span // 16 - 1 if span else 0
+    into = ((address ^ (((address >> 7) & mask) << 4)) // size).reshape(offsets.shape)
+    program.write(op, program.views[op.buffer], into, np.ones(into.shape, np.bool_), found)
+
+
+def _await(program: Program, op: rings.AwaitFillOp) -> None:
+    state, _, slot, number = _slot(program, op, op.state)
+    if state[slot] != number + 1:
+        program.fail(op, f"waits for use {number}, which nothing has filled")
+
+
+def _release(program: Program, op: rings.ReleaseOp) -> None:
+    state, slots, slot, number = _slot(program, op, op.state)
+    if state[slot] != number + 1:
+        program.fail(op, f"releases use {number}, while use {state[slot] - 1} has the slot")
+    state[slots + slot] = number + 1
+
+
+def _dot(program: Program, op: rings.StagedDotOp) -> None:
+    state, slots, slot, number = _slot(program, op, op.a)
+    if state[slot] != number + 1 or state[slots + slot] == number + 1:
+        program.fail(op, f"reads use {number} of a ring, which is not there")
+    m, n, k = op.extents
+    c = program.values[op.c]
+    a = cast(_tile(program, op, op.a, op.a_memory.data, (m, k), slot), c.dtype, False)
+    b = cast(_tile(program, op, op.b, op.b_memory.data, (k, n), slot), c.dtype, False)
+    with np.errstate(all="ignore"):
+        program.values[op.result] = np.asarray(c + a @ b)
+
+
+def _tile(program: Program, op: Operation, view: SSAValue, memory: str, extents: Sequence[int], slot: int) -> Array:
+    form = parse(memory)
+    assert isinstance(form, InShared), memory
+    places = slot * int(np.prod(extents)) + form.offsets(extents)
+    return program.read(op, program.views[view], places, np.ones(tuple(extents), np.bool_))
+
+
+def _finish(program: Program, op: rings.FinishOp) -> None:
+    program.values[op.result] = program.values[op.value]
+
+
+HANDLERS: dict[type[Operation], Callable[[Any, Any], None]] = {
+    rings.RingOp: _ring,
+    rings.FillOp: _fill,
+    rings.AwaitFillOp: _await,
+    rings.ReleaseOp: _release,
+    rings.StagedDotOp: _dot,
+    rings.FinishOp: _finish,
+}
