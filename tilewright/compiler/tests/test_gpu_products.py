@@ -71,7 +71,7 @@ def product(
             case "bias":
                 return elementwise.binary(b, y, b.input("c", (n,), y.dtype), "add")
             case "residual":
-                return elementwise.binary(b, y, b.input("c", y.shape, y.dtype), "add")
+                return elementwise.binary(b, y, b.input("c", static_shape(y.shape), y.dtype), "add")
             case "gelu":
                 return elementwise.gelu(b, y)
         return y
@@ -165,7 +165,7 @@ def transformer(dtype: str) -> Build:
 
     def build(b: GraphBuilder) -> Tensor:
         def linear(y: Tensor, columns: int) -> Tensor:
-            made = linalg.matmul(b, y, constant(b, (int(y.shape[-1]), columns), dtype))  # type: ignore[arg-type]
+            made = linalg.matmul(b, y, constant(b, (static_shape(y.shape)[-1], columns), dtype))
             return elementwise.binary(b, made, constant(b, (columns,), dtype), "add")
 
         def split(y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, IntegerType, ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -20,16 +20,19 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.dialect import FuncOp, shape
+from tilewright.kernel.distribute.boxes import boxed
 from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, warps_of, with_layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.facts import NOTHING, facts_of
 from tilewright.kernel.indices import divisor
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16
+MATRIX_LOADS = "ldmatrix"  # the unit that loads rows of matrices for other lanes
 _ANYWHERE = (arith.ConstantOp, tile.IotaOp)
 
 
@@ -49,14 +52,17 @@ class AssignLayoutsPass(ModulePass):
     access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = facts_of(op)
+        boxes = facts != NOTHING and MATRIX_LOADS not in facts.units
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
-                _Assignment(warps_of(kernel) or self.warps, self.lanes, self.access_bytes).block(kernel.body.block)
+                warps = warps_of(kernel) or self.warps
+                _Assignment(warps, self.lanes, self.access_bytes, boxes).block(kernel.body.block)
 
 
 class _Assignment:
-    def __init__(self, warps: int | tuple[int, int], lanes: int, access_bytes: int) -> None:
-        self.dealt, self.lanes = warps, lanes
+    def __init__(self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool) -> None:
+        self.dealt, self.lanes, self.boxes = warps, lanes, boxes
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes = access_bytes
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # the first layout of every shape
@@ -87,6 +93,7 @@ class _Assignment:
             case tile.DotOp():
                 layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
                 for index, layout in enumerate(layouts):
+                    self.box(op.operands[index], layout)
                     self.convert(op, index, layout)
                 self.give(op.result, layouts[2])
             case rings.StagedDotOp():
@@ -119,6 +126,19 @@ class _Assignment:
         if op.mask is not None and shape(op.mask):
             self.convert(op, list(op.operands).index(op.mask), layout)
 
+    def box(self, value: SSAValue, wanted: LinearLayout) -> None:
+        """Let threads load boxes of an operand of a product, where lanes read what they hold of it."""
+        load, layout = value.owner, layout_of(value)
+        if not self.boxes or not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
+            return
+        strides = tile.strides_of(load)
+        if layout is None or 1 not in strides:
+            return
+        size = element_bytes(load.view)
+        other = boxed(layout, wanted, strides.index(1), size, self.warps, self.lanes)
+        if other is not None:
+            self.give(value, other)
+
     def store(self, op: tile.StoreOp) -> None:
         if not shape(op.value):
             return
@@ -135,7 +155,8 @@ class _Assignment:
         order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
         size = element_bytes(op.view)
         if op.align is None:
-            op.align = _known_alignment(op.offset, size)
+            known = gcd(divisor(op.offset) * size, ACCESS_BYTES)
+            op.align = IntegerAttr(known, 64) if known > size else None
         others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1 and stride != 1]
         known = gcd(size if op.align is None else op.align.value.data, self.access_bytes, *others)
         contiguous = max(1, known // size) if strides[order[0]] == 1 else 1
@@ -266,12 +287,6 @@ class _Assignment:
         assert block is not None
         block.insert_op_before(convert, op)
         op.operands[index] = convert.result
-
-
-def _known_alignment(offset: SSAValue, size: int) -> IntegerAttr[IntegerType] | None:
-    """Bytes, at most those of the widest access, that divide the offset of a tile, if more than those of an element."""
-    number = gcd(divisor(offset) * size, ACCESS_BYTES)
-    return IntegerAttr(number, 64) if number > size else None
 
 
 def _before_conversion(value: SSAValue) -> SSAValue:

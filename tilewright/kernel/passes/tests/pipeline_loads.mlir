@@ -36,7 +36,30 @@ tile.func @product(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<2048xf
   tile.return
 }
 
-// A load with bounds stays where it is.
+// Rows and the last slice of k are ragged: copies have the bounds of the load, those of the trip that they are for.
+// CHECK-LABEL: @ragged
+// CHECK:         scf.for %k
+// CHECK:           tile.stage %a[%{{.*}}] to %{{.*}} when %{{.*}} bounds(%rows, %left{{.*}}) strides [100, 1] align 16
+// CHECK-NOT:       tile.load %a
+// CHECK:           tile.unstage
+tile.func @ragged(%a: memref<2000xf16>, %c: memref<512xf32>, %b: memref<4096xf16>) grid [1] {
+  %low = arith.constant 0 : index
+  %depth = arith.constant 100 : index
+  %step = arith.constant 32 : index
+  %rows = arith.constant 20 : index
+  %y = tile.load %b[%low] strides [16, 1] align 16 : memref<4096xf16> -> tensor<32x16xf16>
+  %z = arith.constant dense<0.0> : tensor<32x16xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<32x16xf32>) {
+    %left = arith.subi %depth, %k : index
+    %x = tile.load %a[%k] bounds(%rows, %left) strides [100, 1] : memref<2000xf16> -> tensor<32x32xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<32x32xf16>, tensor<32x16xf16>, tensor<32x16xf32>
+    scf.yield %d : tensor<32x16xf32>
+  }
+  tile.store %r, %c[%low] bounds(%rows, %rows) strides [16, 1] align 16 : tensor<32x16xf32>, memref<512xf32>
+  tile.return
+}
+
+// Neighbours in memory that are none in the buffer are pieces too small to copy.
 // CHECK-LABEL: @bounded
 // CHECK-NOT:     tile.stage
 tile.func @bounded(%a: memref<8192xf16>, %b: memref<4096xf16>, %n: memref<8xf16>) grid [1] {

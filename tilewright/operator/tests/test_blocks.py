@@ -1,0 +1,53 @@
+"""Boxes of a block's tile over the loops of a contraction."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.expr.core import Axis, Const, Read, Tensor
+from tilewright.operator.blocks import BlockShape, schedule_blocks
+from tilewright.operator.contraction import Contraction, Operand
+from tilewright.operator.tree import tree_of
+from tilewright.tiles.notation import print_tree
+
+SHAPE = BlockShape(64, 32, 16, (2, 2), "mma_m16n8k16_f16_f32", 3)
+
+
+def convolution(rows: int, columns: int, channels: int, window: int, filters: int) -> Contraction:
+    """Channels last, stride 1."""
+    i, j, f = Axis("i", rows), Axis("j", columns), Axis("f", filters)
+    c, r, s = Axis("c", channels), Axis("r", window), Axis("s", window)
+    width = columns + window - 1
+    image = Tensor("x", ((rows + window - 1) * width * channels,), "f16")
+    weights = Tensor("w", (filters * window * window * channels,), "f16")
+    total = Tensor("sum", (), "f16")
+    return Contraction(
+        outer=(), m_loops=(i, j), n_loop=f, k_loops=(r, s, c),
+        a=Operand(image, ((i + r) * width + j + s) * channels + c),
+        b=Operand(weights, ((f * window + r) * window + s) * channels + c),
+        accumulator=total, epilogue=Read(total, ()), output=Tensor("y", (rows * columns * filters,), "f16"),
+        index=(i * columns + j) * filters + f + Const(0, "i64"), intrinsic=SHAPE.intrinsic, shapes=(), lanes=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extents", "box"),
+    [
+        ((8, 8, 16, 3, 32), {"i": 8, "j": 8, "r": 1, "s": 1, "c": 16, "f": 32}),
+        ((7, 7, 64, 3, 32), {"i": 8, "j": 8, "r": 1, "s": 1, "c": 16, "f": 32}),
+        ((1, 100, 16, 1, 8), {"i": 1, "j": 64, "r": 1, "s": 1, "c": 16, "f": 32}),
+        ((30, 4, 16, 1, 8), {"i": 16, "j": 4, "r": 1, "s": 1, "c": 16, "f": 32}),
+        ((16, 16, 3, 3, 32), {"i": 4, "j": 16, "r": 1, "s": 4, "c": 4, "f": 32}),
+    ],
+)
+def test_the_fewest_boxes_are_taken(extents: tuple[int, int, int, int, int], box: dict[str, int]) -> None:
+    schedule, decision = schedule_blocks(convolution(*extents), SHAPE, "y")
+    assert schedule.tile == box
+    assert "blocks" in decision.reason
+
+
+def test_the_tree_is_blocks_around_slices_around_a_micro_kernel() -> None:
+    work = convolution(16, 16, 32, 3, 64)
+    schedule, _ = schedule_blocks(work, SHAPE, "y")
+    text = print_tree(tree_of(work, schedule))
+    assert text == ("@DRAM par i:4, f:2 { @L1 for r:3, s:3, c:2 { op y as mma_m16n8k16_f16_f32_64x32x16 } }")
