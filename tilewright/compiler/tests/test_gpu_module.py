@@ -14,7 +14,7 @@ from tilewright.compiler import compile as compiling
 from tilewright.errors import InvalidMachine
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv, elementwise, norm, pool
+from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
 from tilewright.runtime.cuda.module import DeviceModule
 from tilewright.runtime.module import Module
 
@@ -91,3 +91,17 @@ def test_only_some_gpus_have_code(network: Graph) -> None:
     for name in ("gfx942", "edge"):
         with pytest.raises(InvalidMachine):
             tilewright.compile(network, machine=name)
+
+
+def test_products_whose_operands_the_copy_engine_moves(options: Options, tmp_path: Path) -> None:
+    b = GraphBuilder("product")
+    x, w = b.input("x", (128, 128), "f16"), b.input("w", (128, 128), "f16")
+    module = tilewright.compile(b.finish([linalg.matmul(b, x, w)]), machine="sm_90a", options=options)
+    (kernel,) = module.manifest.kernels
+    assert sorted(seen.argument for seen in kernel.tensor_maps) == [0, 1]
+    module.save(tmp_path / "product.twm")
+    loaded = tilewright.load(tmp_path / "product.twm", options=options)
+    assert loaded.manifest == module.manifest
+    arrays = [RNG.integers(-3, 4, (128, 128)).astype(np.float16) for _ in range(2)]
+    wanted = (arrays[0].astype(np.float32) @ arrays[1].astype(np.float32)).astype(np.float16)
+    np.testing.assert_array_equal(loaded(*arrays), wanted)

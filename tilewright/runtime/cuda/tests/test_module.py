@@ -54,6 +54,15 @@ def test_calls_enqueue_then_record_then_replay(recorder: made.Recorder) -> None:
     assert recorder.taken() == ["upload", "launch_graph", *end]
 
 
+def test_buffers_of_the_arena_are_apart(recorder: made.Recorder) -> None:
+    steps = [
+        (made.X, made.OFFSET, made.place(0)),
+        (made.X, made.X, made.place(1)),
+        (made.place(0), made.place(1), made.OUT),
+    ]
+    np.testing.assert_array_equal(DeviceModule(made.artifact(steps), recorder)(X), 3 * X + 0.5)
+
+
 def test_short_modules_are_enqueued(recorder: made.Recorder) -> None:
     module = DeviceModule(made.artifact((*made.CHAIN[:1], (made.place(0), made.OFFSET, made.OUT))), recorder)
     for _ in range(3):
