@@ -14,6 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
+from tilewright.instruction import MmaProblem, deduce_mma
+from tilewright.instruction.registry import standard
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
@@ -145,17 +147,31 @@ def test_products(cpu: str, intrinsic: str, dtype: str, accumulator: str) -> Non
 
 
 GEMM = [
-    ("gfx1100", "wmmar3_16x16x16_f16_f32", (64, 64, 32)),
-    ("gfx1201", "wmmar4_16x16x16_f16_f32", (64, 64, 32)),
-    ("gfx942", "mfma_16x16x16_f16_f32", (128, 64, 64)),
-    ("gfx942", "mfma_32x32x8_f16_f32", (128, 64, 64)),
+    ("gfx1100", "wmmar3_16x16x16_f16_f32", (64, 128, 32)),
+    ("gfx1201", "wmmar4_16x16x16_f16_f32", (64, 128, 64)),
+    ("gfx942", "mfma_16x16x16_f16_f32", (64, 128, 64)),
+    ("gfx942", "mfma_32x32x8_f16_f32", (64, 128, 32)),
 ]
+
+
+@pytest.mark.parametrize(("cpu", "intrinsic"), [(cpu, intrinsic) for cpu, intrinsic, _ in GEMM])
+def test_rows_of_b_are_turned_in_registers(cpu: str, intrinsic: str) -> None:
+    text = programs.matmul((64, 64, 64), (64, 64, 32), intrinsic)
+    found = mnemonics(compiled(text, cpu))
+    assert not [name for name in found if re.match(r"(ds|global)_\w*_[bui](8|16)(_|$)", name)]
 
 
 @pytest.mark.parametrize(("cpu", "intrinsic", "block"), GEMM, ids=lambda value: str(value))
 def test_the_staged_product_moves_16_bytes_at_a_time(cpu: str, intrinsic: str, block: tuple[int, int, int]) -> None:
-    """What NVIDIA's does with ldmatrix: global to registers a trip ahead, to shared memory, to fragments."""
-    m, n, k = 128, 64, 128
+    """Global memory to registers a trip ahead, to shared memory, to fragments, in blocks that level 3 chooses.
+
+    On RDNA 3, which holds fragments twice, with slices of half of k: all fragments of a slice are loaded at once.
+    """
+    chosen = deduce_mma(MmaProblem((1024,), (1024,), (1024,)), cpu).schedule
+    assert chosen is not None
+    if standard().find(chosen.intrinsic.name).name == intrinsic:
+        assert (chosen.wg_m, chosen.wg_n) == block[:2]
+    m, n, k = 64, 128, 256
     a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
     text = by_columns(programs.matmul((m, n, k), block, intrinsic), n, k)
     c = check(text, [a, b, np.zeros(m * n, np.float32)], cpu)

@@ -22,6 +22,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings, simt
 from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
+from tilewright.kernel.distribute.boxes import turned
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares, warps_of
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
@@ -94,8 +95,8 @@ class _Expansion(Threads):
         self.values = values
         # Views that the kernel loads from: its stores to them are seen by all threads.
         self.read: set[SSAValue] = set() if outside is None else outside.read
-        self.memory = "swizzled" if outside is None else outside.memory
-        self.matrix_loads = True if outside is None else outside.matrix_loads
+        self.memory: str = "swizzled" if outside is None else outside.memory
+        self.matrix_loads: bool = True if outside is None else outside.matrix_loads
 
     def block(self, source: Block) -> None:
         for op in source.ops:
@@ -347,6 +348,11 @@ class _Expansion(Threads):
         rows = rows_between(source, bits, self.memory)
         if rows is None:
             memory, loads = staging(source, target, bits)
+            other = turned(source, target, bits) if loads is None or not self.matrix_loads else None
+            if other is not None:
+                source, places_of = other
+                value = self.picked(value, places_of)
+                memory, loads = staging(source, target, bits)
             buffer = self.shared(1 << memory.in_bits, type_)
             written, wanted = (self.staged(places(layout, memory), buffer) for layout in (source, target))
         else:
