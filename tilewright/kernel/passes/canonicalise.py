@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import FuncOp
-from tilewright.kernel.passes.rules import access, arithmetic, control, tiles
+from tilewright.kernel.passes.rules import access, arithmetic, control, registers, tiles
 from tilewright.kernel.rewrite import Rule, rewrite
 
 
@@ -34,7 +34,7 @@ class CanonicalisePass(ModulePass):
 
 def _rules() -> dict[type[Operation], list[Rule]]:
     merged: dict[type[Operation], list[Rule]] = {}
-    for table in (arithmetic.RULES, tiles.RULES, access.RULES, control.RULES):
+    for table in (arithmetic.RULES, tiles.RULES, access.RULES, control.RULES, registers.RULES):
         for kind, rules in table.items():
             merged.setdefault(kind, []).extend(rules)
     return merged
