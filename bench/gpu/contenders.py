@@ -57,7 +57,12 @@ def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
 
     def run(q: Any, k: Any, v: Any) -> Any:
         with attention.sdpa_kernel([chosen]):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            try:
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            except RuntimeError as error:
+                if str(error).startswith(("No viable backend", "No available kernel")):
+                    raise Missing("the back end does not take this case on this machine") from error
+                raise
 
     return run
 

@@ -182,6 +182,16 @@ def test_tiny_cases_are_right_and_timed_in_the_emulator(
     assert (row.seconds is None) == (case.family == "check")
 
 
+def test_a_back_end_that_refuses_is_skipped_with_the_reason() -> None:
+    pytest.importorskip("torch")
+    from bench.gpu.worker import Worker
+
+    attention = next(case for case in tiny() if case.sdpa)
+    row = Worker("cpu").run(attention, "sdpa cudnn", 0.01)
+    assert (row.status, row.note) == ("skipped", "the back end does not take this case on this machine")
+    assert Worker("cpu").run(attention, "sdpa math", 0.01).status == "ok"
+
+
 def test_wrong_results_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from bench.gpu import contenders

@@ -1,4 +1,4 @@
-"""DLPack capsules are read as their libraries mean them."""
+"""Arrays of users on a device: DLPack capsules are read as their libraries mean them, tensors of torch as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.runtime.cuda.arrays import described, on_device
+from tilewright.errors import InvalidArgument
+from tilewright.runtime.cuda.arrays import described, device_view, empty_like, on_device, stream_of
+from tilewright.runtime.manifest import TensorSpec
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,52 @@ def test_torch() -> None:
 )  # fmt: skip
 def test_contiguity(array: np.ndarray[Any, Any], contiguous: bool) -> None:
     assert described(array.__dlpack__()).contiguous == contiguous
+
+
+@pytest.fixture
+def cuda_tensor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A maker of tensors that say that they are on GPU 0; they are not."""
+    torch = pytest.importorskip("torch")
+
+    class Tensor(torch.Tensor):  # type: ignore[misc, name-defined]
+        is_cuda = True
+        device = torch.device("cuda:0")
+
+    stream = type("Stream", (), {"cuda_stream": 77})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: torch.ones(shape, dtype=dtype))
+    return lambda values: values.as_subclass(Tensor)
+
+
+def test_tensors_on_a_gpu_are_used_where_they_are(cuda_tensor: Any) -> None:
+    torch = pytest.importorskip("torch")
+    spec = TensorSpec("x", "bf16", (2, 3))
+    tensor = cuda_tensor(torch.zeros(2, 3, dtype=torch.bfloat16))
+    assert on_device(tensor)
+    assert stream_of(tensor) == 77
+    assert device_view(tensor, spec, "x", 77, 0)[:2] == (tensor.data_ptr(), 12)
+    made = empty_like(tensor, spec, "y")
+    assert (made.address, made.bytes, made.owner.dtype) == (made.owner.data_ptr(), 12, torch.bfloat16)
+
+
+def test_tensors_with_gaps_are_copied_where_they_are_read(cuda_tensor: Any) -> None:
+    torch = pytest.importorskip("torch")
+    spec, values = TensorSpec("x", "f32", (2, 3)), torch.arange(6.0).reshape(3, 2).t()
+    view = device_view(cuda_tensor(values), spec, "x", 0, 0)
+    assert view.address == view.owner.data_ptr() != values.data_ptr()
+    assert view.owner.flatten().tolist() == [0, 2, 4, 1, 3, 5]
+    with pytest.raises(InvalidArgument, match="not contiguous"):
+        device_view(cuda_tensor(values), spec, "y", 0, 0, writes=True)
+
+
+def test_tensors_that_do_not_fit_are_refused(cuda_tensor: Any) -> None:
+    torch = pytest.importorskip("torch")
+    spec = TensorSpec("x", "f32", (2, 3))
+    for values, message in (
+        (torch.zeros(2, 3, dtype=torch.float64), r"got f64\[2, 3\], expected f32\[2, 3\][\s\S]*convert it to f32"),
+        (torch.zeros(3, 2), r"got f32\[3, 2\][\s\S]*transpose it"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            device_view(cuda_tensor(values), spec, "x", 0, 0)
+    with pytest.raises(InvalidArgument, match=r"got a tensor on cuda:0[\s\S]*cuda:1"):
+        device_view(cuda_tensor(torch.zeros(2, 3)), spec, "x", 0, 1)
