@@ -21,10 +21,12 @@ from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.licm import LicmPass
 from tilewright.kernel.passes.order_blocks import OrderBlocksPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
+from tilewright.kernel.passes.pad_tiles import PadTilesPass
 from tilewright.kernel.passes.persistent import PersistentPass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
+from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
@@ -39,6 +41,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         DcePass(),
     ),
     "gpu": (
+        PadTilesPass(),  # required
         CanonicalisePass(),
         HoistAccumulatorsPass(),
         TensorCopiesPass(),
@@ -53,6 +56,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         RangesPass(),
         CanonicalisePass(),
         LicmPass(),
+        PrefetchFragmentsPass(),
         CsePass(),
         DcePass(),
         PackSharedPass(),
@@ -61,7 +65,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
 }
 """Those that are not required are optimisations: switching one off needs no other to be switched off."""
 
-REQUIRED = frozenset({AssignLayoutsPass.name, DistributePass.name})
+REQUIRED = frozenset({PadTilesPass.name, AssignLayoutsPass.name, DistributePass.name})
 """What later phases need: these cannot be switched off."""
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}

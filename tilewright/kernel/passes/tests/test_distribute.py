@@ -46,7 +46,7 @@ def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False, s
         if exact:
             np.testing.assert_array_equal(other, one)
         else:
-            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=2e-6, atol=1e-6)
+            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=2e-6, atol=2e-5)
     return module
 
 
