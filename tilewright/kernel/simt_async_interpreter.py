@@ -174,7 +174,10 @@ def _tensor_load(group: Group, op: TensorLoadOp, active: Array) -> None:
         memory.start_box(op, target, Access(op, into, same, np.full(len(taken), lane)))
         barriers = group.places[op.barriers]
         address = barriers.view.start + int(group.full(op.barrier)[lane]) * barriers.view.element_bytes
-        _barrier(group, op, address, thread).landings.append(Landing(target, into, numbers))
+        barrier = _barrier(group, op, address, thread)
+        if _clocks(group).fenced[barrier.maker] <= barrier.made:
+            memory.fail(op, f"missing fence: the mbarrier at byte {address} was made with none since", thread)
+        barrier.landings.append(Landing(target, into, numbers))
 
 
 def _tensor_store(group: Group, op: TensorStoreOp, active: Array) -> None:

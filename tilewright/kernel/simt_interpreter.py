@@ -40,9 +40,11 @@ from tilewright.kernel.simt import (
     AtomicOp,
     BarrierOp,
     CommitOp,
+    JoinOp,
     LoadFragmentOp,
     LoadMatrixOp,
     MmaOp,
+    PartOp,
     SharedOp,
     ShuffleOp,
     StoreFragmentOp,
@@ -282,8 +284,14 @@ class Group:
             self.under_way[made] = self.under_way[source]
 
     def check_products(self, op: Operation, active: Array) -> None:
-        """Results that are under way go to other products, round loops, and through waits."""
+        """Results that are under way go to other products, round loops and through waits, or get other names."""
         if isinstance(op, WarpgroupMmaOp | WarpgroupWaitOp | WarpgroupFenceOp | scf.YieldOp | scf.ForOp):
+            return
+        if isinstance(op, JoinOp | PartOp):
+            known = [self.under_way[operand] for operand in op.operands if operand in self.under_way]
+            self.under_way.pop(op.result, None)
+            if known:
+                self.under_way[op.result] = np.max(known, axis=0)
             return
         for operand in op.operands:
             groups = self.under_way.get(operand)

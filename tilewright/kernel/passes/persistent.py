@@ -80,13 +80,14 @@ def _go_on(ring: rings.RingOp, outer: scf.ForOp) -> None:
     users = {use.operation for result in ring.results for use in result.uses}
     users = {user for user in users if isinstance(user, rings.NUMBERED)}
     (number,) = {user.number for user in users}
-    loop = next(iter(users)).parent_op()
+    (fill,) = (user for user in users if isinstance(user, rings.FillOp))
+    loop = fill.parent_op()
     loops: list[scf.ForOp] = []
     while loop is not outer:
         assert isinstance(loop, scf.ForOp), "uses of rings are numbered by loops"
         loops.append(loop)
         loop = loop.parent_op()
-    place = loops[-1]
+    place = loops[-1] if loops else fill
 
     def add(op: Operation) -> SSAValue:
         insert_before(place, op)
@@ -96,7 +97,6 @@ def _go_on(ring: rings.RingOp, outer: scf.ForOp) -> None:
     total = add(arith.DivUIOp(done, outer.step))
     for each in loops:
         total = add(arith.MuliOp(total, trips_of(each, add)))
-    (fill,) = (user for user in users if isinstance(user, rings.FillOp))
     on = arith.AddiOp(number, total)
     insert_before(fill, on)
     for user in users:

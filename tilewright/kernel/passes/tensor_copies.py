@@ -92,7 +92,7 @@ class _Tensor:
 @dataclass(frozen=True)
 class _Product:
     dot: tile.DotOp
-    loop: scf.ForOp
+    loop: scf.ForOp | None  # around it; None for a product that is computed once
     intrinsic: str
     warps: tuple[int, int]
     a: _Tensor
@@ -101,10 +101,14 @@ class _Product:
 
 def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
     kinds, loop = _KINDS.fullmatch(dot.intrinsic.data), dot.parent_op()
-    if kinds is None or not isinstance(loop, scf.ForOp) or len(shape(dot.b)) != 2 or _numbered(loop) is None:
+    if kinds is None or len(shape(dot.b)) != 2:
+        return None
+    if isinstance(loop, FuncOp):
+        loop = None
+    elif not isinstance(loop, scf.ForOp) or _numbered(loop) is None:
         return None
     (m, k), (_, n) = shape(dot.a), shape(dot.b)
-    a, b = (_tensor(operand, dot, loop, written) for operand in (dot.a, dot.b))
+    a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
     given = warps_of(kernel)
     warps = _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
@@ -129,13 +133,14 @@ def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:
     return along_m * WARPS, groups // along_m
 
 
-def _tensor(operand: SSAValue, dot: tile.DotOp, loop: scf.ForOp, written: set[SSAValue]) -> _Tensor | None:
-    load, body = operand.owner, loop.body.block
+def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tensor | None:
+    load, body = operand.owner, dot.parent
+    assert body is not None
     if not isinstance(load, tile.LoadOp) or load.parent is not body or load.mask is not None or load.view in written:
         return None
     if {use.operation for use in load.result.uses} != {dot} or not isinstance(load.view.owner, Block):
         return None
-    if computed([load.offset, *load.bounds], body) is None:
+    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
         return None
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
     if 1 not in strides or extents[strides.index(1)] * size < min(_SPANS) or load.view.owner.parent_op() is None:
@@ -203,7 +208,7 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
         insert_before(dot, op)
         return op.results[0]
 
-    number = _number(loop, add)
+    number = add(arith.ConstantOp(IntegerAttr(0, INDEX))) if loop is None else _number(loop, add)
     always = add(arith.ConstantOp(IntegerAttr(1, I1)))
     inside = Block()
     for tensor, buffer in zip((product.a, product.b), ring.buffers, strict=True):

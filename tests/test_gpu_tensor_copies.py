@@ -1,0 +1,225 @@
+"""Products of four warps on boxes that the copy engine brings: from tile form to PTX that runs, and what goes wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
+from xdsl.ir import Operation
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate
+from tilewright.codegen.nvptx.target import target_for
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.distribute.tests.programs import ragged_matmul
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import run_pass, run_pipeline
+from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
+from tilewright.kernel.simt import BarrierOp
+from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
+from tilewright.kernel.simt_warpgroup import WarpgroupCommitOp, WarpgroupFenceOp, WarpgroupWaitOp
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.kernel.verify import verify
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.runtime import emulated
+
+RNG = np.random.default_rng(0)
+STEPS = ("tensor-copies", "persistent", "pipeline-tensor-copies", "warp-roles")
+Sizes = tuple[int, int, int]
+
+
+def gpu(name: str) -> Gpu:
+    machine = resolve(name)
+    assert isinstance(machine, Gpu)
+    return machine
+
+
+def program(sizes: Sizes, block: Sizes, dtype: str = "f16", blocks: int = 2) -> ModuleOp:
+    """A product in tile form, for a machine of so many multiprocessors."""
+    module = parse_module(ragged_matmul(sizes, block, f"mma_m16n8k16_{dtype}_f32", dtype))
+    target = target_for(gpu("sm_90a"))
+    few = replace(target, facts=replace(target.facts, multiprocessors=blocks))
+    module.attributes["tile.target"] = few.attribute()
+    return module
+
+
+def distributed(sizes: Sizes, block: Sizes, dtype: str = "f16", disable: Sequence[str] = ()) -> ModuleOp:
+    module = program(sizes, block, dtype)
+    run_pipeline(module, "gpu", disable, verify_each=True)
+    return module
+
+
+def operands(sizes: Sizes, dtype: str = "f16") -> tuple[list[Any], Any]:
+    """Arguments of the kernel, and the result: small whole numbers, whose sums are exact in any order."""
+    m, n, k = sizes
+    a, b = (RNG.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    type_ = np.float16 if dtype == "f16" else ml_dtypes.bfloat16
+    return [*(each.astype(type_).reshape(-1) for each in (a, b)), np.zeros(m * n, np.float32)], (a @ b).reshape(-1)
+
+
+def emulate(code: PtxCode, arguments: Sequence[Any]) -> Any:
+    """Findings and counts; bf16 is the integers of its bits in the emulator."""
+    plain = [each if each.dtype != ml_dtypes.bfloat16 else each.view(np.int16) for each in arguments]
+    return emulated.run_kernel(code, "k", plain)
+
+
+def check(code: PtxCode, sizes: Sizes, dtype: str = "f16") -> Any:
+    """The counts of a run in the emulator that found nothing and gave the product."""
+    arguments, wanted = operands(sizes, dtype)
+    run = emulate(code, arguments)
+    assert run.findings == []
+    np.testing.assert_array_equal(arguments[2], wanted)
+    ((_, counts),) = run.counts
+    return counts
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [
+        ((256, 256, 256), (128, 128, 64)),
+        ((200, 136, 72), (64, 64, 32)),
+        ((200, 136, 72), (128, 256, 64)),
+        ((64, 8, 16), (64, 64, 16)),
+        ((72, 328, 264), (64, 128, 128)),
+    ],
+    ids=str,
+)
+def test_products(sizes: Sizes, block: Sizes, dtype: str) -> None:
+    module = distributed(sizes, block, dtype)
+    code = generate(module)
+    resources = ptxas.check(code.ptx, "sm_90a")
+    assert resources is None or resources["k"].spills == 0
+    assert "wgmma.mma_async" in code.ptx
+    assert "cp.async.bulk.tensor.2d" in code.ptx
+    assert check(code, sizes, dtype).total("shared", "conflicts") == 0
+    arguments, wanted = operands(sizes, dtype)
+    run_kernel(module, "k", arguments, order="random", seed=1)
+    np.testing.assert_array_equal(arguments[2], wanted)
+
+
+def test_every_form_on_the_way_gives_the_product() -> None:
+    sizes = (200, 136, 136)
+    module = program(sizes, (64, 128, 32))
+    for name in ("tensor-copies", "order-blocks", "persistent", "pipeline-tensor-copies"):
+        run_pass(module, name)
+        arguments, wanted = operands(sizes)
+        run_kernel(parse_module(print_module(module)), "k", arguments)
+        np.testing.assert_array_equal(arguments[2], wanted)
+
+
+@pytest.mark.parametrize("without", [*((step,) for step in STEPS), STEPS[1:]], ids=",".join)
+def test_every_step_can_be_switched_off(without: Sequence[str]) -> None:
+    sizes = (200, 136, 136)
+    code = generate(distributed(sizes, (64, 128, 32), disable=without))
+    check(code, sizes)
+    kernel = code.kernel("k")
+    assert ("wgmma" in code.ptx) == ("tensor-copies" not in without)
+    assert (kernel.grid == (2, 1, 1)) == (not {"persistent", "tensor-copies"} & set(without))
+    assert (kernel.block == (256, 1, 1)) == (not {"warp-roles", "tensor-copies"} & set(without))
+
+
+def test_registers_move_to_the_warps_that_compute() -> None:
+    code = generate(distributed((256, 256, 128), (128, 256, 64)))
+    assert code.kernel("k").block == (384, 1, 1)
+    assert "setmaxnreg.inc.sync.aligned.u32 240" in code.ptx
+    check(code, (256, 256, 128))
+
+
+def test_machines_without_the_units_keep_their_loads() -> None:
+    module = parse_module(ragged_matmul((64, 64, 64), (64, 64, 32)))
+    module.attributes["tile.target"] = target_for(gpu("sm_80")).attribute()
+    run_pipeline(module, "gpu", verify_each=True)
+    assert not [op for op in module.walk() if isinstance(op, TensorLoadOp)]
+
+
+# Planted errors -------------------------------------------------------------------------------------------------------
+
+Plant = Callable[[ModuleOp], None]
+
+
+def _at(kind: type[Operation], which: int, change: Callable[[Any], None]) -> Plant:
+    return lambda module: change([each for each in module.walk() if isinstance(each, kind)][which])
+
+
+def _drop(op: Operation) -> None:
+    if op.results:
+        replace_by_values(op, op.operands)
+    else:
+        erase(op)
+
+
+def _other_phase(op: MbarrierWaitOp) -> None:
+    one = arith.ConstantOp(IntegerAttr(1, IndexType()))
+    other = arith.XOrIOp(op.parity, one.result)
+    insert_before(op, one, other)
+    op.operands[2] = other.result
+
+
+def _fewer_bytes(op: MbarrierArriveOp) -> None:
+    assert op.bytes is not None
+    op.bytes = IntegerAttr(op.bytes.value.data - 16, 64)
+
+
+def _one_more(op: MbarrierInitOp) -> None:
+    op.arrivals = IntegerAttr(op.arrivals.value.data + 1, 64)
+
+
+def _leaves_one(op: WarpgroupWaitOp) -> None:
+    op.pending = IntegerAttr(1, 64)
+
+
+UNWRITTEN, OVERRUN = "nothing has written|under way", "race|all arrivals|under way"
+# What is planted, and what the interpreter and the emulator say; "" where they do not see it.
+PLANTED: dict[str, tuple[Plant, str, str]] = {
+    "no wait for the boxes": (_at(MbarrierWaitOp, 0, _drop), UNWRITTEN, "uninitialised|early-read"),
+    "a wait for the phase before": (_at(MbarrierWaitOp, 0, _other_phase), UNWRITTEN,
+                                    "uninitialised|early-read"),
+    "no wait for a free slot": (_at(MbarrierWaitOp, -1, _drop), OVERRUN, "mbarrier|race|overwritten"),
+    "a wait for the wrong turn": (_at(MbarrierWaitOp, -1, _other_phase), "everybody waits", "deadlock"),
+    "no release": (_at(MbarrierArriveOp, 0, _drop), "everybody waits", "deadlock"),
+    "too few bytes": (_at(MbarrierArriveOp, -1, _fewer_bytes), "everybody waits", "deadlock"),
+    "no copy": (_at(TensorLoadOp, -1, _drop), "everybody waits", "deadlock"),
+    "one arrival too many": (_at(MbarrierInitOp, -1, _one_more), "everybody waits", "deadlock"),
+    "no mbarrier": (_at(MbarrierInitOp, -1, _drop), "no mbarrier", "mbarrier"),
+    "no barrier behind the making": (_at(BarrierOp, 0, _drop), "race|no mbarrier", "race|mbarrier"),
+    "no fence behind the making": (_at(FenceOp, 0, _drop), "missing fence", ""),  # in one block hardware needs none
+    "no commit": (_at(WarpgroupCommitOp, 0, _drop), "under way", "overwritten|race|early"),
+    "no wait for the products": (_at(WarpgroupWaitOp, 0, _drop), "under way", "overwritten|race|early"),
+    "a wait that leaves a product": (_at(WarpgroupWaitOp, 0, _leaves_one), "under way|race", "overwritten|race|early"),
+    "no barrier before what others staged": (_at(BarrierOp, -1, _drop), "race", "race"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_errors_are_found(name: str) -> None:
+    plant, interpreted, seen = PLANTED[name]
+    sizes = (128, 64, 320)
+    module = distributed(sizes, (64, 64, 32))
+    plant(module)
+    arguments, _ = operands(sizes)
+    with pytest.raises(InvalidProgram) as caught:
+        run_kernel(module, "k", arguments)
+    assert re.search(interpreted, caught.value.message), caught.value.message
+    arguments, _ = operands(sizes)
+    findings = emulate(generate(module), arguments).findings
+    assert bool(findings) == bool(seen)
+    assert not seen or re.search(seen, str(findings[0])), str(findings[0])
+
+
+def test_products_without_a_fence_are_refused() -> None:
+    module = distributed((64, 64, 64), (64, 64, 32))
+    _at(WarpgroupFenceOp, 0, _drop)(module)
+    with pytest.raises(InvalidProgram, match="come from a fence or from another product"):
+        verify(module)
+    arguments, _ = operands((64, 64, 64))
+    findings = emulate(generate(module), arguments).findings
+    assert "missing-fence" in str(findings[0])
