@@ -35,6 +35,7 @@ _NAME = re.compile(
     r"(?P<c>f16|bf16|f32|f64|s32)"
 )
 _F8 = {"f8e4m3fn": "fp8", "f8e5m2": "bf8", "f8e4m3fnuz": "fp8", "f8e5m2fnuz": "bf8"}
+_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 _MACHINE = {"f16": F16, "bf16": I16, "f32": F32, "f64": F64, "s32": I32}
 _LETTERS = {"f16": "f16", "bf16": "i16", "f32": "f32", "f64": "f64", "s32": "i32"}  # in the names of LLVM
 _GENERATIONS = {"wmmar3": (11,), "wmmar4": (12,), "mfma": (9,), "vmfma": (9,)}
@@ -51,7 +52,8 @@ def product_of(name: str) -> tuple[str, Product]:
 
 def mma(at: Emission, op: simt.MmaOp) -> None:
     family, product = product_of(op.intrinsic.data)
-    if at.target.generation not in _GENERATIONS[family]:
+    gone = at.target.cpu == "gfx950" and (product.a in _FNUZ or product.b in _FNUZ)  # the same codes mean OCP's formats
+    if gone or at.target.generation not in _GENERATIONS[family]:
         raise InvalidProgram(f"kernel {at.name}: {at.target.cpu} has no {product.name}")
     a, b, c = (list(at.elements(operand)) for operand in op.operands)
     held = product.m * product.k // at.target.lanes * (2 if family == "wmmar3" else 1)  # which RDNA 3 holds twice

@@ -66,3 +66,12 @@ def test_refused() -> None:
         compiled(product(record, "gfx1100", "mma_m16n8k16_f16_f32"))
     with pytest.raises(InvalidProgram, match=r"fragments of \(16, 16, 8\) elements of a, b, c; the record has \(8"):
         compiled(product(record, "gfx1201", "wmmar4_16x16x16_f16_f32"), "gfx1201")
+
+
+@pytest.mark.parametrize("name", ["mfma_16x16x32_f8e4m3fnuz_f32", "vmfma_32x32x16_f8e4m3fnuz_f32"])
+def test_formats_of_another_processor_are_refused(name: str) -> None:
+    """CDNA 4 reads the same bits as other numbers."""
+    text = product(standard().find(name), "gfx942")
+    compiled(text, "gfx942")
+    with pytest.raises(InvalidProgram, match=f"gfx950 has no {name}"):
+        compiled(text, "gfx950")

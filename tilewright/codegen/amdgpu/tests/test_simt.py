@@ -93,6 +93,9 @@ def test_shared_memory_and_barriers(machine: str) -> None:
     found = count(code)
     assert found["s_barrier"] + found["s_barrier_wait"] == 1
     assert found["ds_write_b32"] + found["ds_store_b32"] == 1
+    made = re.search(r"\tds_(write|store)_b32.*?s_barrier", code.assembly, re.DOTALL)
+    assert made is not None
+    assert re.search(r"lgkmcnt\(0\)|s_wait_dscnt 0x0", made[0]), "others may read before it is written"
     assert code.resources["k"].shared_bytes == 1024
     assert code.kernel("k").shared_bytes == 1024
 
