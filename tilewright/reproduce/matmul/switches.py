@@ -29,6 +29,7 @@ SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
     "ldmatrix": ("matrix-ops",),
     "swizzle": ("tiles",),
     "async-copy": ("vector-copy", "latency-hiding", "swizzle"),
+    "prefetch": ("async-copy", "matrix-ops"),
     "reorder-blocks": ("tiles",),
 }
 LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -39,7 +40,7 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     "L4": ("padding",),
     "L5": ("vector-copy",),
     "L6": ("latency-hiding",),
-    "L7": ("ldmatrix", "swizzle", "async-copy", "reorder-blocks"),
+    "L7": ("ldmatrix", "swizzle", "async-copy", "prefetch", "reorder-blocks"),
 }
 """What every level of the ladder adds to the one before it."""
 
@@ -99,7 +100,7 @@ def settings(on: Collection[str], tiling: Tiling | None = None) -> Settings:
             raise InvalidArgument(f"{name} without {', '.join(missing)}", help="a switch needs those that it rests on")
     usual = ELEMENTS if "tiles" not in on else MATRIX if "matrix-ops" in on else MULTIPLY_ADDS
     passes = {"hoist-c": "hoist-accumulators", "latency-hiding": "pipeline-registers", "async-copy": "pipeline-loads",
-              "reorder-blocks": "order-blocks"}  # fmt: skip
+              "prefetch": "prefetch-fragments", "reorder-blocks": "order-blocks"}  # fmt: skip
     memory = "swizzled" if "swizzle" in on else "padded" if "padding" in on else "plain"
     return Settings(
         tiling or usual,

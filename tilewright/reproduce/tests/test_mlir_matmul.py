@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -47,13 +48,13 @@ def test_every_legal_set_computes_the_product(on: frozenset[str]) -> None:
 
 def test_levels_add_to_each_other() -> None:
     levels = list(closed([]).values())
-    assert all(earlier < later for earlier, later in zip(levels, levels[1:], strict=False))
+    assert all(earlier < later for earlier, later in pairwise(levels))
     assert levels[-1] == set(SWITCHES)
     assert set().union(*map(set, LEVELS.values())) == set(SWITCHES)
 
 
 def test_what_needs_a_switch_goes_with_it() -> None:
-    assert closed(["hoist-c"])["L7"] == set(SWITCHES) - {"hoist-c", "latency-hiding", "async-copy"}
+    assert closed(["hoist-c"])["L7"] == set(SWITCHES) - {"hoist-c", "latency-hiding", "async-copy", "prefetch"}
     with pytest.raises(InvalidArgument, match="no optimisation 'unroll'"):
         closed(["unroll"])
     with pytest.raises(InvalidArgument, match="latency-hiding without tiles, hoist-c"):

@@ -29,8 +29,9 @@ def test_known_facts_are_found(stages: Stages) -> None:
 
 
 def test_the_document_is_what_the_command_writes(stages: Stages) -> None:
-    path = DOCUMENTS / f"{stages.case.name}.md"
-    assert path.read_text() == document(stages), f"tilewright reproduce worked-cases --case {stages.case.name} --document {path}"
+    name = stages.case.name
+    command = f"tilewright reproduce worked-cases --case {name} --document docs/worked/{name}.md"
+    assert (DOCUMENTS / f"{name}.md").read_text() == document(stages), command
 
 
 def test_the_smallest_case_computes_the_product_behind_every_pass() -> None:

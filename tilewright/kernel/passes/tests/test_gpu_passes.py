@@ -10,13 +10,14 @@ from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.errors import InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import FuncOp, LoadOp, operations
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.barriers import BarriersPass
-from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.passes.order_blocks import ordered
+from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.simt_interpreter import Order
 from tilewright.kernel.tests import kernels
 from tilewright.kernel.text import parse_module
@@ -136,3 +137,78 @@ def test_one_slice_is_loaded_while_another_is_multiplied() -> None:
     assert all(list(loop.body.block.ops).index(load) < first_use for load in loads)
     assert count(module, simt.AsyncCopyOp) == 0
     check(module, text, product_operands(64, 64, 128))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("trips", [2, 3, 5])
+def test_fragments_of_the_next_step_are_read_ahead(stages: int, trips: int) -> None:
+    """Of the first step before the loop and at the end of a trip: products never wait for the reads right before."""
+    text, arrays = programs.matmul((64, 64, 32 * trips), (64, 64, 32)), product_operands(64, 64, 32 * trips)
+    module = parse_module(text)
+    run_pipeline(module, "gpu", verify_each=True, options={"pipeline-loads": {"stages": stages}})
+    loops = [op for op in operations(kernel_of(module).body) if isinstance(op, scf.ForOp)]
+    kinds = [type(op) for op in loops[0].body.block.ops]
+    last_product = len(kinds) - 1 - kinds[::-1].index(simt.MmaOp)
+    assert kinds.index(simt.BarrierOp) > last_product
+    assert simt.LoadMatrixOp in kinds[kinds.index(simt.BarrierOp) :]
+    check(module, text, arrays)
+    plain = compiled(text, ("prefetch-fragments",))
+    assert count(plain, simt.LoadMatrixOp) < count(module, simt.LoadMatrixOp)
+
+
+def naive(m: int, n: int, k: int) -> str:
+    """``c += a b`` that reads and writes c in every trip."""
+    text = programs.matmul((m, n, k), (32, 32, 16))
+    start, end = text.index("  %z = "), text.index("  %r = scf.for")
+    text = text[:start] + "  %in = arith.muli %i, %width : index\n  %co = arith.addi %in, %j : index\n" + text[end:]
+    view, tile = f"memref<{m * n}xf32>", "tensor<32x32xf32>"
+    text = text.replace(f"  %r = scf.for %k = %low to %depth step %bk iter_args(%acc = %z) -> ({tile}) {{",
+                        "  scf.for %k = %low to %depth step %bk {")  # fmt: skip
+    loaded = f"    %acc = tile.load %c[%co] strides [{n}, 1] align 16 : {view} -> {tile}\n    %d = "
+    stored = f"    tile.store %d, %c[%co] strides [{n}, 1] align 16 : {tile}, {view}\n  }}\n  tile.return\n}}\n"
+    return text.replace("    %d = ", loaded)[: text.replace("    %d = ", loaded).index("    scf.yield")] + stored
+
+
+def test_an_accumulator_leaves_the_loop() -> None:
+    text, arrays = naive(64, 64, 64), product_operands(64, 64, 64)
+    hoisted, kept = compiled(text), compiled(text, ("hoist-accumulators",))
+    for module, inside in ((hoisted, 0), (kept, 2)):
+        loops = [op for op in operations(kernel_of(module).body) if isinstance(op, scf.ForOp)]
+        c = kernel_of(module).body.block.args[2]
+        accesses = [use.operation for use in c.uses if use.operation.parent_op() in loops]
+        assert len({type(op) for op in accesses}) == inside
+        check(module, text, arrays, ("together",))
+
+
+@pytest.mark.parametrize(("rows", "columns", "group"), [(12, 5, 8), (1, 7, 8), (9, 9, 4), (3, 2, 8), (16, 16, 8)])
+def test_blocks_in_another_order_are_all_blocks(rows: int, columns: int, group: int) -> None:
+    found = [ordered(number, rows, columns, group) for number in range(rows * columns)]
+    assert sorted(found) == [(row, column) for row in range(rows) for column in range(columns)]
+
+
+def test_blocks_in_another_order_compute_the_product() -> None:
+    text, arrays = programs.matmul((96, 64, 32), (32, 16, 16)), product_operands(96, 64, 32)
+    module = parse_module(text)
+    run_pipeline(module, "gpu", verify_each=True, options={"order-blocks": {"group": 2}})
+    check(module, text, arrays, ("together",))
+
+
+@pytest.mark.parametrize("memory", ["padded", "plain"])
+@pytest.mark.parametrize("matrix_loads", [True, False])
+def test_tiles_without_swizzle(memory: str, matrix_loads: bool) -> None:
+    text, arrays = programs.matmul((64, 64, 64), (64, 64, 32)), product_operands(64, 64, 64)
+    module = parse_module(text)
+    options = {"distribute": {"memory": memory, "matrix_loads": matrix_loads}, "assign-layouts": {"access_bytes": 4}}
+    run_pipeline(module, "gpu", ("pipeline-loads",), verify_each=True, options=options)
+    assert (count(module, simt.LoadMatrixOp) > 0) == matrix_loads
+    check(module, text, arrays, ("together",))
+
+
+def test_settings_that_a_pass_does_not_have_are_refused() -> None:
+    module = parse_module("tile.func @k() grid [1] { tile.return }")
+    with pytest.raises(InvalidArgument, match="pass 'distribute' has no padding=8"):
+        run_pass(module, "distribute{padding=8}")
+    with pytest.raises(InvalidArgument, match="pass 'barriers' has no x=1"):
+        run_pipeline(module, "gpu", options={"barriers": {"x": 1}})
+    run_pass(module, "distribute{warps=2 memory=padded matrix_loads=false}")
+    assert kernel_of(module).block == (64, 1, 1)
