@@ -14,7 +14,7 @@ relayouts of one tensor are one node.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce as fold
 
@@ -70,7 +70,7 @@ def call(physical: PhysicalMapping) -> Compute:
     for loop, tiles in zip(physical.record.loops, physical.tiles, strict=True):
         if loop.kind == "R":
             tile, inner = _axis(f"{loop.name}.o", tiles, names), _axis(f"{loop.name}.i", loop.extent, names)
-            fused[loop.name] = tile * loop.extent + inner
+            fused[loop.name] = _number([(tile, loop.extent), (inner, 1)])
             summed += [tile, inner]
     operands = {
         operand.role: node.output[physical.orders[number].places(_values(physical, number, outside, fused))]
@@ -244,9 +244,14 @@ def _dimensions(order: Order, names: set[str]) -> tuple[tuple[Axis, ...], dict[s
         digits[digit.index].append((digit, axes[-1]))
     values: dict[str, Expr] = {}
     for name, own in digits.items():
-        terms: list[Expr] = [axis * digit.divisor if digit.divisor > 1 else axis for digit, axis in own]
-        values[name] = simplify(fold(lambda left, right: left + right, terms)) if terms else Const(0, INDEX)
+        values[name] = _number([(axis, digit.divisor) for digit, axis in own])
     return tuple(axes), values
+
+
+def _number(digits: Sequence[tuple[Axis, int]]) -> Expr:
+    """The number with these digits and their weights; a digit that is always 0 says nothing."""
+    terms: list[Expr] = [axis * weight if weight > 1 else axis for axis, weight in digits if extent(axis) > 1]
+    return simplify(fold(lambda left, right: left + right, terms)) if terms else Const(0, INDEX)
 
 
 def _taken(place: Expr, homes: Mapping[Axis, Index], values: Mapping[str, Expr]) -> Expr:
