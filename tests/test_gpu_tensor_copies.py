@@ -17,8 +17,11 @@ from xdsl.ir import Operation
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.emulator.isa.warpgroup import operand_addresses
+from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.tests.programs import ragged_matmul
+from tilewright.kernel.distribute.warpgroup import operand_of
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
@@ -27,6 +30,7 @@ from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInit
 from tilewright.kernel.simt_warpgroup import WarpgroupCommitOp, WarpgroupFenceOp, WarpgroupWaitOp
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
+from tilewright.layouts.shared import NvmmaShared
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
@@ -104,6 +108,47 @@ def test_products(sizes: Sizes, block: Sizes, dtype: str) -> None:
     arguments, wanted = operands(sizes, dtype)
     run_kernel(module, "k", arguments, order="random", seed=1)
     np.testing.assert_array_equal(arguments[2], wanted)
+
+
+@pytest.mark.parametrize("transposed", ["a", "b", "ab"])
+@pytest.mark.parametrize("block", [(64, 128, 64), (128, 64, 32), (64, 32, 16)], ids=str)
+def test_operands_stored_by_columns(block: Sizes, transposed: str) -> None:
+    sizes = (200, 136, 136)
+    module = parse_module(ragged_matmul(sizes, block, transposed=transposed))
+    module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
+    run_pipeline(module, "gpu", verify_each=True)
+    (a, b, c), wanted = operands(sizes)
+    stored = [
+        each.reshape(shape).T.reshape(-1) if name in transposed else each
+        for name, each, shape in (("a", a, (200, 136)), ("b", b, (136, 136)))
+    ]
+    run_kernel(module, "k", [*stored, c])
+    np.testing.assert_array_equal(c, wanted)
+    code = generate(module)
+    assert "wgmma" in code.ptx
+    c[:] = 0
+    assert emulate(code, [*stored, c]).findings == []
+    np.testing.assert_array_equal(c, wanted)
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("index", [0, 1])
+def test_descriptions_of_operands_are_those_of_their_layouts(swizzle: int, transposed: bool, index: int) -> None:
+    """Where the emulator, which has formulas of its own, finds the elements of each part."""
+    outer, depth = 128, 64
+    form = NvmmaShared(swizzle, 16, transposed)
+    shape = (outer, depth) if index == 0 else (depth, outer)
+    places = form.offsets(shape) if index == 0 else form.offsets(shape).T
+    operand = operand_of(str(form), outer, depth, 2, index)
+    matrix, rows = operand.matrix, min(64, outer)
+    for start in range(0, outer, rows):
+        for k in range(0, depth, 16):
+            first = 2 * operand.place(start, k)
+            plain = operand_addresses(
+                first, matrix.leading, matrix.stride, matrix.swizzle, rows, 16, 16, matrix.transposed
+            )
+            np.testing.assert_array_equal(swizzled(plain, swizzle) // 2, places[start : start + rows, k : k + 16])
 
 
 def test_every_form_on_the_way_gives_the_product() -> None:

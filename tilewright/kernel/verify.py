@@ -146,7 +146,8 @@ def _verify_views(op: Operation) -> None:
         return
     expected = VIEW_OPERANDS.get(type(op), ())
     if isinstance(op, simt_warpgroup.WarpgroupMmaOp):
-        expected = (1,) if op.a_offset is None else (0, 2)
+        b = list(op.operands).index(op.b, 1)
+        expected = (0, b) if isinstance(op.a.type, MemRefType) else (b,)
     for index, operand in enumerate(op.operands):
         if isinstance(operand.type, MemRefType) != (index in expected):
             raise VerifyException(f"operand {_name(operand)} of type {operand.type}; views are only loaded and stored")

@@ -149,8 +149,12 @@ def ragged_matmul(
     block: tuple[int, int, int],
     intrinsic: str = "mma_m16n8k16_f16_f32",
     dtype: str = "f16",
+    transposed: str = "",
 ) -> str:
-    """``c = a b`` in f32 of matrices whose sizes are no multiples of a program's: accesses have bounds."""
+    """``c = a b`` in f32 of matrices whose sizes are no multiples of a program's: accesses have bounds.
+
+    Those of a and b that are `transposed` are stored by columns.
+    """
     (m, n, k), (bm, bn, bk) = sizes, block
     a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}xf32>"
     x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}xf32>"
@@ -169,15 +173,15 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
   %j = arith.muli %q, %bn : index
   %down = arith.subi %height, %i : index
   %right = arith.subi %width, %j : index
-  %rows = arith.muli %i, %depth : index
   %z = arith.constant dense<0.0> : {z}
   %r = scf.for %k = %low to %depth step %bk iter_args(%acc = %z) -> ({z}) {{
-    %ao = arith.addi %rows, %k : index
-    %kn = arith.muli %k, %width : index
-    %bo = arith.addi %kn, %j : index
+    %am = arith.muli %{"k" if "a" in transposed else "i"}, %{"height" if "a" in transposed else "depth"} : index
+    %ao = arith.addi %am, %{"i" if "a" in transposed else "k"} : index
+    %bm1 = arith.muli %{"j" if "b" in transposed else "k"}, %{"depth" if "b" in transposed else "width"} : index
+    %bo = arith.addi %bm1, %{"k" if "b" in transposed else "j"} : index
     %left = arith.subi %depth, %k : index
-    %x = tile.load %a[%ao] bounds(%down, %left) strides [{k}, 1] align 16 : {a} -> {x}
-    %y = tile.load %b[%bo] bounds(%left, %right) strides [{n}, 1] align 16 : {b} -> {y}
+    %x = tile.load %a[%ao] bounds(%down, %left) strides {[1, m] if 'a' in transposed else [k, 1]} align 16 : {a} -> {x}
+    %y = tile.load %b[%bo] bounds(%left, %right) strides {[1, k] if 'b' in transposed else [n, 1]} align 16 : {b} -> {y}
     %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned "" : {x}, {y}, {z}
     scf.yield %d : {z}
   }}

@@ -1,0 +1,159 @@
+"""Rules of mbarriers, tensor copies, products of four warps and rings: each refuses something, and says so."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import rings, simt_async, simt_warpgroup
+from tilewright.kernel.text import parse_module, print_module
+
+G, S, B = "memref<4096xf16>", 'memref<4096xf16, "shared">', 'memref<4xi64, "shared">'
+T, F = "tensor<4xf32>", "tensor<64xf32>"
+VALUES = f"""\
+  %o = arith.constant 0 : index
+  %t = arith.constant true
+  %a = arith.constant dense<1.0> : tensor<8xf16>
+  %c = arith.constant dense<1.0> : {F}
+  %s = simt.shared align 1024 : {S}
+  %b = simt.shared align 8 : {B}
+  %f = simt.warpgroup_fence %c : {F} -> {F}
+"""
+LOAD = "simt.tensor_load %v[%o, %o] to %s[%o] counted %b[%o]"
+TENSOR = "extents [64, 64] strides [64, 1] box [8, 32] swizzle 64"
+VIEWS = f": {G}, {S}, {B}"
+MATRIX = "matrix [0, 1024, 128, 0]"
+MMA = 'simt.warpgroup_mma "wgmma_m64n128k16_f16_f32"'
+
+WHOLE = f"""\
+%w = simt.warp_id
+simt.registers "grow" 240
+simt.mbarrier_init %b[%o] arrivals 1 : {B}
+simt.fence "mbarrier"
+simt.barrier number 1 of 128
+simt.mbarrier_arrive %b[%o] expect 512 : {B}
+simt.mbarrier_arrive %b[%o] : {B}
+simt.mbarrier_wait %b[%o] parity %o : {B}
+{LOAD} {TENSOR} {VIEWS}
+simt.tensor_store %s[%o] to %v[%o, %o] {TENSOR} : {S}, {G}
+simt.tensor_commit
+simt.tensor_wait 0
+%x = {MMA} %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}
+%y = {MMA} %a, %s[%o] {MATRIX}, %x : tensor<8xf16>, {S}, {F}
+simt.warpgroup_commit
+%z = simt.warpgroup_wait 0 %y : {F} -> {F}
+"""
+
+CASES = [
+    (f"simt.mbarrier_arrive %s[%o] : {S}", 'mbarriers are i64 in memory space "shared", not memref<4096xf16'),
+    (f"simt.mbarrier_init %b[%o] arrivals 0 : {B}", "0 arrivals; 1 to 1048575"),
+    (f"simt.mbarrier_arrive %b[%o] expect 0 : {B}", "announces 0 bytes; 1 to 1048575"),
+    ('simt.fence "all"', "unknown kind 'all'; one of async, mbarrier"),
+    (f"simt.tensor_load %s[%o, %o] to %s[%o] counted %b[%o] {TENSOR} : {S}, {S}, {B}", "copies between"),
+    (f"{LOAD} extents [64] strides [64, 1] box [8, 32] swizzle 64 {VIEWS}", "2 coordinates, extents (64,), strides"),
+    (f"{LOAD} extents [64, 64] strides [60, 1] box [8, 32] swizzle 64 {VIEWS}", "strides [60, 1]: the last is 1"),
+    (f"{LOAD} extents [64, 64] strides [64, 1] box [300, 32] swizzle 64 {VIEWS}", "a box of [300, 32]: 1 to 256"),
+    (f"{LOAD} extents [64, 64] strides [64, 1] box [8, 32] swizzle 32 {VIEWS}", "rows of 64 bytes swizzled by 32"),
+    (f"{LOAD} extents [65, 64] strides [64, 1] box [8, 32] swizzle 64 {VIEWS}", "a tensor of [65, 64] with strides"),
+    ("simt.tensor_wait -1", "waits for -1 groups"),
+    ('simt.registers "take" 240', "unknown kind 'take'; one of grow, shrink"),
+    ('simt.registers "grow" 100', "100 registers; 24 to 256, a multiple of 8"),
+    (f"%r = simt.warpgroup_fence %c : {F} -> {T}", "results have not the types of the operands"),
+    (f"%r = simt.warpgroup_wait 8 %c : {F} -> {F}", "waits for all but 8 groups; 0 to 7"),
+    (f'%r = simt.warpgroup_mma "mma" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}', "no product of four warps"),
+    (f'%r = simt.warpgroup_mma "wgmma_m64n128k32_s8_s32" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}',
+     "wgmma_m64n128k32_s8_s32 on elements f16"),
+    (f'%r = simt.warpgroup_mma "wgmma_m64n64k16_f16_f32" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}',
+     "a thread holds 32 elements of the result, not tensor<64xf32>"),
+    (f"%r = {MMA} %s[%o] {MATRIX}, %s[%o] {MATRIX}, %c : {S}, {S}, {F}", "c come from a fence or from another product"),
+    (f"%k = arith.constant dense<1.0> : tensor<4xf16>\n%r = {MMA} %k, %s[%o] {MATRIX}, %f : tensor<4xf16>, {S}, {F}",
+     "a thread holds 8 elements of a, not tensor<4xf16>"),
+    (f"%r = {MMA} %s[%o] matrix [0, 8, 128, 0], %s[%o] {MATRIX}, %f : {S}, {S}, {F}", "multiples of 16 bytes"),
+    (f"%r = {MMA} %s[%o] matrix [0, 128], %s[%o] {MATRIX}, %f : {S}, {S}, {F}", "a matrix is leading and stride"),
+    (f"%r = {MMA} %v[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {G}, {S}, {F}", "shared memory of one type"),
+    (f'%m = simt.shared align 16 : memref<64xf32, "shared">\n%r = simt.warpgroup_mma "wgmma_m64n128k8_tf32_f32" '
+     f'%m[%o] {MATRIX}, %m[%o] matrix [0, 1024, 128, 1], %f : memref<64xf32, "shared">, memref<64xf32, "shared">, {F}',
+     "transposes elements of 4 bytes; only of 2"),
+    (f'%r = "simt.warpgroup_mma"(%s, %s, %o, %f) <{{intrinsic = "wgmma_m64n128k16_f16_f32", b_matrix = '
+     f"array<i64: 0, 1024, 128, 0>}}> : ({S}, {S}, index, {F}) -> {F}", "a lies in shared memory: it needs an offset"),
+]  # fmt: skip
+
+R = 'memref<2xi64, "shared">'
+Z = "tensor<64x64xf32>"
+RING = f"%s, %x, %y = tile.ring 1 : {R}, {S}, {S}\n%n = arith.constant 0 : index\n%w = arith.constant true\n" \
+       f"%c = arith.constant dense<0.0> : {Z}\n"  # fmt: skip
+COPY = f"tile.box_copy %v[%n, %n] to %x at 0 extents [64, 64] strides [64, 1] box [64, 64] swizzle 128 : {G}, {S}"
+DOT = 'tile.staged_dot "wgmma_m64n64k16_f16_f32"'
+MEMORY = 'memory "#nvmma<swizzle=128, bits=16, transposed=false>"'
+
+WHOLE_RING = f"""\
+tile.fill %s[%n] when %w {{ {COPY} }} : {R}
+tile.await_fill %s[%n] : {R}
+%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64, %c : {S}, {S}, {Z}
+%e = tile.finish 0 %d : {Z}
+tile.release %s[%n] : {R}
+"""
+
+RING_CASES = [
+    (f"%a, %b = tile.ring 2 : {R}, {S}", "2 slots with a state of memref<2xi64"),
+    (f'%a, %b = tile.ring 3 : memref<6xi64, "shared">, {S}', '3 slots in buffers memref<4096xf16, "shared">'),
+    (f"%q = tile.staging : {R}\ntile.release %q[%n] : {R}", 'memref<2xi64, "shared"> is not of a ring'),
+    (f"tile.fill %s[%n] when %w {{ %q = arith.constant true }} : {R}", "arith.constant in a fill; copies of boxes"),
+    (f"tile.fill %s[%n] when %w {{ {COPY.replace('[64, 64] strides', '[64] strides')} }} : {R}", "2 coordinates"),
+    (f'tile.fill %s[%n] when %w {{ {COPY.replace("%v", "%u").replace(G, "memref<64xf32>")} }} : {R}',
+     "copies memref<64xf32>"),
+    (f"%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 32, %c : {S}, {S}, {Z}",
+     "slots of 4096 elements for a tile of 2048"),
+    (f"%q = arith.constant dense<0.0> : {F}\n%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64, %q : {S}, {S}, {F}",
+     "adds a product of matrices to tensor<64xf32>"),
+    (f'%a, %b, %d = tile.ring 1 : {R}, {S}, memref<4096xbf16, "shared">\n%r = {DOT} %b {MEMORY}, %d {MEMORY}[%n] depth '
+     f'64, %c : {S}, memref<4096xbf16, "shared">, {Z}', "multiplies memref<4096xf16"),
+    (f"%e = tile.finish -1 %c : {Z}", "waits for all but -1 products"),
+]  # fmt: skip
+
+
+def _distributed(text: str) -> str:
+    return f"tile.func @k(%v: {G}) grid [4] threads [256, 1, 1] warp 32 {{\n{VALUES}{text}\n  tile.return\n}}"
+
+
+def _tiles(text: str) -> str:
+    return f"tile.func @k(%v: {G}, %u: memref<64xf32>) grid [4] {{\n{RING}{text}\n  tile.return\n}}"
+
+
+ALL = [*((_distributed(text), message) for text, message in CASES), *((_tiles(t), m) for t, m in RING_CASES)]
+
+
+@pytest.mark.parametrize("text", [_distributed(WHOLE), _tiles(WHOLE_RING)], ids=["distributed", "tiles"])
+def test_text_comes_back(text: str) -> None:
+    printed = print_module(parse_module(text))
+    assert print_module(parse_module(printed)) == printed
+
+
+@pytest.mark.parametrize(("text", "message"), ALL, ids=[message for _, message in ALL])
+def test_rule(text: str, message: str) -> None:
+    with pytest.raises(InvalidProgram) as caught:
+        parse_module(text, "file")
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("module", [simt_async, simt_warpgroup, rings], ids=lambda module: module.__name__)
+def test_every_message_has_a_case(module: Any) -> None:
+    messages = set(re.findall(r'VerifyException\(\s*f?["\']([^"\']*)', Path(str(module.__file__)).read_text()))
+    assert len(messages) > 5
+    for message in messages:
+        pattern = ".*".join(re.escape(piece) for piece in re.split(r"\{[^}]*\}?", message))
+        assert any(re.search(pattern, _error(text)) for text, _ in ALL), f"no case for {message!r}"
+
+
+@cache
+def _error(text: str) -> str:
+    try:
+        parse_module(text)
+    except InvalidProgram as error:
+        return error.message
+    return ""
