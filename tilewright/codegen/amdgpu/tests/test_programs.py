@@ -34,7 +34,7 @@ def one_thread(program: ModuleOp) -> ModuleOp:
 
 @pytest.mark.parametrize("seed", range(9))
 def test_random_programs_of_one_thread_compile(seed: int) -> None:
-    code = compiled(one_thread(random_kernel(seed).module), MACHINES[seed % 3])
+    code = compiled(one_thread(random_kernel(seed, 24).module), MACHINES[seed % 3])
     assert code.object[:4] == b"\x7fELF"
 
 
