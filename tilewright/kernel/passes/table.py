@@ -28,6 +28,7 @@ from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
 from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
+from tilewright.kernel.passes.split_k import SplitKPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
 from tilewright.kernel.verify import verify
@@ -44,6 +45,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         PadTilesPass(),  # required
         CanonicalisePass(),
         HoistAccumulatorsPass(),
+        SplitKPass(),
         TensorCopiesPass(),
         OrderBlocksPass(),
         PersistentPass(),

@@ -33,9 +33,9 @@ def subsets() -> list[frozenset[str]]:
 def check(on: Collection[str]) -> None:
     tiling = SMALL if "tiles" in on else ELEMENTS
     m, n, k = 2 * tiling.block[0], 2 * tiling.block[1], 3 * tiling.block[2]
-    a, b, c = (RNG.integers(-2, 3, shape).astype(dtype) for shape, dtype in
+    a, b, c = (np.asarray(RNG.integers(-2, 3, shape), dtype) for shape, dtype in
                (((m, k), np.float16), ((k, n), np.float16), ((m, n), np.float32)))  # fmt: skip
-    wanted = c + a.astype(np.float32) @ b.astype(np.float32)
+    wanted = c + np.asarray(a.astype(np.float32) @ b.astype(np.float32))
     found = c.ravel()
     run_kernel(compiled((m, n, k), settings(on, tiling)), "k", [a.ravel(), b.ravel(), found], races=True)
     np.testing.assert_array_equal(found.reshape(m, n), wanted)

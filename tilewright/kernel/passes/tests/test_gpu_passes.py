@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,10 +199,31 @@ def test_blocks_in_another_order_compute_the_product() -> None:
 def test_tiles_without_swizzle(memory: str, matrix_loads: bool) -> None:
     text, arrays = programs.matmul((64, 64, 64), (64, 64, 32)), product_operands(64, 64, 64)
     module = parse_module(text)
+    options: dict[str, dict[str, Any]]
     options = {"distribute": {"memory": memory, "matrix_loads": matrix_loads}, "assign-layouts": {"access_bytes": 4}}
     run_pipeline(module, "gpu", ("pipeline-loads",), verify_each=True, options=options)
     assert (count(module, simt.LoadMatrixOp) > 0) == matrix_loads
     check(module, text, arrays, ("together",))
+
+
+@pytest.mark.parametrize(("splits", "trips"), [(2, 4), (3, 4), (4, 4), (2, 5)])
+def test_blocks_that_share_a_tile_compute_the_product(splits: int, trips: int) -> None:
+    """Parts of one length have a loop of constant bounds; a kernel with fewer trips than parts stays whole."""
+    m, n, k = 64, 32, 16 * trips
+    text, arrays = programs.matmul((m, n, k), (32, 32, 16)), product_operands(m, n, k)
+    module = parse_module(text)
+    run_pipeline(module, "gpu", verify_each=True, options={"split-k": {"splits": splits}})
+    parts, kernel = kernel_of(module, "k_parts"), kernel_of(module)
+    assert (parts.extents, kernel.extents) == ((splits, 2, 1), (2, 1))
+    wanted = [array.copy() for array in arrays]
+    run_kernel(parse_module(text), "k", wanted)
+    memory = np.full(splits * m * n, np.nan, np.float32)
+    run_kernel(module, "k_parts", [arrays[0], arrays[1], memory], races=True)
+    run_kernel(module, "k", [arrays[2], memory], races=True)
+    np.testing.assert_array_equal(arrays[2], wanted[2])
+    whole = parse_module(text)
+    run_pipeline(whole, "gpu", options={"split-k": {"splits": trips + 1}})
+    assert [op.sym_name.data for op in whole.body.ops if isinstance(op, FuncOp)] == ["k"]
 
 
 def test_settings_that_a_pass_does_not_have_are_refused() -> None:
