@@ -35,8 +35,8 @@ class PadTilesPass(ModulePass):
     After:   %x = tile.load %v[%o] bounds(100) strides [1] : … -> tensor<128xf32>
              %s = tile.reduce "max" (tile.select (%count < 100), %x, -inf), 0
     Loads and stores get bounds, gathers a mask; a reduction sees its neutral element, a product zeros; elsewhere what a
-    tile has more may be anything. Tiles of powers of two stay as they are. Raises InvalidProgram for a reshape that
-    takes apart what is padded. Afterwards every tile has extents that a linear layout holds.
+    tile has more may be anything. Legal but for reshapes that take apart what is padded, and constants of different
+    elements: these are refused with InvalidProgram. Afterwards every tile has extents that a linear layout holds.
     """
 
     name = "pad-tiles"
