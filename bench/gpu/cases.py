@@ -187,6 +187,8 @@ CHECKS: tuple[Case, ...] = tuple(
     replace(case, family="check", name=f"{case.family} {case.name}", triton="", sdpa=False)
     for case in (
         *(gemm(257, 129, 100, dtype) for dtype in SIZES),
+        *(gemm(256, 128, 192, "f16", layout) for layout in ("nn", "nt", "tn", "tt")),
+        gemm(128, 256, 64, "bf16", "nt", epilogue=True),
         *(gemm(130, 70, 65, "f16", layout) for layout in ("nt", "tn", "tt")),
         gemm(130, 70, 65, "bf16", "nt", epilogue=True), gemm(33, 65, 17, "f16", batch=3),
         tf32(gemm(130, 70, 65, "f32")), gemm(1, 1, 1, "f32"),

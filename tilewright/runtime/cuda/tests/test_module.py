@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,28 @@ def test_device_arrays_are_used_where_they_are(recorder: made.Recorder) -> None:
     assert "upload" not in calls
     assert calls.count("download") == 1  # that of `read`
     assert "synchronize" not in calls
+
+
+def test_arrays_of_cupy_give_arrays_of_cupy_on_its_stream(
+    recorder: made.Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Array(made.OnDevice):
+        @property
+        def data(self) -> Any:
+            return SimpleNamespace(ptr=self.address)
+
+    stream = SimpleNamespace(ptr=recorder.new_stream())
+    cupy = SimpleNamespace(
+        ndarray=Array,
+        cuda=SimpleNamespace(get_current_stream=lambda: stream),
+        empty=lambda shape, dtype: Array(recorder, np.zeros(shape, dtype)),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    module = DeviceModule(made.artifact(), recorder)
+    found = module(Array(recorder, X))
+    assert isinstance(found, Array)
+    np.testing.assert_array_equal(found.read(), X + 2)
+    assert list(module._streams) == [stream.ptr]
 
 
 def test_a_result_on_the_host_is_waited_for(recorder: made.Recorder) -> None:
