@@ -55,9 +55,11 @@ def make_plan(
     for group in groups:
         if group.decision is not None:
             planning.plan.decisions.append(group.decision)
+        apart = planning.apart(group)
+        planning.unfused.update(dict.fromkeys(group.stored, apart))
         if group.kind == "product":
             (plan_product if isinstance(machine, Cpu) else plan_block_product)(planning, group)
-        elif planning.only_packed(group):
+        elif not apart:
             planning.fused[group.name] = group
         else:
             plan_rows(planning, group)

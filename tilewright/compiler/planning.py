@@ -150,6 +150,7 @@ class Planning:
         self.users = self.graph.consumers()
         self.views: dict[str, View] = {}  # by their sources
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
+        self.unfused: dict[str, str] = {}  # why others are computed before they are packed
         self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
 
     # Storage --------------------------------------------------------------------------------------------------
@@ -270,16 +271,32 @@ class Planning:
             return None, []
         return find_element_wise(node, self.intrinsics, self.machine)
 
-    def only_packed(self, group: Group) -> bool:
-        """Whether a group is one map that a product alone reads, as its vector operand: packing may compute it."""
+    def apart(self, group: Group) -> str:
+        """Why a group is computed before what reads it is packed; empty for a map that packing can compute.
+
+        That is one map that one product alone reads, as an operand that may be packed, each element once.
+        """
         result, users = group.main.output, self.users.get(group.name, [])
-        if len(group.nodes) != 1 or group.main.accum is not None or group.name in self.outputs or len(users) != 1:
-            return False
-        if any(group.name in (name, view.result.name) for name, view in self.views.items()):
-            return False
+        if len(group.nodes) != 1 or group.main.accum is not None:
+            return "it sums"
+        if group.name in self.outputs:
+            return "it is an output"
+        if len(users) != 1:
+            return f"{len(users)} nodes read it"
+        if group.name in self.views:
+            return f"{self.views[group.name].result.name} is a view of it"
+        view = next((view for view in self.views.values() if view.result == result), None)
+        if view is not None and view.layout(self.layout(view.source)) is not None:
+            return f"it is a view of {view.source.name}"
+        if group.name in self.borders:
+            return "it has a border"
         mapping = self.mapping_of(users[0])
         reads = [read for read in users[0].reads() if read.tensor == result]
-        return mapping is not None and reads == [mapping.b] and group.name not in self.borders
+        if mapping is None or reads not in ([mapping.a], [mapping.b]):
+            return "no product alone reads it, and once"
+        if reads == [mapping.b]:
+            return "" if _taken(mapping) <= result.size else "packing takes elements of it several times"
+        return "" if mapping.group > 1 else f"{mapping.instruction} takes single elements of it"
 
     def _can_be_panels(self, mapping: InPlace) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.
@@ -290,8 +307,7 @@ class Planning:
             return True
         if mapping.fixed:
             return mapping.b.tensor.name not in self.constants
-        gathered = prod(static_shape(tuple(axis.extent for axis in loops_of(mapping.b))))
-        return mapping.b.tensor.name not in self.constants and gathered <= mapping.b.tensor.size
+        return mapping.b.tensor.name not in self.constants and _taken(mapping) <= mapping.b.tensor.size
 
     # Kernels --------------------------------------------------------------------------------------------------
 
@@ -327,6 +343,11 @@ def is_plain(read: Read) -> bool:
             return False
         loops.extend(form.terms)
     return len(set(loops)) == len(loops)
+
+
+def _taken(mapping: InPlace) -> int:
+    """Elements that packing b takes."""
+    return prod(static_shape(tuple(axis.extent for axis in loops_of(mapping.b))))
 
 
 def points(node: Compute) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
 from tilewright.compiler.relaid import place_relayout
-from tilewright.compiler.rows import fill_borders, plan_rows
+from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -20,11 +20,11 @@ from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.block_product import BlockProduct
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
-from tilewright.instruction.order import Index
+from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.instruction.validation import validate
-from tilewright.layouts import permuted, row_major
+from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address
@@ -45,6 +45,7 @@ class _Product:
 
     `together` are sums that run as one loop; `walked` says by which loops of the kernel addresses walk sums that were
     fused or cut. `relayouts` are the nodes that store operands in another order, `packed` what the node reads instead.
+    `producers` are maps that relayouts compute.
     """
 
     def __init__(self, planning: Planning, group: Group) -> None:
@@ -58,6 +59,7 @@ class _Product:
         self.whole_groups = False
         self.relayouts: list[Compute] = []
         self.packed: dict[Read, Expr] = {}
+        self.producers: dict[str, Compute] = {}
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
@@ -67,7 +69,8 @@ class _Product:
         fill_borders(planning, self.group.stored)
         mapping = self._near(mapping)
         mapping = self._fused(replace(mapping, k_loops=self._ordered_k_loops(mapping)))
-        packs = self._wants_panels(mapping)
+        plain = plan.stored.get(mapping.b.tensor.name)
+        packs = plain is None or self._wants_panels(mapping, plain.layout)
         work = self._contraction(mapping, self._plain_operand(mapping), packs)
         a_bytes = planning.stored(mapping.a.tensor).bytes
         schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.name)
@@ -94,18 +97,26 @@ class _Product:
         self._bring_back()
 
     def _map(self) -> InPlace:
-        """The mapping that the node has. What packing b does not compute has kernels now."""
+        """The mapping that the node has. What packing does not compute of its operands has kernels now."""
         planning, node = self.planning, self.node
         mapping, decision = planning.find_product(node)
         assert mapping is not None
         assert decision is not None
         self.offered, self.decision = mapping, decision
-        producer = planning.fused.pop(mapping.b.tensor.name, None)
-        if producer is not None and not self._always_packs():
-            plan_rows(planning, producer)
-            producer = None
-        self.producer = None if producer is None else producer.main
+        for read, packs in ((mapping.a, self._wants_neighbours), (mapping.b, self._wants_panels)):
+            producer = planning.fused.pop(read.tensor.name, None)
+            if producer is not None and packs(mapping, self._own_layout(read, producer)):
+                self.producers[producer.name] = producer.main
+            elif producer is not None:
+                plan_rows(planning, producer)
         return mapping
+
+    def _own_layout(self, read: Read, producer: Group) -> Packed:
+        """How an operand is stored that nothing is packed for: b as what it is computed from, a as it is."""
+        shape = static_shape(read.tensor.shape)
+        if read == self.offered.a:
+            return row_major(shape)
+        return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
     def _proven(self, work: Contraction, schedule: ContractionSchedule) -> InPlace:
         """The mapping that this schedule runs, which has passed every check, the execution of a small instance too."""
@@ -160,25 +171,32 @@ class _Product:
 
         Where it is stored otherwise (a graph input), it is copied first.
         """
-        planning, source = self.planning, mapping.a.tensor
-        layout = planning.layout(source)
-        form = affine(address(layout, mapping.a.indices))
-        assert form is not None
-        if mapping.group == 1 or any(form.coefficient(axis) == 1 for axis in mapping.k_loops):
+        source = mapping.a.tensor
+        if source.name not in self.producers and not self._wants_neighbours(mapping, self.planning.layout(source)):
             return mapping
-        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in loops_of(mapping.b)]
-        dims = sorted(dim for dim in walked if dim is not None)
-        if not dims or any(front or back for front, back in layout.halo) or source.name in planning.constants:
-            return mapping
-        read, order = with_last(source, dims[-1])
-        near = packed(read, order)
-        self.relayouts.append(near)
-        reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dims[-1]} at once"
-        place_relayout(planning, near, order, read, reason)
+        dim = self._walked_dimensions(mapping)[-1]
+        read, order = with_last(source, dim)
         names = (index.name for index in order.indices)
+        reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dim} at once"
+        near, _ = self._relaid(read, order, reason)
         moved = near.output[order.places(dict(zip(names, mapping.a.indices, strict=True)))]
         self.packed[self.offered.a] = moved
         return replace(mapping, a=moved)
+
+    def _wants_neighbours(self, mapping: InPlace, layout: Packed) -> bool:
+        """Whether a, stored like this, is stored again, so that an instruction on groups finds neighbours in it."""
+        form = affine(address(layout, mapping.a.indices))
+        assert form is not None
+        if mapping.group == 1 or any(form.coefficient(axis) == 1 for axis in mapping.k_loops):
+            return False
+        bordered = any(front or back for front, back in layout.halo)
+        constant = mapping.a.tensor.name in self.planning.constants
+        return bool(self._walked_dimensions(mapping)) and not bordered and not constant
+
+    def _walked_dimensions(self, mapping: InPlace) -> list[int]:
+        """The dimensions of a in which a sum that indexes b walks neighbours."""
+        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in loops_of(mapping.b)]
+        return sorted(dim for dim in walked if dim is not None)
 
     def _fused(self, mapping: InPlace) -> InPlace:
         """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better and
@@ -240,18 +258,14 @@ class _Product:
 
     # The vector operand -----------------------------------------------------------------------------------------
 
-    def _wants_panels(self, mapping: InPlace) -> bool:
-        """Whether b is packed into panels: not where it is contiguous along n and too few rows read it."""
-        if self._always_packs():
-            return True
-        form = affine(address(self.planning.layout(mapping.b.tensor), mapping.b.indices))
-        return form is None or form.coefficient(mapping.n_loop) != 1
-
-    def _always_packs(self) -> bool:
-        """Whether b is packed however it is stored."""
-        b, rows = self.offered.b, prod(static_shape(tuple(axis.extent for axis in self.offered.m_loops)))
+    def _wants_panels(self, mapping: InPlace, layout: Packed) -> bool:
+        """Whether b, stored like this, is packed into panels: not where few rows read it and n is contiguous."""
+        b, rows = mapping.b, prod(static_shape(tuple(axis.extent for axis in mapping.m_loops)))
         constant = b.tensor.name in self.planning.constants
-        return constant or not is_plain(b) or self.offered.group > 1 or rows > ROWS_WORTH_PACKING
+        if constant or not is_plain(b) or mapping.group > 1 or rows > ROWS_WORTH_PACKING:
+            return True
+        form = affine(address(layout, b.indices))
+        return form is None or form.coefficient(mapping.n_loop) != 1
 
     def _plain_operand(self, mapping: InPlace) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""
@@ -296,16 +310,21 @@ class _Product:
 
     def _packed_operand(self, mapping: InPlace, width: int, depth: int) -> Operand:
         """b in panels as wide as the register tile."""
-        planning, order = self.planning, panels(mapping, self._sums(mapping), width, depth)
+        order = panels(mapping, self._sums(mapping), width, depth)
         read = substitute(mapping.b, _unit_loops(self.node))
         assert isinstance(read, Read)
-        relayout = packed(read, order)
-        if self.producer is not None:
-            relayout = named_by_content(inline(relayout, self.producer))
+        relayout, stored = self._relaid(read, order, "panels of the register tile")
         self.packed[self.offered.b] = relayout.output[order.places()]
-        self.relayouts.append(relayout)
-        stored = place_relayout(planning, relayout, order, read, "panels of the register tile")
         return Operand(stored.flat, order.address())
+
+    def _relaid(self, read: Read, order: Order, reason: str) -> tuple[Compute, Stored]:
+        """The relayout of what `read` takes of an operand, and where it is stored."""
+        relayout = packed(read, order)
+        producer = self.producers.get(read.tensor.name)
+        if producer is not None:
+            relayout = named_by_content(inline(relayout, producer))
+        self.relayouts.append(relayout)
+        return relayout, place_relayout(self.planning, relayout, order, read, reason)
 
 
 def contraction_of(

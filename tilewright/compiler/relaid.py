@@ -27,7 +27,9 @@ def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Re
     if not sources <= planning.constants.keys():
         planning.place(relayout.output, row_major(order.shape), "arena")
         write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,)))
-        how = "one copy, read many times" if source in sources else f"computed with {source}"
+        why = planning.unfused.get(source)
+        before = f", after {source}: {why}" if why else ""
+        how = f"one copy, read many times{before}" if source in sources else f"computed with {source}"
     elif layout is None:
         planning.constants[name] = evaluate_compute(relayout, planning.constants)
         planning.place(relayout.output, row_major(order.shape), "constant")

@@ -25,12 +25,7 @@ def plan_rows(planning: Planning, group: Group) -> None:
         return
     for node in group.nodes:
         if node.name in group.stored:
-            wanted = _wanted_order(planning, node.output)
-            order = _inherited_order(planning, node, group) if wanted is None else wanted
-            if node.name in planning.views:
-                order = planning.views[node.name].grouped(order)
-            order = _order_of_lanes(planning, group, node, list(order))
-            planning.place_result(node.output, order)
+            planning.place_result(node.output, order_of_result(planning, group, node))
     fill_borders(planning, group.stored)
     write_rows(planning, group)
 
@@ -163,6 +158,15 @@ def _by_strides(stored: Stored) -> list[int]:
 
 
 # Orders of storage ----------------------------------------------------------------------------------------------------
+
+
+def order_of_result(planning: Planning, group: Group, node: Compute) -> list[int]:
+    """The order in which a group stores the dimensions of a result: what readers want, or that of what it reads."""
+    wanted = _wanted_order(planning, node.output)
+    order = _inherited_order(planning, node, group) if wanted is None else wanted
+    if node.name in planning.views:
+        order = planning.views[node.name].grouped(order)
+    return _order_of_lanes(planning, group, node, order)
 
 
 def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:

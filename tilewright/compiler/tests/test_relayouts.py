@@ -15,6 +15,7 @@ from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg
+from tilewright.expr.ops.shape import reshape
 from tilewright.instruction.relayout import PREFIX, fold_constants
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
@@ -129,6 +130,85 @@ def test_it_is_not_where_others_read_it_or_nothing_is_packed(graph: Graph) -> No
     check(graph)
 
 
+def test_few_rows_read_a_map_along_its_columns_as_panels_that_compute_it() -> None:
+    """Few rows: the operand is packed only because it is stored the other way round. That then computes the map too."""
+    b = GraphBuilder()
+    x, w = b.input("x", (7, 33), "f32"), b.input("w", (40, 33), "f32")
+    graph = b.finish([linalg.linear(b, x, elementwise.relu(b, w, name="positive"), name="y")])
+    plan = same(graph)
+    assert "positive" not in {kernel.name for kernel in plan.kernels}
+    check(graph)
+
+
+def columns(types: tuple[str, str, str], last: bool = False, used_twice: bool = False, output: bool = False) -> Graph:
+    """A map of x, x[k, m] or x[m, k], times w[k, n]."""
+    b = GraphBuilder()
+    x, w = b.input("x", (70, 33) if last else (33, 70), "f32"), b.constant(np.ones((33, 40), np.int8), "w")
+    rounded = elementwise.cast(b, elementwise.relu(b, x), types[0], name="rounded")
+    weights = elementwise.cast(b, w, types[1]) if types[1] != "i8" else w
+    equation = "mk,kn->mn" if last else "km,kn->mn"
+    y = linalg.einsum(b, equation, [rounded, weights], accumulate=types[2], out_dtype=types[2], name="y")
+    twice = [elementwise.unary(b, rounded, "abs")] if used_twice else []
+    return b.finish([y, *twice, *([rounded] if output else [])])
+
+
+def reasons(plan: Plan, subject: str) -> str:
+    return " ".join(each.reason for each in plan.decisions if each.subject == f"layout of {subject}")
+
+
+GROUPS = [("u8", "i8", "i32"), ("bf16", "bf16", "f32")]
+
+
+@pytest.mark.parametrize("types", GROUPS, ids="-".join)
+def test_a_map_before_the_broadcast_operand_is_computed_while_neighbours_are_brought_together(
+    types: tuple[str, str, str],
+) -> None:
+    plan = same(columns(types), "znver5")
+    into, *_ = relayouts(plan.mapped_graph())
+    assert [tensor.name for tensor in into.inputs()] == ["x"]
+    assert [kernel.name for kernel in plan.kernels] == [into.name, "y"]
+    assert "neighbours of dimension 0 at once; computed with rounded" in reasons(plan, "rounded")
+    check(columns(types))
+
+
+@pytest.mark.parametrize("types", GROUPS, ids="-".join)
+def test_neighbours_that_lie_together_are_not_moved(types: tuple[str, str, str]) -> None:
+    plan = same(columns(types, last=True), "znver5")
+    assert [kernel.name for kernel in plan.kernels] == ["rounded", "y"]
+    check(columns(types, last=True))
+
+
+def test_single_elements_are_broadcast_from_where_they_are() -> None:
+    plan = same(columns(("f32", "f32", "f32")), "znver5")
+    assert not reasons(plan, "rounded")
+
+
+@pytest.mark.parametrize(("shape", "copied"), [((32, 288), False), ((288, 32), True)])
+def test_a_reshape_that_is_no_view_is_done_while_it_is_packed(shape: tuple[int, int], copied: bool) -> None:
+    """The image is stored with channels innermost: (32 | 9 * 32) is a view of that, (32 * 9 | 32) is not."""
+    b = GraphBuilder()
+    image, filters = b.input("image", (1, 4, 9, 32), "f32"), b.constant(np.ones((32, 4, 1, 1), np.float32), "filters")
+    rows = b.input("rows", (70, shape[0]), "f32")
+    flat = reshape(b, conv.conv(b, image, filters, name="features"), shape, name="flat")
+    graph = b.finish([linalg.matmul(b, rows, flat, name="y")])
+    plan = same(graph)
+    assert "flat" not in {kernel.name for kernel in plan.kernels}
+    assert ("computed with flat" if copied else "after flat: it is a view of features") in reasons(plan, "flat")
+    check(graph)
+
+
+def test_explain_says_why_a_map_is_not_computed_while_it_is_packed() -> None:
+    types = GROUPS[0]
+    assert "; one copy, read many times, after rounded: it is an output" in reasons(
+        same(columns(types, output=True), "znver5"), "rounded"
+    )
+    assert "after doubled: 2 nodes read it" in reasons(same(scaled(70, used_twice=True)), "doubled")
+    b = GraphBuilder()
+    x, u, w = b.input("x", (70, 33), "f32"), b.input("u", (33, 20), "f32"), b.input("w", (20, 40), "f32")
+    y = linalg.matmul(b, x, linalg.matmul(b, u, w, name="inner"), name="y")
+    assert "after inner: it sums" in reasons(same(b.finish([y])), "inner")
+
+
 # Any operator -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("name", "sizes"), OPERATORS, ids=[name for name, _ in OPERATORS])
@@ -140,13 +220,44 @@ def test_the_compiled_graph_of_every_operator_computes_the_same(name: str, sizes
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataObject) -> None:
-    m, n, k = (data.draw(st.sampled_from([1, 2, 5, 17, 40, 70])) for _ in "mnk")
+    """Batched or not, both operands either way round, constant or not, after maps or not, of ragged sizes."""
     types = data.draw(st.sampled_from([("f32", "f32", "f32"), ("u8", "i8", "i32"), ("bf16", "bf16", "f32")]))
+    sizes = {letter: data.draw(st.sampled_from([1, 2, 7, 17, 31, 70])) for letter in "mnk"}
+    sizes["b"] = data.draw(st.sampled_from([1, 3]))
+    batched = data.draw(st.booleans())
     b = GraphBuilder()
-    transposed, constant = data.draw(st.booleans()), data.draw(st.booleans())
-    shape = (n, k) if transposed else (k, n)
-    values = RNG.integers(-3, 4, shape).astype(dtypes.numpy_dtype(types[1]))
-    w = b.constant(values, "w") if constant else b.input("w", shape, types[1])
-    x = b.input("x", (m, k), types[0])
-    y = (linalg.linear if transposed else linalg.matmul)(b, x, w, accumulate=types[2], out_dtype=types[2])
+    operands, subscripts = [], []
+    for letters, dtype, name in (("mk", types[0], "x"), ("kn", types[1], "w")):
+        order = ("b" if batched else "") + data.draw(st.sampled_from([letters, letters[::-1]]))
+        shape = tuple(sizes[letter] for letter in order)
+        if data.draw(st.booleans()):
+            operand = b.constant(RNG.integers(-3, 4, shape).astype(dtypes.numpy_dtype(dtype)), name)
+        else:
+            operand = b.input(name, shape, dtype)
+        if data.draw(st.booleans()):
+            one = b.constant(np.ones((1,), dtypes.numpy_dtype(dtype)), f"{name}.one")
+            operand = elementwise.binary(b, operand, one, "max")
+        operands.append(operand)
+        subscripts.append(order)
+    to = "bmn" if batched else "mn"
+    equation = f"{','.join(subscripts)}->{to}"
+    y = linalg.einsum(b, equation, operands, accumulate=types[2], out_dtype=types[2])
+    same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_the_compiled_graph_of_random_convolutions_computes_the_same(data: st.DataObject) -> None:
+    types = data.draw(st.sampled_from([("f32", "f32", "f32"), ("u8", "i8", "i32"), ("bf16", "bf16", "f32")]))
+    groups, channels, filters = (data.draw(st.sampled_from(each)) for each in ((1, 1, 2, 4), (1, 3, 4, 7), (1, 5, 17)))
+    kernel, stride, pads = (data.draw(st.integers(*each)) for each in ((1, 3), (1, 2), (0, 1)))
+    b = GraphBuilder()
+    image = b.input("image", (2, groups * channels, 7, 9), types[0])
+    shape = (groups * filters, channels, kernel, kernel)
+    if data.draw(st.booleans()):
+        weights = b.constant(RNG.integers(-3, 4, shape).astype(dtypes.numpy_dtype(types[1])), "weights")
+    else:
+        weights = b.input("weights", shape, types[1])
+    to = types[2]
+    y = conv.conv(b, image, weights, strides=stride, pads=pads, groups=groups, accumulate=to, out_dtype=to)
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
