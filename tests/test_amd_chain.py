@@ -210,3 +210,14 @@ def test_the_same_program_gives_the_same_bytes(cpu: str) -> None:
     text = programs.softmax(2, 4, 8)
     again = parse_module(print_module(distributed(text, cpu)))
     assert generate(again) == compiled(text, cpu)
+
+
+def test_no_lane_loads_for_another() -> None:
+    """A sum of columns whose rows change threads: matrix loads, where there are such."""
+    text = programs.counted_sum(64, 64, 32)
+    anywhere = parse_module(text)
+    run_pipeline(anywhere, "gpu")
+    assert "simt.load_matrix" in {op.name for op in anywhere.walk()}
+    x = RNG.integers(-8, 8, 64 * 64).astype(np.float32)
+    check(text, [x, np.zeros(64, np.float32)], "gfx1100")
+    assert "simt.load_matrix" not in {op.name for op in distributed(text, "gfx1100").walk()}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
 ATTRIBUTE = "tile.target"
+MATRIX_LOADS = "ldmatrix"  # the unit that loads rows of matrices for other lanes
+COPIES = "cp_async"  # the one that copies from global to shared memory while threads go on
 UNITS, MULTIPROCESSORS, SHARED_BYTES = "units", "multiprocessors", "shared_bytes"
 
 

@@ -25,14 +25,15 @@ from tilewright.kernel.distribute.layout import canonical, check_extents, layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
-from tilewright.kernel.facts import NOTHING, facts_of
+from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.indices import divisor
 from tilewright.kernel.simt import element_bytes
+from tilewright.layouts.access import global_access
 from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16
-MATRIX_LOADS = "ldmatrix"  # the unit that loads rows of matrices for other lanes
+DIRECT_BYTES = 8  # of a store from where a product leaves its sums
 _ANYWHERE = (arith.ConstantOp, tile.IotaOp)
 
 
@@ -144,10 +145,28 @@ class _Assignment:
             return
         own = layout_of(op.value)
         small = prod(shape(op.value)) <= self.warps * self.lanes  # one element per thread: nothing to join
-        layout = own if own is not None and small and not _is_anywhere(op.value) else self.coalesced(op, op.value)
+        kept = own is not None and not _is_anywhere(op.value) and (small or self.fills_sectors(op, own))
+        layout = own if own is not None and kept else self.coalesced(op, op.value)
         for index, operand in enumerate(op.operands):
             if shape(operand):
                 self.convert(op, index, layout)
+
+    def fills_sectors(self, op: tile.StoreOp, layout: LinearLayout) -> bool:
+        """Whether threads that store what they hold of a product of four warps move no more than there is to store."""
+        kernel = _kernel(op)
+        if not any(isinstance(each, rings.RingOp) for each in kernel.body.block.ops):
+            return False
+        size, strides = element_bytes(op.view), tile.strides_of(op)
+        known = size if op.align is None else op.align.value.data
+        registers = layout.of("register")
+        pair = max(1, DIRECT_BYTES // size)
+        along = next((dim for dim, stride in enumerate(strides) if stride == 1), None)
+        if along is None or known < DIRECT_BYTES or pair.bit_length() - 1 > len(registers):
+            return False
+        if any(registers[bit][along] != 1 << bit for bit in range(pair.bit_length() - 1)):
+            return False
+        access = global_access(layout, 8 * size, strides, pair)
+        return access.sectors == access.fewest
 
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:
         """Neighbouring threads on neighbouring elements, each with as many as one access takes."""
@@ -287,6 +306,14 @@ class _Assignment:
         assert block is not None
         block.insert_op_before(convert, op)
         op.operands[index] = convert.result
+
+
+def _kernel(op: Operation) -> FuncOp:
+    kernel = op.parent_op()
+    while not isinstance(kernel, FuncOp):
+        assert kernel is not None, "verified operations are part of kernels"
+        kernel = kernel.parent_op()
+    return kernel
 
 
 def _before_conversion(value: SSAValue) -> SSAValue:

@@ -31,6 +31,7 @@ from tilewright.kernel.distribute.rows import rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
@@ -56,13 +57,15 @@ class DistributePass(ModulePass):
     warps: int = 4
     lanes: int = 32
     memory: str = "swizzled"  # of conversions; or "padded", "plain"
-    matrix_loads: bool = True
+    matrix_loads: bool = True  # where the machine has them
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = facts_of(op)
+        matrix_loads = self.matrix_loads and (facts == NOTHING or MATRIX_LOADS in facts.units)
         for kernel in list(op.body.ops):
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = prod(warps_of(kernel) or (self.warps,))
-                made = distribute(kernel, warps, self.lanes, self.memory, self.matrix_loads)
+                made = distribute(kernel, warps, self.lanes, self.memory, matrix_loads)
                 op.body.block.insert_op_before(made, kernel)
                 op.body.block.erase_op(kernel)
 

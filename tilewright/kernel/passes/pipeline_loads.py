@@ -17,12 +17,10 @@ from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import neighbours
 from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.staging import places, staging
-from tilewright.kernel.facts import NOTHING, facts_of
+from tilewright.kernel.facts import COPIES, NOTHING, facts_of
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
-
-UNIT = "cp_async"  # asynchronous copies by threads
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class PipelineLoadsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
-        if facts != NOTHING and UNIT not in facts.units:
+        if facts != NOTHING and COPIES not in facts.units:
             return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block and (stages := _stages(kernel, self.stages)) > 1:
