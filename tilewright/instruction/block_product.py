@@ -2,14 +2,15 @@
 
 Roles come from which reads a loop indexes: m loops index one factor and the result, an n loop the other one and the
 result, k loops are summed, what indexes both factors and the result is a batch. Windows are loops that share an index.
-The tile is the answer of `instruction.mma` for the product of all m by n by all k, each rounded up: what sticks out is
-masked, and so costs no more than the tile it is part of.
+The tile is an answer of `instruction.mma` for the product of all m by n by all k, each rounded up: what sticks out is
+masked, and so costs no more than the tile it is part of. Of the deduced schedule and that of the table of tensor-core
+tiles the one with fewer predicted cycles is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.decision import Decision, Refusal
@@ -19,7 +20,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
-from tilewright.instruction.mma.deduce import Deduction, deduce_mma
+from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.policy import Options
 from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
@@ -31,6 +32,7 @@ from tilewright.operator.blocks import BlockShape
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
 FMA_TILE = (64, 64)  # of a block without a matrix instruction
+BARRIER_CYCLES, EPILOGUE_CYCLES = 40, 1000  # of a slice; of a block, with its first slice: orders of magnitude
 FMA_SUMS = 16  # of a thread: with 8 points of k of its 4 rows and 4 columns, some 80 registers
 
 
@@ -74,8 +76,8 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
         return None, Decision(subject, "none", "it runs as a nest", refused=tuple(dict.fromkeys(refused)))
     ranked = sorted(found, key=_preference)
     second = str(ranked[1]) if len(ranked) > 1 else ""
-    reason = f"it has {_points(ranked[0].outer)} products, with columns of stride 1 where the result has them"
-    more = f"it has {_points(ranked[1].outer)}" if second else ""
+    reason, more = (_advantage(each) for each in (ranked[0], ranked[min(1, len(ranked) - 1)]))
+    more = more if second else ""
     return ranked[0], Decision(subject, str(ranked[0]), reason, second, more, tuple(dict.fromkeys(refused)))
 
 
@@ -92,8 +94,17 @@ def block_shape(
                          lhs_transposed=_transposed(product.a, product.k_loops),
                          rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
     opaque = frozenset(x.name for x in target.intrinsics if x.virtual_of is not None or not x.distributable)
-    options = Options(stages=stages, shared_limit=machine.shared_bytes_per_block_default, forbid=opaque)
-    deduction = deduce_mma(problem, target, options=options)
+    options = [Options(stages=stages, forbid=opaque)]
+    if target.tensor_core_table and target.async_copies:
+        options.append(replace(options[0], tensor_core_table="auto"))
+    found = [deduce_mma(problem, target, options=each) for each in options]
+    cycles = _Cycles(machine, _points(product.outer))
+    ranked = sorted(
+        (cycles.of(each.schedule, problem), number)
+        for number, each in enumerate(found)
+        if each.schedule is not None and (number == 0 or _fits(each.schedule, stages, machine))
+    )
+    deduction = found[ranked[0][1] if ranked else 0]
     subject = f"block of {product.compute.name}"
     if deduction.schedule is None:
         shape = _fma_shape(rounded, target.subgroup_size, stages)
@@ -104,7 +115,9 @@ def block_shape(
     record = (standard() if intrinsics is None else intrinsics).find(schedule.intrinsic.name)
     m_tile, n_tile, k_tile = schedule.tile
     shape = BlockShape(m_tile, n_tile, k_tile, (schedule.m_subgroups[0], schedule.n_subgroups[0]), record.name, stages)
-    return shape, Decision(subject, str(shape), _reason(deduction, (m, n, k)))
+    reason = f"{deduction.path} for {problem}, {ranked[0][0]:.0f} predicted cycles; it holds {m}x{n}x{k}"
+    others = [(str(found[number].schedule), f"{count:.0f} cycles") for count, number in ranked[1:]]
+    return shape, Decision(subject, str(shape), reason, *(others[0] if others else ()))
 
 
 # Roles ----------------------------------------------------------------------------------------------------------------
@@ -156,6 +169,11 @@ def _preference(product: BlockProduct) -> tuple[int, bool]:
     return _points(product.outer), product.n_loop != last
 
 
+def _advantage(product: BlockProduct) -> str:
+    products, last = _preference(product)
+    return f"{products} {'product' if products == 1 else 'products'}, columns {'not ' if last else ''}along the result"
+
+
 def _points(axes: tuple[Axis, ...]) -> int:
     return prod(static_shape(tuple(axis.extent for axis in axes)))
 
@@ -198,7 +216,29 @@ def _fma_shape(rounded: tuple[int, int, int], lanes: int, stages: int) -> BlockS
     return BlockShape(m, n, FMA_DEPTH, (rows, columns), "fma", stages)
 
 
-def _reason(deduction: Deduction, sizes: tuple[int, int, int]) -> str:
-    m, n, k = sizes
-    path = f"{deduction.schedule} by {deduction.path} for {deduction.problem}"
-    return f"{path}, which holds {m}x{n}x{k}; {bits(deduction.problem.a)}-bit factors"
+def _fits(schedule: MmaSchedule, stages: int, machine: Gpu) -> bool:
+    """Whether slices and a result on its way to another layout have places of their own in shared memory."""
+    return stages * schedule.bytes_ab + schedule.bytes_c <= machine.shared_bytes_per_block
+
+
+@dataclass(frozen=True)
+class _Cycles:
+    """Cycles of a product on a machine: rounds of blocks, each as long as one block on a multiprocessor of its own.
+
+    A point of k takes as long as its products at full rate, or as reading what the warps need of it from shared memory;
+    a slice of k, a barrier more.
+    """
+
+    machine: Gpu
+    batches: int
+
+    def of(self, schedule: MmaSchedule, problem: MmaProblem) -> float:
+        machine, x = self.machine, schedule.intrinsic
+        m, n, k = schedule.tile
+        (all_m,), (all_n,), (all_k,) = (static_shape(sizes) for sizes in (problem.m, problem.n, problem.k))  # type: ignore[arg-type]
+        rate = machine.fma_per_cycle.get(x.a) or machine.fma_per_cycle.get("f16") or 1
+        rows, columns = m // prod(schedule.m_subgroups), n // prod(schedule.n_subgroups)
+        read_bytes = schedule.subgroups * (rows * bits(x.a) + columns * bits(x.b)) / 8
+        point = max(m * n / rate, read_bytes / machine.shared_bytes_per_cycle)
+        blocks = self.batches * -(-all_m // m) * -(-all_n // n)
+        return -(-blocks // machine.multiprocessors) * (-(-all_k // k) * (k * point + BARRIER_CYCLES) + EPILOGUE_CYCLES)
