@@ -52,7 +52,7 @@ def _list_passes(as_json: bool) -> None:
     for target, pipeline in PIPELINES.items():
         for each in pipeline:
             first = (type(each).__doc__ or "").strip().partition("\n")[0]
-            print(f"{target}  {each.name:16} {first}")
+            print(f"{target}  {each.name:22} {first}")
 
 
 def _read(file: str) -> str:

@@ -20,7 +20,7 @@ from tilewright.kernel.simt_random import random_distributed
 from tilewright.kernel.text import parse_module, print_module
 
 SEEDS = st.integers(0, 2**32)
-PASSES = ("canonicalise", "cse", "dce", "licm", "ranges")
+PASSES = ("canonicalise", "cse", "dce", "licm", "ranges", "prefetch-fragments", "pack-shared{least=16}", "barriers")
 
 
 def outputs(kernel: RandomKernel, module: ModuleOp, order: Order = "together") -> list[np.ndarray]:
@@ -57,7 +57,7 @@ def test_pass_keeps_every_bit(name: str, seed: int) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(SEEDS, st.sets(st.sampled_from(PASSES), max_size=2))
+@given(SEEDS, st.sets(st.sampled_from(PASSES[:5]), max_size=2))
 def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     kernel = random_distributed(seed)
     expected = outputs(kernel, kernel.module)

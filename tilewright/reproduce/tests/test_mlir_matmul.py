@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from itertools import pairwise
+from math import prod
 from random import Random
 
 import numpy as np
 import pytest
+from xdsl.dialects import scf
+from xdsl.ir import SSAValue
 
 from tilewright.errors import InvalidArgument
+from tilewright.kernel.dialect import LoadOp, StoreOp, shape
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.rules.control import trips as number_of_trips
+from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, is_shared
 from tilewright.reproduce.experiment import find
 from tilewright.reproduce.matmul import ladder
 from tilewright.reproduce.matmul.switches import LEVELS, SWITCHES, Tiling, closed, compiled, settings
@@ -44,6 +50,34 @@ def check(on: Collection[str]) -> None:
 @pytest.mark.parametrize("on", subsets(), ids=lambda on: "+".join(name for name in SWITCHES if name in on) or "none")
 def test_every_legal_set_computes_the_product(on: frozenset[str]) -> None:
     check(on)
+
+
+@pytest.mark.parametrize(
+    ("size", "warps", "grid", "trips"), [(8192, (2, 4), (64, 64), 127), (1024, (4, 2), (8, 8), 15)], ids=["E1", "E2"]
+)
+def test_structure_of_the_examples(size: int, warps: tuple[int, int], grid: tuple[int, int], trips: int) -> None:
+    """Blocks of 128x128x64 on 8 warps, slices through registers into padded rows: one slice ahead, two barriers."""
+    chosen = settings(closed([])["L6"], Tiling((128, 128, 64), warps))
+    kernel = compiled((size, size, size), chosen).body.block.first_op
+    assert (kernel.extents, kernel.block) == (grid, (256, 1, 1))
+    (loop,) = [op for op in kernel.body.block.ops if isinstance(op, scf.ForOp)]
+    assert number_of_trips(loop) == trips
+    inside = list(loop.body.block.ops)
+    loads = [op for op in inside if isinstance(op, LoadOp) and not is_shared(op.view)]
+    stores = [op for op in inside if isinstance(op, StoreOp) and is_shared(op.view)]
+    assert [len(loads), len(stores)] == [8, 8]
+    assert {element_count(op.result) for op in loads} == {8}  # of 16 bits: 128 at once
+    assert sum(isinstance(op, BarrierOp) for op in inside) == 2
+    assert sum(isinstance(op, MmaOp) for op in inside) == 64  # of 16x8x16: 32 of 16x16x16
+    assert sum(element_count(value) for value in loop.iter_args if "f32" in str(value.type)) == 64  # accumulators
+    assert sum(element_count(value) // 2 for value in loop.iter_args if "f16" in str(value.type)) == 32  # next slice
+    assert inside.index(loads[-1]) < min(inside.index(op) for op in inside if isinstance(op, MmaOp | BarrierOp))
+    buffers = {op.view.owner for op in stores}
+    assert sorted(op.bytes for op in buffers if isinstance(op, SharedOp)) == [17408, 18432]
+
+
+def element_count(value: SSAValue) -> int:
+    return prod(shape(value))
 
 
 def test_levels_add_to_each_other() -> None:
