@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.compiler.compile import compile_graph, place
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.planning import ChooseProduct
 from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, static_shape
@@ -209,7 +210,21 @@ def test_explain_says_why_a_map_is_not_computed_while_it_is_packed() -> None:
     assert "after inner: it sums" in reasons(same(b.finish([y])), "inner")
 
 
+def test_a_map_is_not_computed_again_for_every_window_that_an_element_is_in() -> None:
+    """An image as vectors, which is asked for here: packing takes an element for each of the windows that hold it."""
+    b = GraphBuilder()
+    image, filters = b.input("image", (1, 4, 9, 32), "f32"), b.input("filters", (5, 4, 3, 3), "f32")
+    graph = b.finish([conv.conv(b, elementwise.relu(b, image, name="positive"), filters, name="y")])
+    vectors = ChooseProduct(lambda _, found: next(each for each in found if each.b.tensor.name == "positive"))
+    plan = make_plan(graph, resolve_cpu("x86-64-v4"), 1, choose=vectors)
+    assert "after positive: packing takes elements of it several times" in reasons(plan, "positive")
+    inputs = arrays(graph)
+    found, wanted = (evaluate(each, inputs)[0] for each in (plan.mapped_graph(), graph))
+    np.testing.assert_array_equal(found, wanted)
+
+
 # Any operator -----------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(("name", "sizes"), OPERATORS, ids=[name for name, _ in OPERATORS])
 @pytest.mark.parametrize("machine", ["x86-64-v3", "znver5"])
