@@ -16,6 +16,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import facts_of
+from tilewright.kernel.passes.assign_layouts import DIRECT_BYTES
 from tilewright.kernel.passes.trip import again, computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
@@ -48,11 +49,17 @@ class PipelineTensorCopiesPass(ModulePass):
 
 
 def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:
-    """Slots for which there is room beside the largest tile that the kernel stores."""
-    stored = [each.value for each in operations(kernel.body) if isinstance(each, tile.StoreOp)]
-    largest = max((prod(shape(value)) * element_bytes(value) for value in stored), default=0)
+    """Slots for which there is room beside the largest tile that is stored through block memory."""
+    stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
+    largest = max((prod(shape(each.value)) * element_bytes(each.value) for each in stored), default=0)
     slot = sum(ring.slot_elements(buffer) * element_bytes(buffer) for buffer in ring.buffers) + STATE_BYTES
     return max(0, room - largest - OTHER_BYTES) // slot
+
+
+def _is_direct(op: tile.StoreOp) -> bool:
+    """Whether two neighbours of a result are 8 bytes that threads store where they belong."""
+    aligned = op.align is not None and op.align.value.data >= DIRECT_BYTES
+    return aligned and element_bytes(op.view) * 2 == DIRECT_BYTES and tile.strides_of(op)[-1:] == (1,)
 
 
 def _deepen(ring: rings.RingOp, stages: int) -> None:

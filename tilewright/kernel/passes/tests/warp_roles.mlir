@@ -14,7 +14,6 @@
 // CHECK:             simt.mbarrier_wait
 // CHECK:             simt.warpgroup_mma
 // CHECK:             simt.mbarrier_arrive
-// CHECK:           simt.barrier number 1 of 128
 // CHECK:         } else {
 // CHECK:           %[[T:.*]] = simt.thread_id 0
 // CHECK:           %[[ONE:.*]] = tile.compare "eq" %[[T]]
@@ -30,6 +29,7 @@
 // CHECK-SAME:    threads [384, 1, 1]
 // CHECK-SAME:    blocks_per_multiprocessor = 1
 // CHECK:         simt.registers "grow" 240
+// CHECK:         simt.barrier number 1 of 256
 // CHECK:         simt.registers "shrink" 24
 
 // Kernels without tensor copies stay as they are.
@@ -78,7 +78,7 @@ tile.func @eight(%a: memref<32768xf16>, %b: memref<32768xf16>, %c: memref<65536x
     scf.yield %d : tensor<128x256xf32>
   }
   %co = arith.muli %i, %width : index
-  tile.store %r, %c[%co] strides [256, 1] align 16 : tensor<128x256xf32>, memref<65536xf32>
+  tile.store %r, %c[%co] strides [256, 1] align 4 : tensor<128x256xf32>, memref<65536xf32>
   tile.return
 }
 tile.func @without(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
