@@ -172,9 +172,10 @@ def _tensor(item: _Reader) -> TensorSpec:
 
 
 def _launch(item: _Reader) -> Launch:
+    name, kernel = item.text("name"), item.text("kernel")
     programs, flops, size = (item.size(field) for field in ("programs", "flops", "bytes"))
     operands = tuple(map(_operand, item.items("operands"))) if "operands" in item.value else ()
-    return Launch(item.text("name"), item.text("kernel"), programs, flops, size, operands)
+    return Launch(name, kernel, programs, flops, size, operands)
 
 
 def _operand(item: _Reader) -> Operand:

@@ -205,6 +205,23 @@ def test_wrong_results_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Worker("cpu").run(softmax(3, 40, "f32"), "torch", 0.01).status == "wrong"
 
 
+def test_what_we_leave_unwritten_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from bench.gpu import contenders
+    from bench.gpu.worker import Worker
+
+    def half(x: Any, out: Any) -> None:
+        out[:1] = x[:1].softmax(-1)
+
+    def whole(x: Any, out: Any = None) -> Any:
+        return torch.softmax(x, -1, out=out)
+
+    monkeypatch.setattr(contenders, "prepare", lambda *_: half)
+    assert Worker("cpu").run(softmax(3, 40, "f32"), OURS, 0.01).status == "wrong"
+    monkeypatch.setattr(contenders, "prepare", lambda *_: whole)
+    assert Worker("cpu").run(softmax(3, 40, "f32"), OURS, 0.01).status == "ok"
+
+
 def test_a_process_answers_and_can_be_lost() -> None:
     pytest.importorskip("torch")
     process = Process("cpu", 120)

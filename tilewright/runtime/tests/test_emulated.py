@@ -30,6 +30,7 @@ class Kernel:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    tensor_maps: tuple[()] = ()
 
 
 @dataclass(frozen=True)
