@@ -70,6 +70,33 @@ def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
     assert [launch.kernel for launch in code.launches] == [kernel.name for kernel in code.kernels]
 
 
+PRODUCTS = {
+    "gfx1100": "wmmar3_16x16x16_f16_f32",
+    "gfx1201": "wmmar4_16x16x16_f16_f32",
+    "gfx942": "mfma_16x16x16_f16_f32",
+}
+
+
+@pytest.mark.parametrize("machine", PRODUCTS)
+def test_products_reach_matrix_instructions(machine: str) -> None:
+    """Ragged in every dimension; small whole numbers, exact in any order."""
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "f16"), b.input("w", (50, 72), "f16"))])
+    target = gpu.gpu_target(resolve(machine))
+    plan = make_plan(graph, target, 1, ())
+    placement = place(plan)
+    program = gpu.gpu_program(plan, placement, target)
+    assert f'tile.dot "{PRODUCTS[machine]}"' in print_module(program)
+    gpu.distribute(program, Options())
+    x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((37, 50), (50, 72)))
+    found = np.zeros(37 * 72, np.float16)
+    run_main(program, [x.reshape(-1), w.reshape(-1)], [found], placement.packed(plan))
+    np.testing.assert_array_equal(found.reshape(37, 72), evaluate(graph, [x, w])[0])
+    code = generate(program)
+    assert PRODUCTS[machine].split("_")[0][:4] in code.assembly  # v_wmma or v_mfma
+    assert all(each.vector_spills == 0 for each in code.resources.values())
+
+
 def test_forms_of_a_program(tmp_path: Path) -> None:
     *_, program = prepared("gelu", "gfx1201")
     source, target = tmp_path / "gelu.tile", tmp_path / "gelu.o"
