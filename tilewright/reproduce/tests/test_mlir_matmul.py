@@ -18,6 +18,8 @@ from tilewright.kernel.dialect import LoadOp, StoreOp, shape
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.rules.control import trips as number_of_trips
 from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, is_shared
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import find
 from tilewright.reproduce.matmul import ladder
 from tilewright.reproduce.matmul.switches import LEVELS, SWITCHES, Tiling, closed, compiled, settings
@@ -113,6 +115,23 @@ def test_counts_of_the_running_example(found: ladder.Report) -> None:
     assert steps["L3"].conflicts > 8 * steps["L4"].conflicts
     assert steps["L7"].conflicts == steps["L5"].conflicts == 0
     assert steps["L7"].global_bytes == 2 * 128 * 64 * 2
+
+
+def test_rows_without_padding_are_read_in_eight_accesses() -> None:
+    """Eight rows of 128 or 256 bytes begin in the same bank; with 16 bytes of padding in eight."""
+    machine = resolve(ladder.MACHINE)
+    assert isinstance(machine, Gpu)
+    plain = frozenset({"tiles", "matrix-ops", "hoist-c", "vector-copy", "ldmatrix"})
+    tiling = Tiling((64, 64, 64), (2, 2))
+    few, many = (
+        {on: ladder.counts(settings(on, tiling), slices, machine)["wavefronts"] for on in (plain, plain | {"padding"})}
+        for slices in (2, 4)
+    )
+    reads = 4 * (2 + 2) * 4  # of one slice: matrices of 8 rows of a warp times warps, 16 bytes of a row at once
+    writes = 2 * 64 * 64 * 2 // 128
+    per_slice = {on: (many[on] - few[on]) / 2 for on in few}
+    assert per_slice[plain | {"padding"}] == writes + 4 * reads
+    assert per_slice[plain] == writes + 8 * 4 * reads
 
 
 def test_predictions_rise_and_stay_below_the_peak(found: ladder.Report) -> None:

@@ -121,6 +121,26 @@ def test_block_memory_of_the_result_lies_over_that_of_the_loop() -> None:
     check(packed, text, arrays)
 
 
+def test_packing_of_the_published_example() -> None:
+    """Two buffers of 128 floats in use together and one of 32 behind them: 1024 bytes, the third lies at the start."""
+    names = {"s": 128, "t": 128, "u": 32}
+    views = {name: f'memref<{size}xf32, "shared">' for name, size in names.items()}
+    lines = [f"  %{name} = simt.shared align 16 : {view}" for name, view in views.items()]
+    for together in (["s", "t"], ["u"]):
+        lines += [f"  tile.store %z, %{name}[%n] strides [] : f32, {views[name]}" for name in together]
+        lines += ["  simt.barrier"]
+        lines += [f"  %{name}v = tile.load %{name}[%n] strides [] : {views[name]} -> f32" for name in together]
+    head = "  %n = simt.thread_id 0\n  %z = arith.constant 0.0 : f32\n"
+    body = head + "\n".join(lines) + "\n  tile.return\n"
+    module = parse_module(f"tile.func @k() grid [1] threads [32, 1, 1] warp 32 {{\n{body}}}")
+    run_pass(module, "pack-shared{least=16}")
+    places = [op.offset.value.data for op in operations(kernel_of(module).body)
+              if isinstance(op, simt.SharedOp) and op.offset is not None]  # fmt: skip
+    assert places == [0, 512, 0]
+    assert shared_bytes(module) == 1024
+    run_kernel(module, "k", [], races=True, order="descending")
+
+
 def test_reductions_in_turn_share_no_small_buffers() -> None:
     module = compiled(programs.softmax(2, 1, 512))
     assert all(op.offset is None for op in operations(kernel_of(module).body) if isinstance(op, simt.SharedOp))
