@@ -36,7 +36,7 @@ from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
 RNG = np.random.default_rng(0)
-STEPS = ("tensor-copies", "persistent", "pipeline-tensor-copies", "warp-roles")
+STEPS = ("tensor-copies", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles")
 Sizes = tuple[int, int, int]
 
 
@@ -154,7 +154,7 @@ def test_descriptions_of_operands_are_those_of_their_layouts(swizzle: int, trans
 def test_every_form_on_the_way_gives_the_product() -> None:
     sizes = (200, 136, 136)
     module = program(sizes, (64, 128, 32))
-    for name in ("tensor-copies", "order-blocks", "persistent", "pipeline-tensor-copies"):
+    for name in ("tensor-copies", "order-blocks", "persistent", "pipeline-tensor-copies", "overlap-products"):
         run_pass(module, name)
         arguments, wanted = operands(sizes)
         run_kernel(parse_module(print_module(module)), "k", arguments)
@@ -219,7 +219,7 @@ def _one_more(op: MbarrierInitOp) -> None:
 
 
 def _leaves_one(op: WarpgroupWaitOp) -> None:
-    op.pending = IntegerAttr(1, 64)
+    op.pending = IntegerAttr(op.pending.value.data + 1, 64)
 
 
 UNWRITTEN, OVERRUN = "nothing has written|under way", "race|all arrivals|under way"

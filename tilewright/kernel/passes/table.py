@@ -20,6 +20,7 @@ from tilewright.kernel.passes.distribute import DistributePass
 from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.licm import LicmPass
 from tilewright.kernel.passes.order_blocks import OrderBlocksPass
+from tilewright.kernel.passes.overlap_products import OverlapProductsPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
 from tilewright.kernel.passes.pad_tiles import PadTilesPass
 from tilewright.kernel.passes.persistent import PersistentPass
@@ -50,6 +51,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         OrderBlocksPass(),
         PersistentPass(),
         PipelineTensorCopiesPass(),
+        OverlapProductsPass(),
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
