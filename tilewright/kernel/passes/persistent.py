@@ -51,7 +51,7 @@ def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
     high, step = (arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (kernel.programs, blocks))
     inside = Block(arg_types=[INDEX])
     for op in body:
-        op.detach()
+        block.detach_op(op)
         inside.add_op(op)
     inside.add_op(scf.YieldOp())
     loop = scf.ForOp(first.result, high.result, step.result, [], inside)

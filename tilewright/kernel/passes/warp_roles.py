@@ -68,7 +68,7 @@ def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
     computing, filling = Block(), Block()
     _fill_only(common, rest, filling)
     for op in rest:
-        op.detach()
+        block.detach_op(op)
         computing.add_op(op)
     for op in [each for each in computing.walk() if isinstance(each, scf.IfOp) and _is_fill(each)]:
         erase(op)
