@@ -73,10 +73,6 @@ class Step:
     warps: tuple[int, int]
     slice: Slice
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} {_adds(self)}"
-
 
 @dataclass(frozen=True)
 class Report:
@@ -108,11 +104,11 @@ class Report:
     @property
     def pictures(self) -> tuple[Picture, ...]:
         lines = {
-            step.title: tuple((float(size), self.teraflops(step.name, size)) for size in self.seconds[step.name])
+            step.name: tuple((float(size), self.teraflops(step.name, size)) for size in self.seconds[step.name])
             for step in self.steps
         }
         ends = [float(size) for size in self.seconds[self.steps[0].name]]
-        lines["peak of the matrix units"] = tuple((size, self.peak) for size in (ends[0], ends[-1]))
+        lines["peak"] = tuple((size, self.peak) for size in (ends[0], ends[-1]))
         return (Curves(f"Products on {self.machine}, as the model predicts", "M = N = K", "TFLOP/s", lines),)
 
     def to_json(self) -> dict[str, Any]:
