@@ -146,6 +146,28 @@ def test_convolutions_are_products(name: str) -> None:
     assert any(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_random_convolutions(seed: int) -> None:
+    """Windows, strides, dilations, borders, groups and batches, with a constant or a given kernel."""
+    rng = np.random.default_rng(seed)
+
+    def one_of(*numbers: int) -> int:
+        return int(rng.choice(numbers))
+
+    dtype, groups = str(rng.choice(["f16", "bf16", "f32"])), one_of(1, 1, 2)
+    channels, filters = groups * one_of(1, 3, 8, 20), groups * one_of(2, 5, 16, 33)
+    image = (one_of(1, 3), channels, one_of(5, 8, 11), one_of(5, 8, 12))
+    kernel = (filters, channels // groups, one_of(1, 2, 3), one_of(1, 3))
+    settings: dict[str, Any] = {"strides": one_of(1, 2), "dilations": one_of(1, 2), "pads": one_of(0, 1), "groups": groups}
+    known, machine = bool(rng.integers(2)), ("sm_75", "sm_80", "sm_90a")[rng.integers(3)]
+
+    def build(b: GraphBuilder) -> Tensor:
+        weights = constant(b, kernel, dtype) if known else b.input("w", kernel, dtype)
+        return elementwise.relu(b, conv.conv(b, b.input("x", image, dtype), weights, **settings))
+
+    check(build, machine)
+
+
 def test_a_small_network() -> None:
     def build(b: GraphBuilder) -> Tensor:
         x = b.input("x", (1, 3, 12, 12), "f16")
