@@ -17,9 +17,12 @@ from xdsl.ir import Operation
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.compiler.gpu import compile_for_gpu
 from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import linalg
 from tilewright.kernel.distribute.tests.programs import ragged_matmul
 from tilewright.kernel.distribute.warpgroup import operand_of
 from tilewright.kernel.interpreter import run_kernel
@@ -184,6 +187,16 @@ def test_machines_without_the_units_keep_their_loads() -> None:
     module.attributes["tile.target"] = target_for(gpu("sm_80")).attribute()
     run_pipeline(module, "gpu", verify_each=True)
     assert not [op for op in module.walk() if isinstance(op, TensorLoadOp)]
+
+
+def test_a_graph_gets_products_of_four_warps() -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (512, 128), "f16"), b.input("w", (128, 512), "f16"))])
+    x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((512, 128), (128, 512)))
+    module = compile_for_gpu(graph, "sm_90a")
+    (found,) = module(x, w)  # raises for findings
+    assert "wgmma.mma_async" in module.code.ptx
+    np.testing.assert_array_equal(found, (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
 
 
 # Planted errors -------------------------------------------------------------------------------------------------------
