@@ -8,12 +8,20 @@ from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.distribute.layout import shares
+from tilewright.kernel.distribute.layout import canonical, shares
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.indices import constant_index, divisor
+from tilewright.layouts.blocked import coalesced_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16  # of the widest access of a thread
+
+
+def coalesced(extents: Sequence[int], strides: Sequence[int], most: int, warps: int, lanes: int) -> LinearLayout:
+    """Neighbouring threads on neighbouring elements of memory, each with at most `most` of them."""
+    order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
+    contiguous = min(most, extents[order[0]]) if strides[order[0]] == 1 else 1
+    return canonical(coalesced_blocked(extents, order, contiguous, warps, lanes).to_linear(extents))
 
 
 class Access:

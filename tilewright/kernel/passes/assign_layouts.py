@@ -20,6 +20,7 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.dialect import FuncOp, shape
+from tilewright.kernel.distribute.access import coalesced
 from tilewright.kernel.distribute.boxes import boxed
 from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, warps_of, with_layout
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
@@ -29,7 +30,7 @@ from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.indices import divisor
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import global_access
-from tilewright.layouts.blocked import coalesced_blocked, initial_blocked
+from tilewright.layouts.blocked import initial_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16
@@ -171,16 +172,13 @@ class _Assignment:
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:
         """Neighbouring threads on neighbouring elements, each with as many as one access takes."""
         extents, strides = shape(value), tile.strides_of(op)
-        order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
         size = element_bytes(op.view)
         if op.align is None:
             known = gcd(divisor(op.offset) * size, ACCESS_BYTES)
             op.align = IntegerAttr(known, 64) if known > size else None
         others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1 and stride != 1]
         known = gcd(size if op.align is None else op.align.value.data, self.access_bytes, *others)
-        contiguous = max(1, known // size) if strides[order[0]] == 1 else 1
-        layout = coalesced_blocked(extents, order, min(contiguous, extents[order[0]]), self.warps, self.lanes)
-        return self.note(canonical(layout.to_linear(extents)))
+        return self.note(coalesced(extents, strides, max(1, known // size), self.warps, self.lanes))
 
     def staged_dot(self, op: rings.StagedDotOp) -> None:
         m, n, _ = op.extents

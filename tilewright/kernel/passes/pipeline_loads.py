@@ -9,13 +9,13 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
-from tilewright.kernel.distribute.access import neighbours
-from tilewright.kernel.distribute.layout import layout_of
+from tilewright.kernel.distribute.access import coalesced, neighbours
+from tilewright.kernel.distribute.layout import layout_of, with_layout
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
 from tilewright.kernel.passes.trip import computed
@@ -62,6 +62,7 @@ class _Staged:
     """One load on its way: the conversion that wants it, its buffer, and the memory of one tile there."""
 
     load: tile.LoadOp
+    type: TensorType[Attribute]  # of the tile with the layout of the threads that copy
     reshapes: list[tile.ReshapeOp]  # between the load and the conversion
     convert: tile.ConvertOp
     slice: tuple[Operation, ...]  # what computes its offset and bounds in a trip, in order
@@ -133,7 +134,14 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | 
     width = min(width, neighbours(own, tile.strides_of(op), max(1, align // size)))
     if width * size not in COPY_BYTES or not own.of("register"):
         return None
-    return _Staged(op, reshapes, user, needed, str(here), str(memory), prod(shape(op.result)))
+    # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces.
+    warps, lanes = own.in_size("warp"), own.in_size("lane")
+    copied = coalesced(shape(op.result), tile.strides_of(op), width, warps, lanes)
+    if contiguity(copied, here) < width or neighbours(copied, tile.strides_of(op), width) < width:
+        copied = own
+    type_ = with_layout(op.result.type, copied)
+    assert isinstance(type_, TensorType)
+    return _Staged(op, type_, reshapes, user, needed, str(here), str(memory), prod(shape(op.result)))
 
 
 def _only_user(value: SSAValue, body: Block) -> Operation | None:
@@ -152,10 +160,9 @@ def _copy(
         at.add_only(again)
         values.update(zip(op.results, again.results, strict=True))
     load = staged.load
-    assert isinstance(load.result.type, TensorType)
     offset, bounds = _mapped(load.offset, values), [_mapped(bound, values) for bound in load.bounds]
     align = 1 if load.align is None else load.align.value.data
-    strides, type_ = tile.strides_of(load), load.result.type
+    strides, type_ = tile.strides_of(load), staged.type
     at.add_only(tile.StageOp(load.view, offset, buffer, place, when, strides, align, staged.memory, type_, bounds))
 
 
