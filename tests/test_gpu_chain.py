@@ -32,9 +32,7 @@ def compiled(text: str, cpu: str, disable: Sequence[str] = ()) -> PtxCode:
     return code
 
 
-def check(
-    text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True, disable: Sequence[str] = ()
-) -> Any:
+def check(text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True, disable: Sequence[str] = ()) -> Any:
     """The counts of a run in the emulator that found nothing, and gave what the interpreter gives on whole tiles."""
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)

@@ -41,7 +41,7 @@ def make_plan(
     """Decide everything.
 
     `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
-    choose from, best first; `choose` is asked how each product runs. `tf32`: products of f32 may round their factors so.
+    choose from, best first; `choose` is asked how each product runs. `tf32`: products of f32 may round so.
     """
     _check_disabled(disable)
     prepared = prepare(graph, disable)

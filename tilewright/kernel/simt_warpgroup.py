@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import SSAValue
@@ -66,7 +66,7 @@ class Matrix:
         return i64s([self.leading, self.stride, self.swizzle, int(self.transposed)])
 
 
-def matrix_of(attribute: DenseArrayBase) -> Matrix:
+def matrix_of(attribute: DenseArrayBase[Any]) -> Matrix:
     leading, stride, swizzle, transposed = (int(number) for number in attribute.get_values())
     return Matrix(leading, stride, swizzle, bool(transposed))
 

@@ -304,9 +304,7 @@ class DotOperand(Distributed):
         return (self._k, rank - 2 + self.index, *reversed(range(rank - 2)))
 
 
-def mma_warps(
-    shape: Sequence[int], warps: int, version: int = 2, instr: tuple[int, int] = (16, 8)
-) -> tuple[int, ...]:
+def mma_warps(shape: Sequence[int], warps: int, version: int = 2, instr: tuple[int, int] = (16, 8)) -> tuple[int, ...]:
     """How `warps` are dealt to the instructions that a result of `shape` takes.
 
     Version 2: the dimension with more instructions left, of `instr` results each, doubles its warps; version 3 starts

@@ -70,9 +70,7 @@ class DistributePass(ModulePass):
                 op.body.block.erase_op(kernel)
 
 
-def distribute(
-    kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True
-) -> FuncOp:
+def distribute(kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True) -> FuncOp:
     """The kernel in distributed form."""
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(

@@ -26,8 +26,8 @@ class HoistAccumulatorsPass(ModulePass):
     After:   %c = tile.load %v[%o]   %r = scf.for iter(%x = %c) { %d = tile.dot %a, %b, %x  yield %d }
              tile.store %r, %v[%o]
     Legal where load and store have the same place, bounds, mask (the same values) and type, none of which changes in
-    the loop, nothing else in the loop touches the view, and the loop has at least one trip. Innermost loops come first, so
-    that a tile leaves every loop around it. Comes before `assign-layouts`.
+    the loop, nothing else in the loop touches the view, and the loop has at least one trip. Innermost loops come first,
+    so that a tile leaves every loop around it. Comes before `assign-layouts`.
     """
 
     name = "hoist-accumulators"

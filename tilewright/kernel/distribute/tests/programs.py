@@ -180,8 +180,8 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
     %bm1 = arith.muli %{"j" if "b" in transposed else "k"}, %{"depth" if "b" in transposed else "width"} : index
     %bo = arith.addi %bm1, %{"k" if "b" in transposed else "j"} : index
     %left = arith.subi %depth, %k : index
-    %x = tile.load %a[%ao] bounds(%down, %left) strides {[1, m] if 'a' in transposed else [k, 1]} align 16 : {a} -> {x}
-    %y = tile.load %b[%bo] bounds(%left, %right) strides {[1, k] if 'b' in transposed else [n, 1]} align 16 : {b} -> {y}
+    %x = tile.load %a[%ao] bounds(%down, %left) strides {[1, m] if "a" in transposed else [k, 1]} align 16 : {a} -> {x}
+    %y = tile.load %b[%bo] bounds(%left, %right) strides {[1, k] if "b" in transposed else [n, 1]} align 16 : {b} -> {y}
     %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned "" : {x}, {y}, {z}
     scf.yield %d : {z}
   }}
