@@ -1,7 +1,7 @@
-"""Graphs for GPUs: planned like those for a CPU, every kernel a nest on the tiles of blocks, down to code.
+"""Graphs for GPUs: planned like those for a CPU, every kernel a product or a nest on the tiles of blocks, down to code.
 
-A first way down: products are reductions in nests, not yet products on matrix instructions. Modules for NVIDIA GPUs are
-PTX, which the emulator runs on the CPU; programs for AMD GPUs become assembly and objects, which nothing here runs.
+Modules for NVIDIA GPUs are PTX, which the emulator runs on the CPU; programs for AMD GPUs become assembly and objects,
+which nothing here runs.
 """
 
 from __future__ import annotations
