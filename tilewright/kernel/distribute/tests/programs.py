@@ -191,3 +191,102 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
   tile.return
 }}
 """
+
+
+def attention(
+    sizes: tuple[int, int, int],
+    block: tuple[int, int],
+    warps: tuple[int, int] = (4, 1),
+    causal: bool = False,
+    intrinsic: str = "mma_m16n8k16_f16_f32",
+) -> str:
+    """``o = softmax(q k^T / sqrt(d)) v`` per head: heads, rows of each, and d; a program has a block of rows of q.
+
+    A loop over blocks of rows of k and v carries the sums, and the largest value and the sum of every row; what is
+    summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i.
+    """
+    (heads, rows, width), (own, step) = sizes, block
+    memory, result = f"memref<{heads * rows * width}xf16>", f"memref<{heads * rows * width}xf32>"
+    q, kt, v = f"tensor<{own}x{width}xf16>", f"tensor<{width}x{step}xf16>", f"tensor<{step}x{width}xf16>"
+    s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
+    count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
+    last, mask = ("%rows", "%inside")
+    below, above = "", ""
+    if causal:
+        last, mask = "%end", "%below"
+        above = """\
+  %next = arith.addi %i, %own : index
+  %end = arith.minsi %next, %rows : index
+"""
+        below = f"""\
+    %down = tile.iota 0 : {count}
+    %first = tile.cast %i : index -> i64
+    %firsts = tile.broadcast %first : i64 -> {count}
+    %row = arith.addi %down, %firsts : {count}
+    %past = tile.compare "le" %column, %row : {count} -> {seen}
+    %below = arith.andi %inside, %past : {seen}
+"""
+    return f"""\
+tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{heads}, {-(-rows // own)}]
+    attributes {{warps = array<i64: {warps[0]}, {warps[1]}>}} {{
+  %head = tile.program_id 0
+  %p = tile.program_id 1
+  %own = arith.constant {own} : index
+  %step = arith.constant {step} : index
+  %rows = arith.constant {rows} : index
+  %width = arith.constant {width} : index
+  %size = arith.constant {rows * width} : index
+  %low = arith.constant 0 : index
+  %start = arith.muli %head, %size : index
+  %i = arith.muli %p, %own : index
+  %left = arith.subi %rows, %i : index
+  %ahead = arith.muli %i, %width : index
+  %place = arith.addi %start, %ahead : index
+  %qs = tile.load %q[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {memory} -> {q}
+  %none = arith.constant dense<0.0> : {s}
+  %zero = arith.constant dense<0.0> : {o}
+  %nothing = arith.constant dense<0.0> : {r}
+  %least = arith.constant dense<-1.0e30> : {r}
+  %scale = arith.constant dense<{width**-0.5!r}> : {s}
+  %hidden = arith.constant dense<-1.0e30> : {s}
+{above}\
+  %sums, %largest, %totals = scf.for %j = %low to {last} step %step
+      iter_args(%acc = %zero, %m = %least, %l = %nothing) -> ({o}, {r}, {r}) {{
+    %jw = arith.muli %j, %width : index
+    %there = arith.addi %start, %jw : index
+    %right = arith.subi %rows, %j : index
+    %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
+    %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
+    %dots = tile.dot "{intrinsic}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+    %scaled = arith.mulf %dots, %scale : {s}
+    %across = tile.iota 1 : {count}
+    %jn = tile.cast %j : index -> i64
+    %js = tile.broadcast %jn : i64 -> {count}
+    %column = arith.addi %across, %js : {count}
+    %bound = tile.cast %rows : index -> i64
+    %bounds = tile.broadcast %bound : i64 -> {count}
+    %inside = tile.compare "lt" %column, %bounds : {count} -> {seen}
+{below}\
+    %x = tile.select {mask}, %scaled, %hidden : {seen}, {s}
+    %top = tile.reduce "max" %x, 1 : {s} -> {r}
+    %max = arith.maximumf %top, %m : {r}
+    %maxs = tile.broadcast %max : {r} -> {s}
+    %d = arith.subf %x, %maxs : {s}
+    %e = math.exp %d : {s}
+    %gone = arith.subf %m, %max : {r}
+    %shrink = math.exp %gone : {r}
+    %part = tile.reduce "sum" %e, 1 : {s} -> {r}
+    %kept = arith.mulf %shrink, %l : {r}
+    %total = arith.addf %part, %kept : {r}
+    %shrinks = tile.broadcast %shrink : {r} -> {o}
+    %rescaled = arith.mulf %acc, %shrinks : {o}
+    %es = tile.cast %e : {s} -> tensor<{own}x{step}xf16>
+    %sum = tile.dot "{intrinsic}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}xf16>, {v}, {o}
+    scf.yield %sum, %max, %total : {o}, {r}, {r}
+  }}
+  %divisors = tile.broadcast %totals : {r} -> {o}
+  %mean = arith.divf %sums, %divisors : {o}
+  tile.store %mean, %o[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {o}, {result}
+  tile.return
+}}
+"""

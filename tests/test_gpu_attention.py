@@ -1,0 +1,102 @@
+"""Attention as one program: a loop over two products with rescaling, from tile form to PTX that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate
+from tilewright.codegen.nvptx.target import Target
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import PIPELINES, REQUIRED, run_pipeline
+from tilewright.kernel.text import parse_module
+from tilewright.runtime import emulated
+
+Array = np.ndarray
+Sizes = tuple[int, int, int]
+OPTIMISATIONS = [each.name for each in PIPELINES["gpu"] if each.name not in REQUIRED]
+# Weights are rounded to f16 before they meet v, and exponentials are approximate: each has an error of 2^-11.
+RELATIVE, ABSOLUTE = 2e-3, 1e-3
+
+
+def arrays(sizes: Sizes) -> list[Array]:
+    """q, k and v, with rows of k that grow, so that the largest value of a row changes from block to block; o."""
+    heads, rows, width = sizes
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal(sizes) for _ in range(3))
+    k *= np.linspace(0.2, 3, rows)[:, None]
+    return [*(each.astype(np.float16).reshape(-1) for each in (q, k, v)), np.zeros(heads * rows * width, np.float32)]
+
+
+def expected(given: Sequence[Array], sizes: Sizes, causal: bool) -> Array:
+    """All rows at once, in f64."""
+    q, k, v = (each.astype(np.float64).reshape(sizes) for each in given[:3])
+    s = q @ k.transpose(0, 2, 1) / np.sqrt(sizes[2])
+    if causal:
+        s = np.where(np.tri(sizes[1], dtype=bool), s, -np.inf)
+    e = np.exp(s - s.max(axis=2, keepdims=True))
+    made: Array = (e / e.sum(axis=2, keepdims=True) @ v).reshape(-1)
+    return made
+
+
+def check(
+    sizes: Sizes, block: tuple[int, int], causal: bool, disable: Sequence[str] = (), cpu: str = "sm_80"
+) -> tuple[ModuleOp, PtxCode, Any]:
+    """On whole tiles, on threads with a search for races, and as PTX: each gives what NumPy gives; what was run."""
+    text = programs.attention(sizes, block, causal=causal)
+    wanted = expected(arrays(sizes), sizes, causal)
+    given = arrays(sizes)
+    run_kernel(parse_module(text), "k", given)
+    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+
+    module = parse_module(text)
+    module.attributes["tile.target"] = Target(cpu, ("ptx80",)).attribute()
+    run_pipeline(module, "gpu", disable, verify_each=True)
+    given = arrays(sizes)
+    run_kernel(module, "k", given, races=True)
+    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+
+    code = generate(module)
+    resources = ptxas.check(code.ptx, cpu)
+    if resources is not None:
+        assert resources["k"].spills == 0
+    given = arrays(sizes)
+    run = emulated.run_kernel(code, "k", given)
+    assert run.findings == []
+    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    ((_, counts),) = run.counts
+    return module, code, counts
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [((1, 64, 32), (64, 32)), ((2, 128, 64), (64, 64)), ((2, 128, 32), (64, 32)), ((2, 80, 32), (64, 32)),
+     ((1, 50, 64), (64, 32))],
+    ids=str,
+)  # fmt: skip
+def test_attention(sizes: Sizes, block: tuple[int, int], causal: bool) -> None:
+    _, code, counts = check(sizes, block, causal)
+    assert counts.total("global", "transactions") == counts.total("global", "fewest")
+    assert "cp.async" in code.ptx
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in code.ptx  # v, which its product reads by columns
+
+
+@pytest.mark.parametrize("name", OPTIMISATIONS)
+def test_every_optimisation_can_be_switched_off(name: str) -> None:
+    check((1, 80, 32), (64, 16), True, disable=(name,))
+
+
+def test_without_rescaling_the_result_is_wrong() -> None:
+    """The largest value does change from block to block: the test sees the rescaling."""
+    sizes = (1, 64, 32)
+    text = programs.attention(sizes, (64, 32)).replace("arith.mulf %acc, %shrinks", "arith.addf %acc, %zero")
+    given = arrays(sizes)
+    run_kernel(parse_module(text), "k", given)
+    assert np.abs(given[3] - expected(given, sizes, causal=False)).max() > 0.1
