@@ -266,13 +266,16 @@ class Decoder:
             return (lambda lanes: np.full(lanes.count, constant, np.int64)), constant, symbol.space
         if not isinstance(symbol, Register) or symbol.width not in (32, 64):
             raise refuse(operand.place, f"{self.node.opcode}: not an address")
-        slot = symbol.slot
+        # A sum of 32 bits wraps: compilers let a register lie below an address that the constant brings it back to.
+        slot, narrow = symbol.slot, symbol.width == 32
         self.reads.append(slot)
 
         def get(lanes: Lanes) -> Array:
             lanes.require((slot,), "an address")
             found: Array = lanes.state.registers[slot][lanes.index].astype(np.int64)
-            return found + offset if offset else found
+            if not offset:
+                return found
+            return (found + offset) & 0xFFFF_FFFF if narrow else found + offset
 
         return get, None, ""
 

@@ -90,6 +90,14 @@ def test_unwritten_shared_memory() -> None:
     assert got == ["undefined-value", "uninitialised"]
 
 
+def test_sums_of_32_bits_wrap_in_an_address() -> None:
+    body = f"{MINE} sub.u32 %r3, %r3, 512; st.shared.u32 [%r3+512], %r0; ld.shared.u32 %r5, [%r3+512]; {{}}"
+    got, arrays = run64(body.format("st.global.u32 [%rd3], %r5;"))
+    assert got == []
+    assert arrays[1].tolist() == [*range(64)]
+    assert run64(f"{MINE} sub.u32 %r3, %r3, 512; st.shared.u32 [%r3+508], %r0;")[0] == ["out-of-bounds"]
+
+
 def test_unwritten_local_memory() -> None:
     body = ".local .align 8 .b8 t[16]; mov.u64 %rd5, t; ld.local.u32 %r1, [%rd5+8]; {} st.global.u32 [%rd3], %r1;"
     assert kinds(execute(body.format(""), *buffers(32))) == ["undefined-value", "uninitialised"]
