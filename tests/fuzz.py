@@ -7,6 +7,10 @@ that a crash ends only the batch. Every finding names the seed that repeats it:
 
     python -m tests.fuzz --kind model --case 123456
 
+Of the kind "blocks" are random tile programs, which are whole: they run through the passes of GPUs and must give what
+the interpreter gives (`fuzz_blocks`). `python -m tests.fuzz --cases 10000 --seed 0` tries so many of them; with --kind,
+of another kind.
+
 Exit status: 0 nothing found, 1 findings, 2 bad usage.
 """
 
@@ -27,11 +31,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.fuzz_blocks import try_blocks
 from tilewright.cli.run import difference
 from tilewright.compiler.compile import build, compile_graph, import_any, stored_graph
 from tilewright.errors import CompileError
@@ -371,6 +377,7 @@ KINDS: dict[str, Callable[[Random], None]] = {
     "file": try_file,
     "program": try_program,
     "command": try_command,
+    "blocks": try_blocks,
 }
 
 
@@ -431,17 +438,18 @@ def try_batch(kind: str, seeds: Sequence[int]) -> tuple[Counter[str], list[tuple
     return counts, findings
 
 
-def fuzz(minutes: float, seed: int, kinds: Sequence[str]) -> int:
-    """Try batches of each kind in turn until the time is over. Gives the number of findings."""
+def fuzz(minutes: float, seed: int, kinds: Sequence[str], cases: float = inf) -> int:
+    """Try batches of each kind in turn until the time is over, or so many cases are. Gives the number of findings."""
     end = time.monotonic() + 60 * minutes
     rng = Random(seed)
     totals: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
-    found = 0
-    while time.monotonic() < end:
+    found = tried = 0
+    while time.monotonic() < end and tried < cases:
         for kind in kinds:
-            if time.monotonic() >= end:
+            if time.monotonic() >= end or tried >= cases:
                 break
-            seeds = [rng.randrange(1 << 32) for _ in range(BATCH_CASES)]
+            seeds = [rng.randrange(1 << 32) for _ in range(int(min(BATCH_CASES, cases - tried)))]
+            tried += len(seeds)
             counts, findings = try_batch(kind, seeds)
             totals[kind] += counts
             for case, details in findings:
@@ -456,7 +464,8 @@ def fuzz(minutes: float, seed: int, kinds: Sequence[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--minutes", type=float, help="when to end (default: 1, or with --cases never)")
+    parser.add_argument("--cases", type=int, help="how many, of the kind blocks where no other is named")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS, help="only cases of this kind")
     parser.add_argument("--case", type=int, help="repeat one case of --kind in this process")
@@ -471,7 +480,11 @@ def main() -> int:
         result, details = outcome(options.kind, options.case)
         print(result, details)
         return int(result == "finding")
-    return int(fuzz(options.minutes, options.seed, [options.kind] if options.kind else list(KINDS)) > 0)
+    if options.cases is not None:
+        minutes = inf if options.minutes is None else options.minutes
+        return int(fuzz(minutes, options.seed, [options.kind or "blocks"], options.cases) > 0)
+    minutes = 1.0 if options.minutes is None else options.minutes
+    return int(fuzz(minutes, options.seed, [options.kind] if options.kind else list(KINDS)) > 0)
 
 
 if __name__ == "__main__":

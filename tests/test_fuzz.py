@@ -8,17 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import fuzz
+from tests import fuzz, fuzz_blocks
 from tilewright.errors import InvalidModel
 
 
-@pytest.mark.parametrize("kind", fuzz.KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in fuzz.KINDS if kind != "blocks"])
 def test_a_few_cases_of_each_kind(kind: str) -> None:
     if kind in ("model", "command"):
         pytest.importorskip("onnx")
     counts, findings = fuzz.try_batch(kind, range(8))
     assert findings == []
     assert sum(counts.values()) == 8
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_200_tile_programs_of_blocks(batch: int) -> None:
+    """25 each, the first of them down to PTX."""
+    for case in range(25 * batch, 25 * batch + 25):
+        rng = fuzz.Random(f"small {case}")
+        try:
+            fuzz_blocks.try_blocks(rng, size=4, emulate=case % 25 == 0)
+        except AssertionError as error:
+            raise AssertionError(f"case {case}: {error}") from error
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,9 @@ def random_kernel(seed: int, size: int = 40, functions: bool = True) -> RandomKe
 class Generator:
     """Builds one kernel step by step; `pool` holds the values that steps may use."""
 
+    shapes: Sequence[tuple[int, ...]] = SHAPES
+    uneven = True  # constant tiles of different elements
+
     def __init__(self, rng: random.Random, functions: bool) -> None:
         self.rng, self.functions = rng, functions
         self.grid = [rng.choice((1, 2, 3)) for _ in range(rng.choice((1, 2)))]
@@ -203,7 +206,7 @@ class Generator:
         if not extents:
             return self.number(type_)
         if self.rng.random() < 0.3 and not isinstance(type_, IndexType):
-            count = self.rng.choice((1, prod(extents)))
+            count = self.rng.choice((1, prod(extents))) if self.uneven else 1
             if isinstance(type_, IntegerType):
                 values: list[float] = [self.rng.choice((0, 1)) for _ in range(count)]
             else:
@@ -229,7 +232,7 @@ class Generator:
             self.rng.choice(STEPS)(self)
 
     def shape_and(self, types: Sequence[Attribute]) -> tuple[tuple[int, ...], Attribute]:
-        return self.rng.choice(SHAPES), self.rng.choice(types)
+        return self.rng.choice(self.shapes), self.rng.choice(types)
 
     def arithmetic(self) -> None:
         extents, type_ = self.shape_and((*FLOATS, *INTEGERS, i1, INDEX))
@@ -273,7 +276,7 @@ class Generator:
 
     def bits(self) -> None:
         integer, real = self.rng.choice(((i16, f16), (i32, f32), (i64, f64), (i16, bf16)))
-        extents = self.rng.choice(SHAPES)
+        extents = self.rng.choice(self.shapes)
         source, target = self.rng.choice(((integer, real), (real, integer)))
         self.keep(arith.BitcastOp(self.make(extents, source), tile_type(extents, target)))
 
@@ -295,11 +298,11 @@ class Generator:
         self.keep(BroadcastOp(self.make(source, self.rng.choice((*STORED, i1))), target))
 
     def iota(self) -> None:
-        extents = self.rng.choice([candidate for candidate in SHAPES if candidate])
+        extents = self.rng.choice([candidate for candidate in self.shapes if candidate])
         self.keep(IotaOp(extents, self.rng.randrange(len(extents))))
 
     def reduce(self) -> None:
-        extents = self.rng.choice([candidate for candidate in SHAPES if candidate])
+        extents = self.rng.choice([candidate for candidate in self.shapes if candidate])
         type_ = self.rng.choice((*FLOATS, *INTEGERS))
         value, axis = self.make(extents, type_), self.rng.randrange(len(extents))
         unsigned = isinstance(type_, IntegerType) and self.rng.random() < 0.3
@@ -318,7 +321,7 @@ class Generator:
         """A load, with bounds and mask at times, of an input or of what was stored in scratch memory."""
         number = self.rng.randrange(len(self.inputs))
         view, type_ = self.kernel.body.block.args[number], self.elements[number]
-        extents = self.rng.choice(SHAPES)
+        extents = self.rng.choice(self.shapes)
         strides = self.strides(extents, self.rng.random() < 0.3)
         if len(extents) == 1 and self.rng.random() < 0.3:  # a tail: the tile leaves the view, the bounds do not
             rest = self.rng.randint(0, extents[0])
@@ -363,7 +366,7 @@ class Generator:
 
     def gather(self) -> None:
         number = self.rng.randrange(len(self.inputs))
-        extents = self.rng.choice(SHAPES)
+        extents = self.rng.choice(self.shapes)
         limit = self.add(arith.ConstantOp(IntegerAttr(INPUT_ELEMENTS, i64)))
         limits = self.add(BroadcastOp(limit, extents)) if extents else limit
         places = self.add(arith.RemUIOp(self.make(extents, i64), limits))

@@ -67,7 +67,7 @@ class _Assignment:
         self.dealt, self.lanes, self.boxes = warps, lanes, boxes
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes = access_bytes
-        self.seen: dict[tuple[int, ...], LinearLayout] = {}  # the first layout of every shape
+        self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -98,6 +98,7 @@ class _Assignment:
                     self.box(op.operands[index], layout)
                     self.convert(op, index, layout)
                 self.give(op.result, layouts[2])
+                self.seen[shape(op.result)] = layouts[2]  # counts, masks and repeated rows meet the product there
             case rings.StagedDotOp():
                 self.staged_dot(op)
             case rings.FinishOp():
@@ -108,7 +109,7 @@ class _Assignment:
                 self.branch(op)
             case scf.YieldOp() | tile.UnstageOp():
                 pass  # the former with the operation it ends, the latter is made with its layout
-            case _ if isinstance(op, _ANYWHERE) or (isinstance(op, tile.BroadcastOp) and shape(op.result)):
+            case _ if isinstance(op, _ANYWHERE) or (isinstance(op, tile.BroadcastOp | tile.ReshapeOp) and shape(op.result)):
                 if shape(op.results[0]):
                     self.give(op.results[0], self.usual(shape(op.results[0])))
             case _ if type(op) in ELEMENT:

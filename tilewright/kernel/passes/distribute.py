@@ -346,10 +346,11 @@ class _Expansion(Threads):
             return self.picked(value, order)
         type_ = element(op.value)
         bits = 8 if type_ == I1 else element_bytes(op.value) * 8
+        matrix_loads = self.matrix_loads and type_ != I1  # conditions are bytes in memory, and no bytes again
         rows = rows_between(source, bits, self.memory)
         if rows is None:
             memory, loads = staging(source, target, bits)
-            other = turned(source, target, bits) if loads is None or not self.matrix_loads else None
+            other = turned(source, target, bits) if loads is None or not matrix_loads else None
             if other is not None:
                 source, places_of = other
                 value = self.picked(value, places_of)
@@ -371,7 +372,7 @@ class _Expansion(Threads):
         self.add(simt.BarrierOp())  # a trip before may still be reading
         self.where_free_is_zero(free, write)
         self.add(simt.BarrierOp())
-        if loads is not None and self.matrix_loads:
+        if loads is not None and matrix_loads:
             return self.load_matrices(loads, buffer, rows=rows)
         starts = range(0, registers(op.result), wanted.width)
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]

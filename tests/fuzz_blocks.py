@@ -1,0 +1,118 @@
+"""Random tile programs of blocks through the passes of GPUs: what the interpreter gives before, it gives after.
+
+A case takes a machine, a subset of the optimisations and settings of passes by chance. The distributed form runs under
+the checks of its interpreter (races, copies read too early, memory that nobody wrote); a share of the cases goes on to
+PTX and the emulator.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.nvptx.pipeline import generate
+from tilewright.codegen.nvptx.target import Target, target_for
+from tilewright.errors import CompileError
+from tilewright.kernel.block_random import random_blocks
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
+from tilewright.kernel.simt_interpreter import ORDERS
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.kernel.verify import verify
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.runtime import emulated
+
+MACHINES = ("sm_75", "sm_80", "sm_90a")
+EMULATED = 0.1  # of the cases
+VERIFIED = 0.1  # of the cases, after every pass, having been text before: half of the time of these
+SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "assign-layouts": {"access_bytes": (4, 8, 16)},
+    "distribute": {"memory": ("swizzled", "padded", "plain"), "matrix_loads": (True, False)},
+    "order-blocks": {"group": (1, 2, 8)},
+    "split-k": {"splits": (1, 2, 3)},
+    "persistent": {"blocks": (0, 1, 2)},
+    "pipeline-loads": {"stages": (1, 2, 3, 4)},
+    "pipeline-tensor-copies": {"stages": (1, 2, 4)},
+    "pack-shared": {"least": (0, 64, 1024)},
+}
+
+
+def try_blocks(rng: random.Random, size: int = 24, emulate: bool | None = None) -> None:
+    """One case; with `emulate`, as PTX too (by chance if None).
+
+    Raises AssertionError where two results differ or anything is refused: these programs are legal.
+    """
+    try:
+        _run(rng, size, emulate)
+    except CompileError as error:
+        raise AssertionError(f"a legal program is refused: {error}") from error
+
+
+def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
+    name, large = rng.choice(MACHINES), rng.random() < 0.2
+    few = target(name, rng.choice((1, 2, 4)))
+    program = random_blocks(rng.randrange(1 << 32), size, machine(name).intrinsics, large)
+    wanted = program.outputs()
+    program.module.attributes["tile.target"] = few.attribute()
+    with np.errstate(all="ignore"):
+        run_main(program.module, program.inputs, wanted)
+        (disable, settings), each = chosen(rng), rng.random() < VERIFIED
+        module = parse_module(print_module(program.module)) if each else program.module
+        run_pipeline(module, "gpu", disable, each, options=settings)
+        verify(module)
+        what = f"{name} without {disable} with {settings}"
+        found = program.outputs()
+        run_main(module, program.inputs, found, races=True, seed=rng.randrange(99), order=rng.choice(ORDERS))
+        compare(found, wanted, f"the distributed form for {what}")
+        chance = rng.random() < EMULATED
+        if chance if emulate is None else emulate:
+            found = program.outputs()
+            run = emulated.run_module(generate(module), [_plain(x) for x in program.inputs], [_plain(x) for x in found])
+            assert not run.findings, f"PTX for {what}: {run.findings[0]}"
+            compare(found, wanted, f"PTX for {what}")
+
+
+@cache
+def machine(name: str) -> Gpu:
+    found = resolve(name)
+    assert isinstance(found, Gpu)
+    return found
+
+
+def target(name: str, multiprocessors: int) -> Target:
+    """A machine with few multiprocessors, so that small grids are more than these."""
+    found = target_for(machine(name))
+    return replace(found, facts=replace(found.facts, multiprocessors=multiprocessors))
+
+
+def chosen(rng: random.Random) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
+    """Optimisations to leave out, and settings of passes; half of the time all run."""
+    share = rng.choice((0.0, 0.0, 0.2, 0.6))
+    disable = tuple(name for name in OPTIMISATIONS if rng.random() < share)
+    settings: dict[str, dict[str, Any]] = {}
+    for name, own in SETTINGS.items():
+        settings[name] = {key: rng.choice(values) for key, values in own.items() if rng.random() < 0.5}
+    warps = rng.choice((1, 2, 4, 8))
+    for name in ("assign-layouts", "distribute"):
+        settings[name]["warps"] = warps
+    return disable, settings
+
+
+def compare(found: list[Any], wanted: list[Any], what: str) -> None:
+    """Raise AssertionError where arrays differ; zeros of either sign are equal, any NaN is a NaN."""
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        equal = (one == other) | ((one != one) & (other != other))
+        if not equal.all():
+            place = int(np.flatnonzero(~equal)[0])
+            fact = f"{(~equal).sum()} of {equal.size} elements, [{place}] is {one[place]} instead of {other[place]}"
+            raise AssertionError(f"output {number} of {what}: {fact}")
+
+
+def _plain(array: Any) -> Any:
+    """bf16 is the integers of its bits in the emulator."""
+    return array.view(np.int16) if array.dtype.name == "bfloat16" else array
