@@ -28,15 +28,16 @@ from tilewright import emulator
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.errors import CompileError
-from tilewright.kernel.dialect import i64s
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
+from tilewright.kernel.tile_types import i64s
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.runtime.emulated import with_maps
 
 Array = np.ndarray[Any, Any]
+MOST_INSTRUCTIONS = 1_000_000
 PATIENCE = 20  # times the instructions of the kernel as it was, before a mutant is said not to end
 
 
@@ -55,6 +56,7 @@ class Family:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warps: tuple[int, int] = (0, 0)  # of a block along m and n, where the passes are told
     wanted: Callable[[Sequence[Array]], Array] | None = None  # the last argument afterwards
+    tolerance: float = 1e-5
 
 
 def _integers(*sizes: int, dtype: Any = np.float16) -> list[Any]:
@@ -79,6 +81,22 @@ def _times(m: int, n: int, k: int) -> Callable[[Sequence[Array]], Array]:
 def _mapped(elements: int, results: int) -> Callable[[], list[Any]]:
     values = np.random.default_rng(0).standard_normal(elements).astype(np.float32)
     return lambda: [values.copy(), np.full(results, np.nan, np.float32)]
+
+
+def _rows_of_heads(heads: int, rows: int, width: int) -> Callable[[], list[Any]]:
+    size = heads * rows * width
+    values = (np.random.default_rng(0).standard_normal((3, size)) * 2).astype(np.float16)
+    return lambda: [*(each.copy() for each in values), np.full(size, np.nan, np.float32)]
+
+
+def _attention(heads: int, rows: int, width: int) -> Callable[[Sequence[Array]], Array]:
+    def wanted(given: Sequence[Array]) -> Array:
+        q, k, v = (each.astype(np.float64).reshape(heads, rows, width) for each in given[:3])
+        s = q @ k.transpose(0, 2, 1) / np.sqrt(width)
+        e = np.exp(s - s.max(2, keepdims=True))
+        return np.asarray(e / e.sum(2, keepdims=True) @ v).reshape(-1)
+
+    return wanted
 
 
 def _softmax(rows: int, columns: int) -> Callable[[Sequence[Array]], Array]:
@@ -132,6 +150,10 @@ FAMILIES: dict[str, Family] = {
     "element-wise": Family(
         programs.add(300, 256), "sm_80", _mapped(300, 300), wanted=lambda given: np.exp(given[0] + 1),
     ),
+    "attention": Family(
+        programs.attention((1, 72, 16), (32, 16), (2, 1)), "sm_80", _rows_of_heads(1, 72, 16), 512,
+        wanted=_attention(1, 72, 16), tolerance=5e-3,
+    ),
     "boxes and four warps": Family(
         programs.ragged_matmul((72, 48, 168), (64, 32, 32)), "sm_90a", _product(72, 48, 168), 4096,
         wanted=_times(72, 48, 168),
@@ -162,7 +184,7 @@ def code_of(name: str) -> PtxCode:
     return generate(module)
 
 
-def run(name: str, ptx: str, limit: int | None = None) -> tuple[list[emulator.Finding], list[Any], int]:
+def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Finding], list[Any], int]:
     """Findings, arguments afterwards, and the instructions of all warps."""
     code, arguments = code_of(name), FAMILIES[name].arguments()
     module, findings, instructions = emulator.parse(ptx), [], 0
@@ -172,7 +194,7 @@ def run(name: str, ptx: str, limit: int | None = None) -> tuple[list[emulator.Fi
             given = arguments[:3] if kernel is code.kernels[0] else [arguments[3], arguments[2]]
         made = emulator.run(
             module, kernel.entry, kernel.grid, kernel.block, with_maps(kernel, given), kernel.shared_bytes,
-            **({} if limit is None else {"limit": limit}),
+            limit=limit,
         )  # fmt: skip
         findings += made.findings
         instructions += sum(made.counts.warp_instructions.values())
@@ -358,7 +380,7 @@ def seen(mutant: Mutant) -> str:
     return "" if tuple(each.tobytes() for each in arguments) == wanted else "wrong result"
 
 
-_COPIES = "copies ahead.*|parts of k|multiply-adds"
+_COPIES = "copies ahead.*|parts of k|multiply-adds|attention"
 _NO_COPY_LEFT = (
     "A trip commits the slice two ahead and then waits for all but that group. Behind the loop the groups still open "
     "are those of slices beyond k, which hold no copy."

@@ -16,7 +16,8 @@ def test_kernels_are_right_as_they_are(name: str) -> None:
     findings, arguments, _ = mutations.run(name, mutations.code_of(name).ptx)
     assert findings == []
     assert family.wanted is not None
-    np.testing.assert_allclose(arguments[-1], family.wanted(family.arguments()), rtol=1e-5, atol=1e-5)
+    wanted = family.wanted(family.arguments())
+    np.testing.assert_allclose(arguments[-1], wanted, rtol=family.tolerance, atol=family.tolerance)
 
 
 @pytest.mark.parametrize("name", mutations.FAMILIES)
