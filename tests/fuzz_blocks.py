@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import Target, target_for
 from tilewright.errors import CompileError
-from tilewright.kernel.block_random import random_blocks
+from tilewright.kernel.block_random import FEW, random_blocks
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.simt_interpreter import ORDERS
@@ -54,7 +54,7 @@ def try_blocks(rng: random.Random, size: int = 24, emulate: bool | None = None) 
 
 
 def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
-    name, large = rng.choice(MACHINES), rng.random() < 0.2
+    name, large = rng.choice(MACHINES), rng.random() < (0.2 if size >= FEW else 0.05)
     few = target(name, rng.choice((1, 2, 4)))
     program = random_blocks(rng.randrange(1 << 32), size, machine(name).intrinsics, large)
     wanted = program.outputs()
@@ -97,7 +97,7 @@ def chosen(rng: random.Random) -> tuple[tuple[str, ...], dict[str, dict[str, Any
     settings: dict[str, dict[str, Any]] = {}
     for name, own in SETTINGS.items():
         settings[name] = {key: rng.choice(values) for key, values in own.items() if rng.random() < 0.5}
-    warps = rng.choice((1, 2, 4, 8))
+    warps = rng.choice((1, 2, 4, 4, 8))
     for name in ("assign-layouts", "distribute"):
         settings[name]["warps"] = warps
     return disable, settings

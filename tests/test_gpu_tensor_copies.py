@@ -189,6 +189,22 @@ def test_machines_without_the_units_keep_their_loads() -> None:
     assert not [op for op in module.walk() if isinstance(op, TensorLoadOp)]
 
 
+def test_warps_that_fill_leave_alone_what_comes_before_copies() -> None:
+    """A store before the loop is done once, by those that compute."""
+    sizes = (64, 64, 64)
+    loop = "  %r = scf.for"
+    store = "  tile.store %z, %e[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>\n"
+    text = ragged_matmul(sizes, (64, 64, 32)).replace(loop, store + loop)
+    text = text.replace("%c: memref<4096xf32>)", "%c: memref<4096xf32>, %e: memref<4096xf32>)")
+    module = parse_module(text)
+    module.attributes["tile.target"] = target_for(gpu("sm_90a")).attribute()
+    run_pipeline(module, "gpu", verify_each=True)
+    arguments, wanted = operands(sizes)
+    run_kernel(module, "k", [*arguments, np.ones(4096, np.float32)], races=True)
+    np.testing.assert_array_equal(arguments[2], wanted)
+    assert [op for op in module.walk() if isinstance(op, TensorLoadOp)]
+
+
 def test_a_graph_gets_products_of_four_warps() -> None:
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b, b.input("x", (512, 128), "f16"), b.input("w", (128, 512), "f16"))])

@@ -56,6 +56,7 @@ from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, ST
 SHAPES = ((), (1,), (8,), (17,), (3, 5), (4, 1), (1, 5), (4, 16), (2, 3, 4), (8, 8), (64,))
 PART_ELEMENTS = 512  # of an output, for each program
 OUTPUTS = 4
+FEW = 8  # steps: fewer are for quick tests
 DOTS = ((f16, f16, f32), (bf16, bf16, f32), (f32, f32, f32), (f64, f64, f64), (i8, i8, i32), (i16, i16, i32))
 
 # What a product on an instruction of this name multiplies and adds up.
@@ -88,7 +89,8 @@ def random_blocks(seed: int, size: int = 24, intrinsics: Sequence[str] = (), lar
 
     The module has `@zeros`, which clears the outputs, `@random`, and a main that launches both.
     """
-    return Blocks(random.Random(seed), intrinsics, large).generate(size)
+    programs = (1, 2, 3) if size >= FEW else (1, 2)  # along each axis of the grid
+    return Blocks(random.Random(seed), intrinsics, large, programs).generate(size)
 
 
 class Blocks(Generator):
@@ -97,10 +99,10 @@ class Blocks(Generator):
     shapes = SHAPES
     uneven = False
 
-    def __init__(self, rng: random.Random, intrinsics: Sequence[str], large: bool) -> None:
+    def __init__(self, rng: random.Random, intrinsics: Sequence[str], large: bool, programs: Sequence[int]) -> None:
         super().__init__(rng, False)
-        self.grid = [rng.choice((1, 2, 3)) for _ in range(2)]
-        self.products = [self.product(rng, intrinsics, large) for _ in range(rng.choice((0, 1, 1, 2)))]
+        self.grid = [rng.choice(programs) for _ in range(2)]
+        self.products = [self.product(rng, intrinsics, large, programs) for _ in range(rng.choice((0, 1, 1, 2)))]
         self.inputs = [_memory(type_, INPUT_ELEMENTS) for type_ in self.elements]
         self.outputs = [_memory(type_, prod(self.grid) * PART_ELEMENTS) for type_ in self.elements]
         for each in self.products:
@@ -113,7 +115,7 @@ class Blocks(Generator):
         self.block = self.kernel.body.block
         self.used = [0] * OUTPUTS
 
-    def product(self, rng: random.Random, intrinsics: Sequence[str], large: bool) -> Product:
+    def product(self, rng: random.Random, intrinsics: Sequence[str], large: bool, programs: Sequence[int]) -> Product:
         """A product whose boxes of c are as many as there are programs, the last ones perhaps cut off."""
         intrinsic = rng.choice([name for name in intrinsics if name in PRODUCTS] or ["fma"])
         if rng.random() < 0.15:
@@ -124,7 +126,7 @@ class Blocks(Generator):
         if intrinsic == "fma":
             block = (rng.choice((4, 16)), rng.choice((8, 16)), rng.choice((4, 8)))
         step = rng.choice((1, 2, 8))
-        trips = rng.choice((1, 2, 3, 5))
+        trips = rng.choice((1, 2, 3, 5) if len(programs) > 2 else (1, 2, 3))
         whole = (self.grid[0] * block[0], self.grid[1] * block[1], trips * block[2])
         ragged = rng.random() < 0.5
         cut = [rng.randrange(0, extent, step) if ragged else 0 for extent in block]

@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
-from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, ReturnOp, operations
+from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
-from tilewright.kernel.simt import BarrierOp, ThreadIdOp
-from tilewright.kernel.simt_async import TensorLoadOp
+from tilewright.kernel.simt import BarrierOp, SharedOp, ThreadIdOp
+from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
 from tilewright.kernel.simt_warpgroup import WARPS, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
 
@@ -44,7 +44,7 @@ class WarpRolesPass(ModulePass):
         moves = "setmaxnreg" in facts_of(op).units
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and kernel.block and kernel.block[1:] == (1, 1):
-                first = next((each for each in kernel.body.block.ops if _fills(each)), None)
+                first = _first(kernel)
                 if first is not None and prod(kernel.block) % (WARPS * kernel.lanes) == 0:
                     _split(kernel, first, moves)
 
@@ -53,6 +53,28 @@ def _fills(op: Operation) -> bool:
     return isinstance(op, TensorLoadOp) or any(
         isinstance(each, TensorLoadOp) for region in op.regions for each in operations(region)
     )
+
+
+def _first(kernel: FuncOp) -> Operation | None:
+    """Where roles part: at the first copy, or before that where not all threads may do what is done.
+
+    None where nothing is copied, or the mbarriers of a ring are made later.
+    """
+    ops = list(kernel.body.block.ops)
+    if not any(map(_fills, ops)):
+        return None
+    first = next(number for number, op in enumerate(ops) if _fills(op) or not _for_all(op))
+    return None if any(isinstance(each, MbarrierInitOp) for op in ops[first:] for each in op.walk()) else ops[first]
+
+
+def _for_all(op: Operation) -> bool:
+    """Whether more threads can do it as well: it changes nothing, or makes mbarriers."""
+    if isinstance(op, scf.IfOp):
+        return all(map(_for_all, (each for region in op.regions for block in region.blocks for each in block.ops)))
+    return type(op) in PURE or isinstance(op, _FOR_ALL)
+
+
+_FOR_ALL = (ThreadIdOp, WarpIdOp, SharedOp, BarrierOp, LoadOp, GatherOp, MbarrierInitOp, FenceOp, scf.YieldOp)
 
 
 def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
