@@ -12,9 +12,11 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target
+from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import PIPELINES, REQUIRED, run_pipeline
+from tilewright.kernel.simt import SharedOp
 from tilewright.kernel.text import parse_module
 from tilewright.runtime import emulated
 
@@ -82,10 +84,14 @@ def check(
     ids=str,
 )  # fmt: skip
 def test_attention(sizes: Sizes, block: tuple[int, int], causal: bool) -> None:
-    _, code, counts = check(sizes, block, causal)
+    module, code, counts = check(sizes, block, causal)
+    assert counts.total("shared", "conflicts") == 0
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
     assert "cp.async" in code.ptx
     assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in code.ptx  # v, which its product reads by columns
+    # Weights stay in the registers of their rows: q, k, v and the result alone pass through shared memory.
+    (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
+    assert sum(isinstance(op, SharedOp) for op in operations(kernel.body)) == 4
 
 
 @pytest.mark.parametrize("name", OPTIMISATIONS)

@@ -109,7 +109,9 @@ class _Assignment:
                 self.branch(op)
             case scf.YieldOp() | tile.UnstageOp():
                 pass  # the former with the operation it ends, the latter is made with its layout
-            case _ if isinstance(op, _ANYWHERE) or (isinstance(op, tile.BroadcastOp | tile.ReshapeOp) and shape(op.result)):
+            case _ if isinstance(op, _ANYWHERE) or (
+                isinstance(op, tile.BroadcastOp | tile.ReshapeOp) and shape(op.result)
+            ):
                 if shape(op.results[0]):
                     self.give(op.results[0], self.usual(shape(op.results[0])))
             case _ if type(op) in ELEMENT:
