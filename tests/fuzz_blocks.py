@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def try_blocks(rng: random.Random, size: int = 24, emulate: bool | None = None) -> None:
-    """One case; with `emulate`, as PTX too (by chance if None).
+    """One case; with `emulate`, as PTX too (by chance if None). Few steps make a quick one.
 
     Raises AssertionError where two results differ or anything is refused: these programs are legal.
     """
@@ -61,10 +61,11 @@ def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
     program.module.attributes["tile.target"] = few.attribute()
     with np.errstate(all="ignore"):
         run_main(program.module, program.inputs, wanted)
-        (disable, settings), each = chosen(rng), rng.random() < VERIFIED
+        (disable, settings), each = chosen(rng), rng.random() < VERIFIED / (1 if size >= FEW else 4)
         module = parse_module(print_module(program.module)) if each else program.module
         run_pipeline(module, "gpu", disable, each, options=settings)
-        verify(module)
+        if size >= FEW:
+            verify(module)
         what = f"{name} without {disable} with {settings}"
         found = program.outputs()
         run_main(module, program.inputs, found, races=True, seed=rng.randrange(99), order=rng.choice(ORDERS))
