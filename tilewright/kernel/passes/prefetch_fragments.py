@@ -109,7 +109,7 @@ def _rotate(loop: scf.ForOp, found: _Found) -> None:
     before = computed([value for op in first for value in op.operands if value is not op.view], body)
     assert before is not None
     # Before the loop, and at the end of each trip for the next.
-    insert_before(loop, WaitOp(found.wait.pending.value.data), BarrierOp())
+    insert_before(loop, found.wait.clone(), found.barrier.clone())  # of the same warps as in the loop
     ready = again([*before, *first], {body.args[0]: loop.lb}, loop)
     following = arith.AddiOp(body.args[0], loop.step)
     more = CompareOp("lt", following.result, loop.ub)
