@@ -6,7 +6,8 @@ E12: u8 x s8 layers against a template that is fixed to filters as vector and gr
 Arm processors, by emulation and the model, without a device.
 
 One thread, one core, batch 1 unless asked otherwise. The outer loops come from a plain space of register tiles, orders
-and blocks. What is compared is timed again in turns at the end, and medians are reported.
+and blocks. The joint search begins at the point that the search with a fixed mapping found. What is compared is timed
+again in turns at the end, and medians are reported.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ GROUP, RATIO = 32, 1 / 32  # drawn at a time, and the part of it that is measure
 SEED = 0
 REPEATS = 5  # runs of a module, whose medians per kernel make one timing
 TIMINGS = 2  # of each point of a search: the least counts
-TURNS = 7  # of the comparison at the end: the median counts
+TURNS = 15  # of the comparison at the end: the median counts
 NOISE = 0.03  # differences below this are not told apart
 VECTORS = 4  # registers of a row in the materialised product: its panels are as wide as those of the best outer product
 KINDS = 4  # of mappings, at least, over the layers
@@ -295,9 +296,10 @@ class _Bench:
         graph, image = layer_graph(configuration, "f32", "f32")
         last, image_last = layer_graph(configuration, "f32", "f32", channels_last=True)
         pixels = {axis.name for axis in graph.producers()[RESULT].axes[2:]}
+        fixed = self._searched(UNIT, graph, image, keep=lambda each: _rows(each) == pixels and _constant(graph, each))
         entries = [
-            self._searched(JOINT, graph, image),
-            self._searched(UNIT, graph, image, keep=lambda each: _rows(each) == pixels and _constant(graph, each)),
+            self._searched(JOINT, graph, image, start=fixed.found),
+            fixed,
             self._materialised(graph, image),
             self._plain(graph, image),
             self._searched(NHWC, last, image_last),
@@ -310,14 +312,15 @@ class _Bench:
         def template(each: InPlace) -> bool:
             return _constant(graph, each) and len([axis for axis in each.mapping.sets[2] if axis.extent != 1]) <= 1
 
-        entries = [self._searched(JOINT, graph, image), self._searched(TEMPLATE, graph, image, keep=template)]
+        fixed = self._searched(TEMPLATE, graph, image, keep=template)
+        entries = [self._searched(JOINT, graph, image, start=fixed.found), fixed]
         return Layer(name, _in_turns(entries))
 
     def _searched(
         self, name: str, graph: Graph, image: np.ndarray[Any, Any], node: str = RESULT,
-        keep: Callable[[InPlace], bool] = lambda _: True, mapping: str = "",
+        keep: Callable[[InPlace], bool] = lambda _: True, mapping: str = "", start: Found | None = None,
     ) -> _Entry:  # fmt: skip
-        """The best point of all mappings that `keep` accepts."""
+        """The best point of all mappings that `keep` accepts, from what `start` found or the rules' choice on."""
         among = candidates(graph, node, self.machine, self.model, keep=keep)
         compiled: dict[Choice, Module] = {}
 
@@ -327,7 +330,7 @@ class _Bench:
 
         found = search(
             among, measure, subject=f"product {node}", trials=self.trials, group=GROUP, ratio=RATIO, seed=SEED,
-            first=default_choice(graph, node, self.machine, among),
+            first=start.best.choice if start is not None else default_choice(graph, node, self.machine, among),
         )  # fmt: skip
         best = found.best.choice
         return _Entry(name, compiled[best], image, mapping or _letters(graph, node, compiled[best]), found)
