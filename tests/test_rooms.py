@@ -210,3 +210,16 @@ def test_importing_the_package_takes_less_than_half_a_second() -> None:
 def test_the_public_names_are_there() -> None:
     assert _python("import tilewright as t; print(t.compile.__name__, t.load.__name__, t.Module, t.Options)")
     assert _python("import tilewright as t; print(all(hasattr(t, name) for name in t.__all__))") == "True"
+
+
+def test_what_the_cache_holds_is_compiled_without_a_compiler(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, sys, tilewright
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import elementwise
+b = GraphBuilder("relu")
+graph = b.finish([elementwise.relu(b, b.input("x", (4, 4), "f32"))])
+tilewright.compile(graph, threads=1, options=tilewright.Options(cache_dir=pathlib.Path({str(tmp_path)!r})))
+print("xdsl" in sys.modules)
+"""
+    assert [_python(code) for _ in range(2)] == ["True", "False"]

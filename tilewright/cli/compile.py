@@ -134,7 +134,8 @@ def _model_form(
 ) -> str | bytes:
     """A form of a model file, for any machine that code is generated for; nothing after that form is made."""
     from tilewright.compiler import gpu
-    from tilewright.compiler.compile import place, tile_program
+    from tilewright.compiler.cpu import tile_program
+    from tilewright.compiler.program import Placement
     from tilewright.expr.text import print_graph
     from tilewright.kernel.text import print_module
     from tilewright.machine import Cpu
@@ -147,10 +148,11 @@ def _model_form(
     if emit is Form.MAPPED:
         return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
+        placement = Placement(plan)
         if isinstance(target, Cpu):
-            program = tile_program(plan, target, options)
+            program = tile_program(plan, placement, target, options)
         else:
-            program = gpu.gpu_program(plan, place(plan), target)
+            program = gpu.gpu_program(plan, placement, target)
         return _program_form(print_module(program), emit, str(model), options)
 
 

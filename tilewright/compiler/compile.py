@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.compiler.digest import compiler_digest
 from tilewright.errors import InvalidArgument, InvalidExpression, InvalidFile
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
@@ -24,21 +22,15 @@ from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache, cache_key
 from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
-from tilewright.runtime.memory import Buffer, allocate, plan_arena
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
 
 if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
-
-    from tilewright.codegen.cpu.target import Target
     from tilewright.compiler.plan import Plan
     from tilewright.compiler.planning import ChooseProduct
+    from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
-    from tilewright.lower.module import Place
 
-VERSION = "1"
-ALIGNMENT = 64
 _Generated = tuple[bytes, str, dict[str, str], dict[str, Any]]  # code, program, other forms, fields of the manifest
 
 
@@ -170,11 +162,13 @@ def build(
 
     `choose` is asked how each product runs, before the rules are; `searched` is what an earlier search found.
     """
+    from tilewright.compiler.program import Placement
+
     names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
     _check_size(graph)
     threads = threads if isinstance(machine, Cpu) else 1
     plan = plan_graph(graph, machine, threads, options, choose, searched)
-    placement = place(plan)
+    placement = Placement(plan)
     cache = Cache.from_options(options)
     key = _key(plan, machine, threads, options, names)
     found = cache.get(key)
@@ -213,97 +207,15 @@ def plan_graph(
     return plan
 
 
-def tile_program(plan: Plan, machine: Cpu, options: Options) -> ModuleOp:
-    """The optimised tile program of a plan: the only thing code generation sees."""
-    from tilewright.graph.passes import table
-    from tilewright.kernel.passes.table import run_pipeline
-    from tilewright.lower.module import build_module
-
-    placement = place(plan)
-    module, _ = build_module(
-        steps(plan), placement.places, placement.arena_bytes, placement.constants_bytes, target_of(machine).attribute()
-    )
-    run_pipeline(module, "cpu", tuple(name for name in options.disable if name not in table.NAMES), options.verify_each)
-    return module
-
-
-def target_of(machine: Cpu) -> Target:
-    from tilewright.codegen.cpu.target import Target
-
-    lacking = tuple(name[1:] for name in machine.llvm.features.split(",") if name.startswith("-"))
-    return Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits, lacking)
-
-
-def steps(plan: Plan) -> list[Any]:
-    """The launches of a plan as `lower` takes them."""
-    from tilewright.lower.module import Step
-
-    made = []
-    for kernel in plan.kernels:
-        arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
-        moved = sum(plan.stored[name].bytes for name in kernel.arguments)
-        made.append(Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved))
-    return made
-
-
-class Placement:
-    """Where every stored tensor lives, and how large arena and constants are."""
-
-    def __init__(self, plan: Plan) -> None:
-        from tilewright.lower.module import Place
-
-        self.places: dict[str, Place] = {}
-        self.offsets: dict[str, int] = {}
-        self.constants_bytes = 0
-        numbers = {tensor.name: i for i, tensor in enumerate(plan.graph.inputs)}
-        results = {tensor.name: i for i, tensor in enumerate(plan.graph.outputs)}
-        uses: dict[str, list[int]] = {}
-        for step, kernel in enumerate(plan.kernels):
-            for name in kernel.arguments:
-                uses.setdefault(plan.stored[name].memory, []).append(step)
-        buffers = []
-        for name, stored in plan.stored.items():
-            if stored.owner:
-                continue
-            if stored.space == "input":
-                self.places[name] = Place("input", numbers[name])
-            elif stored.space == "output":
-                self.places[name] = Place("output", results[name])
-            elif stored.space == "constant":
-                self.offsets[name] = self.constants_bytes
-                self.places[name] = Place("constant", self.constants_bytes)
-                self.constants_bytes += -(-stored.bytes // ALIGNMENT) * ALIGNMENT
-            elif name in uses:
-                buffers.append(Buffer(name, stored.bytes, uses[name][0], uses[name][-1]))
-        offsets, self.arena_bytes = plan_arena(buffers)
-        for name, offset in offsets.items():
-            self.places[name] = Place("arena", offset)
-        for name, stored in plan.stored.items():
-            if stored.memory in self.places:
-                self.places[name] = self.places[stored.memory]
-
-    def packed(self, plan: Plan) -> np.ndarray[Any, Any]:
-        """The constants in their layouts, one block of bytes."""
-        block = allocate(self.constants_bytes)
-        for name, offset in self.offsets.items():
-            stored = plan.stored[name]
-            storage = stored.layout.pack(plan.constants[name]).view(np.uint8).reshape(-1)
-            block[offset : offset + storage.size] = storage
-        return block
-
-
-def place(plan: Plan) -> Placement:
-    """Plan the memory of a module."""
-    return Placement(plan)
-
-
 def _generate(
     plan: Plan, placement: Placement, machine: Cpu | Gpu, options: Options, names_of_outputs: Sequence[str]
 ) -> Artifact:
     from tilewright.expr.text import print_graph
 
-    generated = _for_cpu(plan, machine, options) if isinstance(machine, Cpu) else _for_gpu(plan, machine, options)
-    code, program, forms, facts = generated
+    if isinstance(machine, Cpu):
+        code, program, forms, facts = _for_cpu(plan, placement, machine, options)
+    else:
+        code, program, forms, facts = _for_gpu(plan, placement, machine, options)
     manifest = Manifest(
         name=plan.graph.name,
         inputs=tuple(_spec(tensor) for tensor in plan.graph.inputs),
@@ -339,11 +251,12 @@ def _generate(
     )
 
 
-def _for_cpu(plan: Plan, machine: Cpu, options: Options) -> _Generated:
+def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
     from tilewright.codegen.cpu.pipeline import generate
+    from tilewright.compiler.cpu import tile_program
     from tilewright.kernel.text import print_module
 
-    program = tile_program(plan, machine, options)
+    program = tile_program(plan, placement, machine, options)
     made = generate(program)
     launches = tuple(
         Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes)
@@ -358,14 +271,14 @@ def _for_cpu(plan: Plan, machine: Cpu, options: Options) -> _Generated:
     return made.code, print_module(program), {}, facts
 
 
-def _for_gpu(plan: Plan, machine: Gpu, options: Options) -> _Generated:
+def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
     """Code for a GPU; the form of whole tiles is kept beside the program that the code was made from."""
     from tilewright.codegen.nvptx.pipeline import generate
     from tilewright.compiler import gpu
     from tilewright.kernel.text import print_module
 
     gpu.check_runs(machine)
-    program = gpu.gpu_program(plan, place(plan), machine)
+    program = gpu.gpu_program(plan, placement, machine)
     tiles = print_module(program)
     gpu.distribute(program, options)
     made = generate(program)
@@ -420,23 +333,6 @@ def _key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, names: 
             "compiler": compiler_digest(),
         }
     )
-
-
-def compiler_digest() -> str:
-    """What tells this compiler from its other versions."""
-    from tilewright.codegen.cpu.pipeline import compiler_version
-
-    return f"{VERSION} {_source_digest()} {compiler_version()}"
-
-
-@cache
-def _source_digest() -> str:
-    """A digest of this package's own sources, so that a changed compiler never meets its old code."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
-        if "tests" not in path.parts:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:

@@ -20,8 +20,8 @@ from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import TRIPLE
-from tilewright.compiler.compile import Placement, place, steps
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.program import Placement, steps
 from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
 from tilewright.expr import dtypes
 from tilewright.expr.core import static_shape
@@ -82,7 +82,7 @@ def compile_for_gpu(graph: Graph, machine: str | os.PathLike[str], options: Opti
     target = gpu_target(resolve(str(machine)))
     check_runs(target)
     plan = make_plan(graph, target, 1, options.disable, options.intrinsics, tf32=options.tf32)
-    memory = place(plan)
+    memory = Placement(plan)
     program = gpu_program(plan, memory, target)
     distribute(program, options)
     return GpuModule(plan, print_module(program), generate(program), memory.packed(plan))

@@ -8,6 +8,7 @@ from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.products import contraction_of
 from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
 from tilewright.graph.groups import Group
@@ -16,7 +17,7 @@ from tilewright.instruction.in_place import walked_dimension
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
-from tilewright.operator.blocks import schedule_blocks
+from tilewright.operator.blocks import no_boxes, schedule_blocks
 from tilewright.operator.contraction import Operand, merge_product_loops
 from tilewright.operator.flatten import address
 
@@ -32,12 +33,16 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     n_dim = node.axes.index(product.n_loop)
     planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
     fill_borders(planning, group.stored)
-    shape, chosen = block_shape(product, machine, tf32=planning.tf32, intrinsics=planning.intrinsics)
-    plan.decisions.append(chosen)
     b = _factor(planning, product)
     product = replace(product, b=replace(product.b, tensor=b.tensor))
     factor = Operand(b.flat, address(b.layout, product.b.indices))
-    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, shape.intrinsic))
+    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, ""))
+    shape, chosen = block_shape(
+        product, machine, tf32=planning.tf32, intrinsics=planning.intrinsics, off=planning.off,
+        no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
+    )  # fmt: skip
+    plan.decisions.append(chosen)
+    work = replace(work, intrinsic=shape.intrinsic)
     schedule, dealt = schedule_blocks(work, shape, group.name)
     plan.decisions.append(dealt)
     reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
@@ -45,7 +50,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     planning.add_kernel(group.name, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
     plan.products[node.name] = {
         "kernel": group.name, "instruction": shape.intrinsic, "block": [shape.m, shape.n, shape.k],
-        "warps": list(shape.warps), "stages": shape.stages, "schedule": {"tile": dict(schedule.tile)},
+        "warps": list(shape.warps), "stages": shape.stages, "splits": shape.splits, "schedule": {"tile": dict(schedule.tile)},
     }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def make_plan(
     prepared = prepare(graph, disable)
     fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics)), disable)
     rewritten = run_passes(fitted, storing(), disable)
-    planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose, tf32)
+    planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose, tf32, disable)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.product_of(node) is not None)

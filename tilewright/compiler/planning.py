@@ -134,9 +134,14 @@ class Planning:
         intrinsics: Registry | None = None,
         choose: ChooseProduct | None = None,
         tf32: bool = False,
+        off: Collection[str] = (),
     ) -> None:
-        """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        """`graph` is what is stored with the module, `rewritten` the one that kernels compute.
+
+        `off` names passes that are left out.
+        """
         self.tf32 = tf32
+        self.off = frozenset(off)
         self.choose = choose or ChooseProduct()
         self.machine = machine
         self.intrinsics = standard() if intrinsics is None else intrinsics

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
 from tilewright.compiler.plan import make_plan, prepare
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
@@ -166,7 +167,6 @@ class _Kept:
 
     @cached_property
     def _common(self) -> dict[str, str | bytes]:
-        from tilewright.compiler.compile import compiler_digest
         from tilewright.runtime.calibrate import identity
 
         options = self.options

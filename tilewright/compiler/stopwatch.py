@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.program import Placement
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
-
-if TYPE_CHECKING:
-    from tilewright.runtime.manifest import TensorSpec
-    from tilewright.runtime.module import Module
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.memory import allocate
+from tilewright.runtime.module import Module
 
 REPEATS = 5  # runs of a module, whose medians per kernel make one timing
 TIMINGS = 2  # of each kernel: the least counts
@@ -53,16 +53,12 @@ class Stopwatch:
     def module(self, plan: Plan, kernels: Sequence[Kernel]) -> Module:
         """Some kernels of a plan as a module of their own; memory holds zeros, which take the time of any values."""
         from tilewright.codegen.cpu.pipeline import generate
-        from tilewright.compiler.compile import tile_program
-        from tilewright.runtime.artifact import Artifact
-        from tilewright.runtime.manifest import Launch, Manifest
-        from tilewright.runtime.memory import allocate
-        from tilewright.runtime.module import Module
+        from tilewright.compiler.cpu import tile_program
 
         names = {name for kernel in kernels for name in kernel.arguments}
         names |= {plan.stored[name].memory for name in names}
         part = replace(plan, kernels=list(kernels), stored={n: s for n, s in plan.stored.items() if n in names})
-        made = generate(tile_program(part, self.machine, self.options))
+        made = generate(tile_program(part, Placement(part), self.machine, self.options))
         launches = tuple(
             Launch(kernel.name, each.kernel, each.programs, each.flops, each.bytes)
             for kernel, each in zip(kernels, made.launches, strict=True)
@@ -95,6 +91,4 @@ def own_kernels(plan: Plan, node: str) -> list[Kernel]:
 
 
 def _specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
-    from tilewright.runtime.manifest import TensorSpec
-
     return tuple(TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape)) for tensor in tensors)

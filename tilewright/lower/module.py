@@ -6,42 +6,22 @@ Kernels once each, the host sequence, the plan of the arena.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xdsl.builder import Builder
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
 from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.builder import view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
+from tilewright.lower.steps import Place, Step
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch: what to lower, under which decisions, on which tensors (name to its place in `places`)."""
-
-    name: str
-    work: Nest | Contraction
-    schedule: NestSchedule | ContractionSchedule | BlockSchedule
-    arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
-    flops: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lives: ("input" | "output", its number), ("constant" | "arena", its offset in bytes)."""
-
-    space: str
-    index: int
 
 
 def build_module(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
@@ -28,12 +27,6 @@ class ObjectCode:
     scratch_bytes: int
     arena_bytes: int
     constants_bytes: int
-
-
-def compiler_version() -> str:
-    """What a cache must know to tell object code of two installations apart."""
-    major, minor, patch = llvm.llvm_version_info
-    return f"llvmlite {llvmlite.__version__}, LLVM {major}.{minor}.{patch}"
 
 
 def generate(program: ModuleOp) -> ObjectCode:

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringA
 from tilewright.codegen.cpu.exponents import exponent
 from tilewright.codegen.math.value import Value
 from tilewright.errors import InvalidProgram
+from tilewright.machine.description import Cpu
 
 ATTRIBUTE = "tile.target"
 
@@ -64,6 +65,13 @@ class Target:
                 "vector_bits": IntegerAttr(self.vector_bits, 64),
             }
         )
+
+
+def described(machine: Cpu) -> Target:
+    """The target that a machine's description names."""
+    llvm = machine.llvm
+    lacking = tuple(name[1:] for name in llvm.features.split(",") if name.startswith("-"))
+    return Target(llvm.triple, llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits, lacking)
 
 
 def target_of(module: ModuleOp) -> Target:

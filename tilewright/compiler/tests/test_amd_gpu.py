@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.cli.main import app
 from tilewright.codegen.amdgpu.pipeline import generate
 from tilewright.compiler import gpu
-from tilewright.compiler.compile import Placement, place
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.program import Placement
 from tilewright.errors import InvalidMachine
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
@@ -49,7 +49,7 @@ def prepared(name: str, machine: str) -> tuple[Graph, Plan, Placement, ModuleOp]
     graph = b.finish([GRAPHS[name](b)])
     target = gpu.gpu_target(resolve(machine))
     plan = make_plan(graph, target, 1, ())
-    placement = place(plan)
+    placement = Placement(plan)
     program = gpu.gpu_program(plan, placement, target)
     gpu.distribute(program, Options(verify_each=True))
     return graph, plan, placement, program
@@ -84,7 +84,7 @@ def test_products_reach_matrix_instructions(machine: str) -> None:
     graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "f16"), b.input("w", (50, 72), "f16"))])
     target = gpu.gpu_target(resolve(machine))
     plan = make_plan(graph, target, 1, ())
-    placement = place(plan)
+    placement = Placement(plan)
     program = gpu.gpu_program(plan, placement, target)
     assert f'tile.dot "{PRODUCTS[machine]}"' in print_module(program)
     gpu.distribute(program, Options())

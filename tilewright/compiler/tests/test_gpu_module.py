@@ -11,10 +11,13 @@ import pytest
 import tilewright
 from tilewright import Options
 from tilewright.compiler import compile as compiling
+from tilewright.compiler.plan import Plan
+from tilewright.compiler.program import Placement
 from tilewright.errors import InvalidMachine
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
+from tilewright.machine.description import Gpu
 from tilewright.runtime.cuda.module import DeviceModule
 from tilewright.runtime.module import Module
 
@@ -61,9 +64,9 @@ def test_the_cache_knows_the_machine(network: Graph, options: Options, monkeypat
     made: list[str] = []
     generate = compiling._for_gpu
 
-    def noted(plan: object, machine: object, options: Options) -> object:
-        made.append(machine.name)  # type: ignore[attr-defined]
-        return generate(plan, machine, options)  # type: ignore[arg-type]
+    def noted(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> object:
+        made.append(machine.name)
+        return generate(plan, placement, machine, options)
 
     monkeypatch.setattr(compiling, "_for_gpu", noted)
     first = tilewright.compile(network, machine="sm_80", options=options)

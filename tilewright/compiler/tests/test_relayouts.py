@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.compiler.compile import compile_graph, place
+from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, static_shape
@@ -72,7 +73,7 @@ def test_relayouts_of_constants_are_folded_to_what_the_module_holds(types: tuple
     assert not any(kernel.name == into.name for kernel in plan.kernels)
     folded = fold_constants(plan.mapped_graph())
     assert not relayouts(folded)
-    placement = place(plan)
+    placement = Placement(plan)
     start, values = placement.offsets[into.name], folded.constants[into.name]
     held = placement.packed(plan)[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
     np.testing.assert_array_equal(held, values)

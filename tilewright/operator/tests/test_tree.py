@@ -13,8 +13,8 @@ import pytest
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, SSAValue
 
-from tilewright.compiler.compile import steps
 from tilewright.compiler.plan import Kernel, Plan, make_plan
+from tilewright.compiler.program import steps
 from tilewright.expr.core import Compute, Read, walk
 from tilewright.expr.random import random_graph
 from tilewright.expr.text import parse_graph, print_statement

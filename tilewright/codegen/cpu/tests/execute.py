@@ -11,8 +11,7 @@ import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 
 from tilewright.codegen.cpu.pipeline import ObjectCode, generate
-from tilewright.codegen.cpu.target import ATTRIBUTE, Target
-from tilewright.compiler.compile import target_of
+from tilewright.codegen.cpu.target import ATTRIBUTE, Target, described
 from tilewright.expr import dtypes
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.elements import dtype_of
@@ -28,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 def target(machine: str = "host") -> Target:
-    return target_of(resolve_cpu(machine))
+    return described(resolve_cpu(machine))
 
 
 def aimed(program: ModuleOp, machine: str = "host") -> ModuleOp:
@@ -53,7 +52,7 @@ def run_program(program: ModuleOp, inputs: Sequence[Array], machine: str = "host
             assert isinstance(type_, MemRefType)
             dtype = dtypes.from_numpy(dtype_of(type_))
             specs[op.space.data][number] = TensorSpec(f"{op.space.data}{number}", dtype, type_.get_shape())
-    described = resolve_cpu(machine)
+    cpu = resolve_cpu(machine)
     manifest = Manifest(
         name="program",
         inputs=tuple(spec for _, spec in sorted(specs["input"].items())),
@@ -62,7 +61,7 @@ def run_program(program: ModuleOp, inputs: Sequence[Array], machine: str = "host
         arena_bytes=made.arena_bytes,
         scratch_bytes=made.scratch_bytes,
         launches=tuple(Launch(item.kernel, item.kernel, item.programs) for item in made.launches),
-        features=tuple(sorted(described.features)),
+        features=tuple(sorted(cpu.features)),
         triple=made.target.triple,
     )
     artifact = Artifact(manifest, made.code, allocate(made.constants_bytes), print_module(program), "{}", "{}")

@@ -1,0 +1,30 @@
+"""What `lower` is asked for: the launches of a program, and where the tensors that they touch live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.expr.core import Tensor
+from tilewright.operator.blocks import BlockSchedule
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.nest import Nest, NestSchedule
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch: what to lower, under which decisions, on which tensors (name to its place in `places`)."""
+
+    name: str
+    work: Nest | Contraction
+    schedule: NestSchedule | ContractionSchedule | BlockSchedule
+    arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lives: ("input" | "output", its number), ("constant" | "arena", its offset in bytes)."""
+
+    space: str
+    index: int
