@@ -1,6 +1,7 @@
 """Users' arrays on the device: where their elements are, and whether they fit; torch, CuPy, anything with DLPack.
 
-Nothing is copied but an input of torch that has gaps. torch and CuPy are never imported here before the user has.
+Nothing is copied but an input of torch that has gaps or begins at an odd place. torch and CuPy are never imported here
+before the user has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.runtime.manifest import TensorSpec
 from tilewright.runtime.tensors import View, dtype_of, is_torch, nearest_fix, torch_dtype
 
+ALIGN = 256  # of every buffer on the device: generated code relies on it
 _ON_DEVICE = (2, 13)  # kDLCUDA, kDLCUDAManaged: dlpack.h
 _CODES = {0: "i", 1: "u", 2: "f", 4: "bf", 6: "bool"}  # DLDataTypeCode
 
@@ -77,6 +79,8 @@ def device_view(array: Any, spec: TensorSpec, where: str, stream: int, ordinal: 
         raise InvalidArgument(f"got an array on GPU {found.device[1]}", where=where, help=f"one on GPU {ordinal}")
     if not found.contiguous:
         raise InvalidArgument("the array is not contiguous", where=where, help=f"a contiguous {spec}")
+    if found.address % ALIGN:
+        raise _misaligned(found.address, where)
     return View(found.address, spec.bytes, (array, capsule))
 
 
@@ -119,7 +123,16 @@ def _torch_view(tensor: Any, spec: TensorSpec, where: str, ordinal: int, writes:
         if writes:
             raise InvalidArgument("out is not contiguous", where=where, help=f"give a contiguous {spec}, or no out")
         tensor = tensor.resolve_neg().contiguous()
+    elif tensor.data_ptr() % ALIGN:
+        if writes:
+            raise _misaligned(tensor.data_ptr(), where)
+        tensor = tensor.clone()
     return View(tensor.data_ptr(), spec.bytes, tensor)
+
+
+def _misaligned(address: int, where: str) -> InvalidArgument:
+    fact = f"the array begins at {address:#x}, no multiple of {ALIGN} bytes"
+    return InvalidArgument(fact, where=where, help="an array that is no part of another, or a copy")
 
 
 def _check(dtype: str, shape: tuple[int, ...], spec: TensorSpec, where: str) -> None:

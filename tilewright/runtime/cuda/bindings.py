@@ -22,6 +22,14 @@ _ELEMENTS = {
     "f32": "FLOAT32", "f32.ftz": "FLOAT32_FTZ", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
     "tf32.ftz": "TFLOAT32_FTZ",
 }  # fmt: skip
+_MAP_BYTES = 128
+_MAP_ALIGN = 128  # of a map: 64 by the text of cuda.h, 128 by its type since CUDA 13
+_MAPS_SINCE = 12000  # the version of the driver, in its own way
+_WORDS, _HALF_WORDS = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+_ENCODE = ctypes.CFUNCTYPE(  # cuTensorMapEncodeTiled of cuda.h
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, _WORDS, _WORDS, _HALF_WORDS,
+    _HALF_WORDS, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+)  # fmt: skip
 
 
 @dataclass
@@ -47,6 +55,7 @@ class CudaDriver:
             raise MissingExtra("cuda-bindings", "cuda") from error
         self.ordinal = ordinal
         self._api = driver
+        self._encode: Any = None
         try:
             self._call(driver.cuInit, 0)
             count = self._call(driver.cuDeviceGetCount)
@@ -173,25 +182,33 @@ class CudaDriver:
         self._enter()
         return float(self._call(self._api.cuEventElapsedTime, start.handle, end.handle)) * 1e-3
 
-    def encode(self, address: int, seen: TensorMap) -> Any:
-        """The tensor map of a tensor at an address; the driver counts axes from the innermost."""
+    def encode(self, place: int, address: int, seen: TensorMap) -> None:
+        """Write the tensor map of a tensor at an address to a place; the driver counts axes from the innermost.
+
+        Not by the function of the bindings, which writes to a Python object: the driver wants maps aligned.
+        """
+        if self._encode is None:
+            found, _ = self._call(self._api.cuGetProcAddress, b"cuTensorMapEncodeTiled", _MAPS_SINCE, 0)
+            if not found:
+                raise DriverFault("CUDA_ERROR_NOT_FOUND", "this driver makes no tensor maps")
+            self._encode = _ENCODE(int(found))
         api, rank = self._api, len(seen.extents)
-        element = getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}")
-        span = f"{seen.swizzle}B" if seen.swizzle else "NONE"
-        return self._call(
-            api.cuTensorMapEncodeTiled,
-            element,
+        status = self._encode(
+            place,
+            int(getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}")),
             rank,
             address,
-            [api.cuuint64_t(extent) for extent in reversed(seen.extents)],
-            [api.cuuint64_t(stride) for stride in reversed(seen.strides[:-1])],
-            [api.cuuint32_t(extent) for extent in reversed(seen.box)],
-            [api.cuuint32_t(1)] * rank,
-            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),
-            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            (ctypes.c_uint64 * rank)(*reversed(seen.extents)),
+            (ctypes.c_uint64 * rank)(*reversed(seen.strides[:-1])),
+            (ctypes.c_uint32 * rank)(*reversed(seen.box)),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            int(api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_span(seen)}")),
+            int(api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+            int(api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
+        if status:
+            raise self._fault(api.CUresult(status))
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
@@ -239,13 +256,17 @@ class _Map:
 
     def __init__(self, driver: CudaDriver, argument: MappedSlot) -> None:
         self._driver, self._argument = driver, argument
-        self._raw = (ctypes.c_uint8 * 192)()
-        self.place = (ctypes.c_uint8 * 128).from_buffer(self._raw, -ctypes.addressof(self._raw) % 64)
+        self._raw = (ctypes.c_uint8 * (_MAP_BYTES + _MAP_ALIGN))()
+        start = -ctypes.addressof(self._raw) % _MAP_ALIGN
+        self.place = (ctypes.c_uint8 * _MAP_BYTES).from_buffer(self._raw, start)
         self._address = 0
 
     def encode(self) -> None:
         address = self._argument.slot.word.value
         if address != self._address:
-            made = self._driver.encode(address, self._argument.map)
-            ctypes.memmove(self.place, made.getPtr(), 128)
+            self._driver.encode(ctypes.addressof(self.place), address, self._argument.map)
             self._address = address
+
+
+def _span(seen: TensorMap) -> str:
+    return f"{seen.swizzle}B" if seen.swizzle else "NONE"

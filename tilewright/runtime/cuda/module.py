@@ -29,7 +29,7 @@ from tilewright.runtime.module import KernelTime, Module
 from tilewright.runtime.pool import Pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
 
-ALIGN = 256  # of every buffer on the device
+ALIGN = device_arrays.ALIGN
 GRAPH_LAUNCHES = 3  # a call of fewer enqueues them one by one: a graph saves nothing
 GRAPHS = 8  # kept per stream, those used last
 
@@ -268,14 +268,18 @@ class _Context:
         return waits
 
     def _enqueue(self) -> None:
-        graph = self._graph() if len(self._launches) >= GRAPH_LAUNCHES else None
-        if graph is not None:
+        if len(self._launches) >= GRAPH_LAUNCHES:
             try:
-                self.driver.launch_graph(graph, self.stream)
+                graph = self._graph()
+                if graph is not None:
+                    self.driver.launch_graph(graph, self.stream)
+                    return
             except DriverFault as fault:
                 raise self._fault(fault) from fault
-            return
-        stream, enqueue = self.stream, self.driver.launch
+        self._launch_all(self.stream)
+
+    def _launch_all(self, stream: int) -> None:
+        enqueue = self.driver.launch
         for launch, prepared, arguments in self._launches:
             try:
                 enqueue(prepared, stream)
@@ -370,10 +374,11 @@ class _Context:
             return None
         recording = self.driver.begin_capture()
         try:
-            for _, prepared, _ in self._launches:
-                self.driver.launch(prepared, recording)
-        finally:
-            graph = self.driver.end_capture(recording)
+            self._launch_all(recording)
+        except DeviceError:
+            _quietly(self.driver.end_capture, recording)
+            raise
+        graph = self.driver.end_capture(recording)
         self._graphs[addresses] = graph
         while len(self._graphs) > GRAPHS:
             self.driver.drop_graph(self._graphs.popitem(last=False)[1])

@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.runtime.cuda.arrays import described, device_view, empty_like, on_device, stream_of
+from tilewright.runtime.cuda.tests.made import OnDevice, Recorder
 from tilewright.runtime.manifest import TensorSpec
 
 
@@ -58,7 +59,18 @@ def cuda_tensor(monkeypatch: pytest.MonkeyPatch) -> Any:
     stream = type("Stream", (), {"cuda_stream": 77})
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: torch.ones(shape, dtype=dtype))
-    return lambda values: values.as_subclass(Tensor)
+
+    def make(values: Any, gap: int = 0) -> Any:
+        """A copy with the same strides, `gap` bytes behind an address such as a GPU's memory begins at."""
+        size = values.element_size() * values.untyped_storage().size()
+        memory = torch.zeros(size + 512, dtype=torch.uint8)
+        start = -memory.data_ptr() % 256 + gap
+        typed = memory[start : start + size].view(values.dtype)
+        made = typed.as_strided(values.shape, values.stride())
+        made.copy_(values)
+        return made.as_subclass(Tensor)
+
+    return make
 
 
 def test_tensors_on_a_gpu_are_used_where_they_are(cuda_tensor: Any) -> None:
@@ -75,11 +87,29 @@ def test_tensors_on_a_gpu_are_used_where_they_are(cuda_tensor: Any) -> None:
 def test_tensors_with_gaps_are_copied_where_they_are_read(cuda_tensor: Any) -> None:
     torch = pytest.importorskip("torch")
     spec, values = TensorSpec("x", "f32", (2, 3)), torch.arange(6.0).reshape(3, 2).t()
-    view = device_view(cuda_tensor(values), spec, "x", 0, 0)
-    assert view.address == view.owner.data_ptr() != values.data_ptr()
+    tensor = cuda_tensor(values)
+    view = device_view(tensor, spec, "x", 0, 0)
+    assert view.address == view.owner.data_ptr() != tensor.data_ptr()
     assert view.owner.flatten().tolist() == [0, 2, 4, 1, 3, 5]
     with pytest.raises(InvalidArgument, match="not contiguous"):
         device_view(cuda_tensor(values), spec, "y", 0, 0, writes=True)
+
+
+def test_tensors_that_begin_at_odd_places_are_copied_where_they_are_read(cuda_tensor: Any) -> None:
+    torch = pytest.importorskip("torch")
+    spec, tensor = TensorSpec("x", "f32", (2, 3)), cuda_tensor(torch.arange(6.0).reshape(2, 3), gap=4)
+    view = device_view(tensor, spec, "x", 0, 0)
+    assert view.address == view.owner.data_ptr() != tensor.data_ptr()
+    assert view.owner.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InvalidArgument, match=r"begins at 0x[0-9a-f]+, no multiple of 256 bytes[\s\S]*a copy"):
+        device_view(tensor, spec, "y", 0, 0, writes=True)
+
+
+def test_arrays_of_others_that_begin_at_odd_places_are_refused(recorder: Recorder) -> None:
+    array = OnDevice(recorder, np.zeros(6, np.float32))
+    array.address += 4
+    with pytest.raises(InvalidArgument, match="no multiple of 256 bytes"):
+        device_view(array, TensorSpec("x", "f32", (6,)), "x", 0, 0)
 
 
 def test_tensors_that_do_not_fit_are_refused(cuda_tensor: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
-from tilewright.runtime.cuda import driver
+from tilewright.runtime.cuda import bindings, driver
 from tilewright.runtime.cuda.bindings import CudaDriver
 from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Slot, open_driver
 from tilewright.runtime.cuda.emulated import EmulatedDriver
@@ -56,6 +56,7 @@ class Api(ModuleType):
         super().__init__("cuda.bindings.driver")
         self.calls: list[tuple[Any, ...]] = []
         self.fails = fails or {}
+        self.encoder = bindings._ENCODE(self._encode)
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -66,8 +67,8 @@ class Api(ModuleType):
         values: dict[str, Sequence[Any]] = {
             "cuDeviceGetCount": [1], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
             "cuGetErrorName": [b"CUDA_ERROR_ILLEGAL_ADDRESS"], "cuGetErrorString": [b"an illegal memory access"],
-            "cuTensorMapEncodeTiled": [_Encoded(len(self.calls))], "cuLaunchKernel": [], "cuCtxSetCurrent": [],
-            "cuFuncSetAttribute": [], "cuInit": [],
+            "cuGetProcAddress": [ctypes.cast(self.encoder, ctypes.c_void_p).value, 0], "cuLaunchKernel": [],
+            "cuCtxSetCurrent": [], "cuFuncSetAttribute": [], "cuInit": [],
         }  # fmt: skip
 
         def call(*arguments: Any) -> tuple[Any, ...]:
@@ -75,6 +76,14 @@ class Api(ModuleType):
             return (self.fails.get(name, 0), *values.get(name, [7]))
 
         return call
+
+    def _encode(self, place: int, element: int, rank: int, address: int, extents: Any, strides: Any, box: Any,
+                steps: Any, *modes: int) -> int:  # fmt: skip
+        """What the driver does, which wants maps aligned."""
+        lists = [given[:count] for given, count in ((extents, rank), (strides, rank - 1), (box, rank), (steps, rank))]
+        self.calls.append(("cuTensorMapEncodeTiled", place, element, rank, address, *lists, *modes))
+        ctypes.memset(place, len(self.calls) % 256, 128)
+        return 1 if place % 128 else self.fails.get("cuTensorMapEncodeTiled", 0)
 
     def named(self, name: str) -> list[tuple[Any, ...]]:
         return [arguments for called, *arguments in self.calls if called == name]  # type: ignore[misc]
@@ -84,16 +93,18 @@ class _Names:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __getattr__(self, name: str) -> str:
-        return name
+    def __getattr__(self, name: str) -> Any:
+        return NUMBERS.get(name, name)
+
+    def __call__(self, number: int) -> int:
+        return number
 
 
-class _Encoded:
-    def __init__(self, number: int) -> None:
-        self.raw = (ctypes.c_uint8 * 128)(*128 * [number % 256])
-
-    def getPtr(self) -> int:  # noqa: N802
-        return ctypes.addressof(self.raw)
+# cuda.h
+NUMBERS = {
+    "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": 6, "CU_TENSOR_MAP_SWIZZLE_64B": 2, "CU_TENSOR_MAP_INTERLEAVE_NONE": 0,
+    "CU_TENSOR_MAP_L2_PROMOTION_L2_128B": 2, "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": 0,
+}  # fmt: skip
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, api: Api) -> CudaDriver:
@@ -133,18 +144,19 @@ def test_tensor_maps_are_encoded_again_where_the_tensor_moved(monkeypatch: pytes
         slot.word.value = address
         device.launch(prepared, 0)
     encoded = api.named("cuTensorMapEncodeTiled")
-    assert [each[2] for each in encoded] == [0x1000, 0x4000]
-    assert encoded[0][:2] == ["CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2]
-    assert encoded[0][3:7] == [[32, 16], [64], [16, 8], [1, 1]]
-    assert encoded[0][8] == "CU_TENSOR_MAP_SWIZZLE_64B"
+    assert [each[3] for each in encoded] == [0x1000, 0x4000]
+    assert encoded[0][1:3] == [6, 2]
+    assert encoded[0][4:] == [[32, 16], [64], [16, 8], [1, 1], 0, 2, 2, 0]
     pointers = api.named("cuLaunchKernel")[-1][-2]
     place = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[1]
     assert place is not None
-    assert place % 64 == 0
-    latest = next(
-        number for number, call in reversed(list(enumerate(api.calls))) if call[0] == "cuTensorMapEncodeTiled"
-    )
+    assert place == encoded[-1][0]
+    latest = max(number for number, call in enumerate(api.calls, 1) if call[0] == "cuTensorMapEncodeTiled")
     assert set(ctypes.string_at(place, 128)) == {latest}
+    api.fails["cuTensorMapEncodeTiled"] = 1
+    slot.word.value = 0x5000
+    with pytest.raises(DriverFault):
+        device.launch(prepared, 0)
 
 
 def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +189,6 @@ def test_the_bindings_have_every_function_that_is_called() -> None:
     api = pytest.importorskip("cuda.bindings.driver")
     import inspect
     import re
-
-    from tilewright.runtime.cuda import bindings
 
     names = set(re.findall(r"(?:_api|api|driver)\.(cu\w+|CU\w+)", inspect.getsource(bindings)))
     assert len(names) > 20

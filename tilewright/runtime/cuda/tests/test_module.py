@@ -206,6 +206,23 @@ def test_a_fault_names_kernel_and_arguments(recorder: made.Recorder) -> None:
     assert "out-of-bounds" in text
 
 
+def test_a_fault_while_launches_are_recorded_names_the_kernel(
+    recorder: made.Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    module(X)  # the second call records
+
+    def refuse(self: made.Recorder, prepared: Any, stream: int) -> None:
+        raise DriverFault("INVALID_VALUE")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.EmulatedDriver, "launch", refuse)
+        with pytest.raises(DeviceError, match=r"INVALID_VALUE\s+in kernel add \(grid"):
+            module(X)
+    assert not recorder._captures
+    np.testing.assert_array_equal(module(X), X + 2)
+
+
 def test_what_nothing_has_written_is_not_read_in_any_call(recorder: made.Recorder) -> None:
     good = DeviceModule(made.artifact(), recorder)
     steps = [*made.CHAIN[:1], (made.place(0), made.OFFSET, made.OUT)]
