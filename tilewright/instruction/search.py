@@ -26,7 +26,9 @@ RATIO = 0.5  # of a group that is measured
 MOMENTUM = 0.8  # of the old share in the new one
 HOPELESS = 2.0  # times the best: a mapping whose best is slower is left out
 KEPT = 5  # mappings that are never left out
-FINALISTS = 4  # best points that are measured twice more: the median counts
+FINALISTS = 4  # best points that are measured again at the end
+TURNS = 5  # in which they are: the median counts
+LEAST_GAIN = 0.01  # over the point where the search began, for another to replace it
 UNMEASURED_ROUNDS = 2  # before any is left out
 
 
@@ -81,15 +83,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search: every measurement in the order in which it was made, and the decision."""
+    """The outcome of a search: the best, every measurement in the order in which it was made, and the decision."""
 
+    best: Trial
     trials: tuple[Trial, ...]
     decision: Decision
     drawn: int = 0
-
-    @property
-    def best(self) -> Trial:
-        return min(self.trials, key=lambda trial: trial.seconds)
 
     def to_json(self) -> dict[str, Any]:
         """A record from which the choice can be replayed without measuring."""
@@ -103,7 +102,7 @@ class Found:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Found:
         trials = tuple(Trial.from_json(each) for each in value["trials"])
-        return cls(trials, Decision.from_json(value["decision"]), value["drawn"])
+        return cls(Trial.from_json(value["best"]), trials, Decision.from_json(value["decision"]), value["drawn"])
 
 
 def search(
@@ -120,6 +119,7 @@ def search(
 ) -> Found:
     """The best choice of `trials` drawn points, every mapping visited at least once; `first` is measured before all.
 
+    What replaces `first` is faster than it by LEAST_GAIN, in the same turns.
     Points that the model refuses count as drawn, as points that were drawn before do. What the rounds leave of the
     trials goes to the best mapping. Raises ValueError where there is nothing to choose from.
     """
@@ -146,8 +146,9 @@ def search(
         search.visit(min((runs[index] for index in sorted(alive)), key=lambda run: run.best))
     if not search.trials:
         raise ValueError(f"the model refuses every schedule that was drawn for {subject}")
-    search.confirm()
-    return Found(tuple(search.trials), _decision(subject, runs, search.trials, alive), search.drawn)
+    search.confirm(first)
+    best = search.best(first)
+    return Found(best, tuple(search.trials), _decision(subject, runs, best, search.trials, alive), search.drawn)
 
 
 @dataclass
@@ -199,12 +200,31 @@ class _Search:
         run.measured[point] = seconds
         self.trials.append(Trial(choice, run.prediction(point), seconds))
 
-    def confirm(self) -> None:
-        """Measure the best points again: the least of many measurements was lucky as well as good."""
-        for trial in sorted(self.trials, key=lambda trial: trial.seconds)[:FINALISTS]:
-            seconds = median((trial.seconds, self._measure(trial.choice), self._measure(trial.choice)))
-            self.run_of(trial.choice).measured[trial.choice.point] = seconds
-            self.trials[self.trials.index(trial)] = replace(trial, seconds=seconds)
+    def confirm(self, first: Choice | None) -> None:
+        """Measure the best points again, in turns: the least of many measurements was lucky as well as good.
+
+        Where the search began is one of them, so that what replaces it was faster in the same turns. Ends once the best
+        of all is a point that was measured again.
+        """
+        ranked = sorted(self.trials, key=lambda trial: trial.seconds)
+        asked = list(dict.fromkeys(trial.choice for trial in ranked[:FINALISTS]))
+        if first is not None and first not in asked:
+            asked.append(first)
+        confirmed: dict[Choice, float] = {}
+        while asked:
+            timings = [[self._measure(choice) for choice in asked] for _ in range(TURNS)]
+            confirmed.update(zip(asked, map(median, zip(*timings, strict=True)), strict=True))
+            self.trials = [replace(trial, seconds=confirmed.get(trial.choice, trial.seconds)) for trial in self.trials]
+            best = min(self.trials, key=lambda trial: trial.seconds).choice
+            asked = [] if best in confirmed else [best]
+        for choice, seconds in confirmed.items():
+            self.run_of(choice).measured[choice.point] = seconds
+
+    def best(self, first: Choice | None) -> Trial:
+        """The best point, or where the search began if that is as good."""
+        best = min(self.trials, key=lambda trial: trial.seconds)
+        begun = next((trial for trial in self.trials if trial.choice == first), best)
+        return best if best.seconds < (1 - LEAST_GAIN) * begun.seconds else begun
 
 
 def _draws(run: _Run, count: int) -> Iterator[ProductPoint]:
@@ -236,9 +256,8 @@ def _shares(runs: Sequence[_Run], old: Mapping[int, float], alive: set[int]) -> 
     return {index: MOMENTUM * old[index] / kept + (1 - MOMENTUM) * weights[index] / total for index in sorted(alive)}
 
 
-def _decision(subject: str, runs: Sequence[_Run], trials: Sequence[Trial], alive: set[int]) -> Decision:
+def _decision(subject: str, runs: Sequence[_Run], best: Trial, trials: Sequence[Trial], alive: set[int]) -> Decision:
     """The best choice, that of the second-best mapping, and the mappings that were left out."""
-    best = min(trials, key=lambda trial: trial.seconds)
     others = [trial for trial in trials if trial.choice.mapping != best.choice.mapping]
     second = min(others, key=lambda trial: trial.seconds, default=None)
     refused = tuple(
@@ -246,7 +265,9 @@ def _decision(subject: str, runs: Sequence[_Run], trials: Sequence[Trial], alive
         for index, run in enumerate(runs)
         if index not in alive
     )
-    reason = f"{_times(best)}, least of {len(trials)} measured points of {len(runs)} mappings"
+    least = min(trial.seconds for trial in trials)
+    what = "least" if best.seconds == least else f"where it began, and none is {LEAST_GAIN:.0%} faster"
+    reason = f"{_times(best)}, {what} of {len(trials)} measured points of {len(runs)} mappings"
     return Decision(
         subject,
         str(best.choice),

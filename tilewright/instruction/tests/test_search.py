@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from math import inf
@@ -10,7 +11,7 @@ from math import inf
 import pytest
 
 from tilewright.instruction.in_place import ProductKey
-from tilewright.instruction.search import FINALISTS, KEPT, Candidate, Choice, Found, search
+from tilewright.instruction.search import FINALISTS, KEPT, TURNS, Candidate, Choice, Found, search
 from tilewright.operator.product_space import ProductPoint
 
 POINTS = [ProductPoint((rows,), vectors, ("n", "m")) for rows, vectors in product(range(1, 15), range(1, 5))]
@@ -68,9 +69,36 @@ def test_the_model_filters_what_is_measured() -> None:
     found = search(candidates(2), measure, subject="y", trials=64, group=16, ratio=1 / 8)
     assert found.drawn == 64
     assert len(found.trials) <= 64 / 16 * 2
-    assert len(asked) <= len(found.trials) + 2 * FINALISTS
+    assert len(asked) <= len(found.trials) + TURNS * FINALISTS
     random = search(candidates(2, lambda _: 1.0), seconds, subject="y", trials=64, group=16, ratio=1 / 8)
     assert found.best.seconds <= random.best.seconds
+
+
+def test_the_best_is_a_point_that_was_measured_again_however_many_were_lucky() -> None:
+    asked: Counter[Choice] = Counter()
+
+    def measure(choice: Choice) -> float:
+        asked[choice] += 1
+        return seconds(choice) / (2 if asked[choice] == 1 else 1)
+
+    among = candidates(3)
+    first = Choice(among[0].mapping, among[0].points[0])
+    found = search(among, measure, subject="y", trials=120, first=first)
+    assert asked[found.best.choice] == asked[first] == 1 + TURNS
+    assert found.best.seconds == seconds(found.best.choice)
+    again = [choice for choice, count in asked.items() if count > 1]
+    assert seconds(found.best.choice) == min(map(seconds, again))
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.005, True), (0.02, False)])
+def test_where_the_search_began_stays_unless_another_is_clearly_faster(gain: float, kept: bool) -> None:
+    among = candidates(1)
+    first = Choice(among[0].mapping, among[0].points[7])
+
+    found = search(among, lambda each: 1.0 if each == first else 1.0 - gain, subject="y", trials=40, first=first)
+    assert (found.best.choice == first) is kept
+    assert Found.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert ("where it began" in found.decision.reason) is kept
 
 
 def test_points_that_the_model_refuses_are_not_measured() -> None:
