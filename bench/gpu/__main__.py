@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ Check every family of kernels on a GPU against torch in float64, then time it be
 EPILOG = """\
 The run ends in --seconds whatever happens; what there was no time for is named. torch comes from the environment,
 and what tilewright needs too, or from --wheels: a folder, installed from without network.
+--compile and --compiled divide the work: a machine without a GPU compiles, the one with it runs.
 example: python -m bench.gpu --wheels wheels --out gpu.json --table gpu.md
 exit status: 0 done, 1 tilewright was wrong or failed in some case, 2 bad usage
 """
@@ -27,8 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         from bench.gpu import worker
 
-        worker.main(options.device)
+        worker.main(options.device, options.compiled)
         return 0
+    if options.compile is not None:
+        return _compile(options.compile, options.machine, options.device)
     begin = time.perf_counter()
     if options.wheels is not None and not _install(options.wheels):
         return 2
@@ -42,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         all_cases(options.device),
         options.seconds - (time.perf_counter() - begin) - 2,  # writing takes moments
         WEIGHTS,
-        lambda limit: runner.Process(options.device, limit),
+        lambda limit: runner.Process(options.device, limit, options.compiled),
         time.perf_counter,
         lambda message: print(message, file=sys.stderr, flush=True),
     )
@@ -55,9 +60,29 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(row.contender == OURS and row.status in ("wrong", "failed") for row in done.rows))
 
 
+def _compile(folder: Path, machine: str, device: str) -> int:
+    """Compile every case of ours into a folder; the exit status."""
+    from bench.gpu.contenders import compile_ahead
+    from bench.gpu.worker import all_cases
+    from tilewright.errors import CompileError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for case in all_cases(device):
+        if case.build is None:
+            continue
+        try:
+            compile_ahead(case, folder, "sm_80" if device == "cpu" else machine)
+        except CompileError as error:
+            failed += 1
+            print(f"failed: {case.family} {case.name} {case.dtype}: {error}", file=sys.stderr)
+    return int(failed > 0)
+
+
 def _install(folder: Path) -> bool:
     """Install all wheels of a folder for this run and its processes; whether that worked."""
     site = tempfile.mkdtemp(prefix="bench-gpu-")
+    atexit.register(shutil.rmtree, site, ignore_errors=True)
     wheels = [str(path) for path in sorted(folder.glob("*.whl"))]
     if not wheels:
         print(f"error: {folder} has no wheels", file=sys.stderr)
@@ -79,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=480.0, help="when the run ends (default: 480)")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install first, offline")
+    parser.add_argument("--compile", type=Path, metavar="FOLDER", help="only compile, into this folder: needs no GPU")
+    parser.add_argument("--machine", default="sm_90a", help="what --compile compiles for (default: sm_90a)")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="run what --compile wrote")
     parser.add_argument("--out", type=Path, help="write everything as JSON")
     parser.add_argument("--table", type=Path, help="write the table, which is printed too")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,6 +56,11 @@ class Case:
     def bytes(self) -> int:
         """The fewest that have to move: inputs read, the output written."""
         return SIZES[self.dtype] * (sum(map(math.prod, self.shapes)) + math.prod(self.output))
+
+    @property
+    def file_name(self) -> str:
+        """Of its code, compiled ahead."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.family} {self.name} {self.dtype}") + ".twm"
 
     def graph(self) -> Graph:
         assert self.build is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bench.gpu.cases import Case
@@ -30,8 +31,11 @@ def names(case: Case) -> list[str]:
     return ["torch", *compiled, *(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else []), OURS]
 
 
-def prepare(name: str, case: Case, torch: Any, device: str) -> Callable[..., Any]:
-    """A function of torch tensors. Raises Missing; other exceptions are failures of the contender."""
+def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | None = None) -> Callable[..., Any]:
+    """A function of torch tensors; ours from code in the folder `compiled`, if that is given.
+
+    Raises Missing; other exceptions are failures of the contender.
+    """
     if name == "torch":
         return case.torch
     if name == "torch.compile":
@@ -45,6 +49,8 @@ def prepare(name: str, case: Case, torch: Any, device: str) -> Callable[..., Any
         return getattr(kernels, case.triton)  # type: ignore[no-any-return]
     if name in BACKENDS:
         return _sdpa(BACKENDS[name], torch)
+    if compiled is not None:
+        return _compiled(compiled / case.file_name, device)
     return _ours(case, torch, device)
 
 
@@ -65,6 +71,24 @@ def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
                 raise
 
     return run
+
+
+def _compiled(path: Path, device: str) -> Callable[..., Any]:
+    """Without the compiler, which the machine may lack."""
+    from tilewright.runtime.artifact import Artifact
+    from tilewright.runtime.cuda.module import DeviceModule
+
+    if not path.exists():
+        raise Missing(f"{path} was not compiled")
+    return DeviceModule(Artifact.read(path), "cuda" if device == "cuda" else "emulator")
+
+
+def compile_ahead(case: Case, folder: Path, machine: str) -> None:
+    """Write the code of a case to a folder; no GPU and no torch are needed."""
+    import tilewright
+
+    options = tilewright.Options(tf32=case.tf32)
+    tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
 
 
 def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from bench.gpu.budget import Budget
@@ -79,8 +80,9 @@ def run(
 class Process:
     """A worker in a process of its own."""
 
-    def __init__(self, device: str, limit: float) -> None:
+    def __init__(self, device: str, limit: float, compiled: Path | None = None) -> None:
         command = [sys.executable, "-m", "bench.gpu", "--worker", "--device", device]
+        command += ["--compiled", str(compiled)] if compiled is not None else []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from bench.gpu import contenders
@@ -22,10 +23,10 @@ from bench.gpu.timing import input_sets, sample
 DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
-def main(device: str) -> None:
+def main(device: str, compiled: Path | None = None) -> None:
     """Serve until standard input ends. Only rows go to standard output."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    worker = Worker(device)
+    worker = Worker(device, compiled)
     print(json.dumps(worker.machine()), file=answers, flush=True)
     for line in sys.stdin:
         task = json.loads(line)
@@ -38,10 +39,10 @@ def all_cases(device: str) -> tuple[Case, ...]:
 
 
 class Worker:
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, compiled: Path | None = None) -> None:
         import torch
 
-        self.device, self.torch = device, torch
+        self.device, self.torch, self.compiled = device, torch, compiled
         self.clock: Clock = CudaClock(torch) if device == "cuda" else WallClock()
         torch.backends.cudnn.allow_tf32 = False  # f32 means f32
         torch.backends.cudnn.benchmark = True
@@ -62,7 +63,7 @@ class Worker:
         self.torch.backends.cuda.matmul.allow_tf32 = case.tf32
         try:
             with self.torch.no_grad():
-                function = contenders.prepare(name, case, self.torch, self.device)
+                function = contenders.prepare(name, case, self.torch, self.device, self.compiled)
                 row.error = self._error(case, function, name)
                 if not row.error <= case.bound:  # NaN neither
                     row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"

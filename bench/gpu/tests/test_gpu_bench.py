@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from bench.gpu.contenders import OURS, names
 from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Lost, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
+
+ROOT = Path(__file__).parents[3]
 
 
 class FakeTime:
@@ -180,6 +183,33 @@ def test_tiny_cases_are_right_and_timed_in_the_emulator(
     row = Worker("cpu").run(case, names(case)[-1], 0.01)
     assert (row.status, row.note) == ("ok", "")
     assert (row.seconds is None) == (case.family == "check")
+
+
+def test_code_compiled_ahead_runs_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    from bench.gpu.contenders import compile_ahead
+
+    compile_ahead(softmax(3, 40, "f32"), tmp_path, "sm_80")
+    code = f"""
+import sys
+sys.modules["xdsl"] = None
+from pathlib import Path
+from bench.gpu.cases import softmax
+from bench.gpu.worker import Worker
+worker = Worker("cpu", Path({str(tmp_path)!r}))
+for columns in (40, 41):
+    row = worker.run(softmax(3, columns, "f32"), "tilewright", 0.01)
+    print(row.status, row.note)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ok ", f"skipped {tmp_path}/rows-softmax-3x41-f32.twm was not compiled"]
+
+
+def test_names_of_compiled_files_are_their_own() -> None:
+    names_ = [case.file_name for case in CHECKS + CASES]
+    assert len(set(names_)) == len(names_)
 
 
 def test_a_back_end_that_refuses_is_skipped_with_the_reason() -> None:
