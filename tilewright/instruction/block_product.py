@@ -2,15 +2,15 @@
 
 Roles come from which reads a loop indexes: m loops index one factor and the result, an n loop the other one and the
 result, k loops are summed, what indexes both factors and the result is a batch. Windows are loops that share an index.
-The tile is an answer of `instruction.mma` for the product of all m by n by all k, each rounded up: what sticks out is
-masked, and so costs no more than the tile it is part of. Of the deduced schedule and that of the table of tensor-core
-tiles the one with fewer predicted cycles is taken.
+The tile is the cheapest of `block_tiles`, over the matrix records of the machine and what `instruction.mma` deduces for
+the product of all m by n by all k, each rounded up: what sticks out is masked, and so costs no more than the tile it is
+part of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from math import prod
 
 from tilewright.decision import Decision, Refusal
@@ -18,13 +18,17 @@ from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
+from tilewright.instruction.block_tiles import BlockProblem, Ranking, rank
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
+from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mma.deduce import deduce_mma
-from tilewright.instruction.mma.policy import Options
+from tilewright.instruction.mma.eligibility import usable
+from tilewright.instruction.mma.policy import Options, Policy
 from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
-from tilewright.instruction.mma.target import mma_target
+from tilewright.instruction.mma.target import MmaTarget, mma_target, view
+from tilewright.instruction.mma.trace import Trace
 from tilewright.instruction.registry import Registry, standard
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
@@ -32,7 +36,6 @@ from tilewright.operator.blocks import BlockShape
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
 FMA_TILE = (64, 64)  # of a block without a matrix instruction
-BARRIER_CYCLES, EPILOGUE_CYCLES = 40, 1000  # of a slice; of a block, with its first slice: orders of magnitude
 FMA_SUMS = 16  # of a thread: with 8 points of k of its 4 rows and 4 columns, some 80 registers
 
 
@@ -82,42 +85,78 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
 
 
 def block_shape(
-    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None
-) -> tuple[BlockShape, Decision]:
-    """The tile of a block for a product, from the MMA schedule of the machine; without one, for multiply-adds."""
+    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
+    off: Collection[str] = (), no_boxes: str = "", result: str = "",
+) -> tuple[BlockShape, Decision]:  # fmt: skip
+    """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds."""
+    subject = f"block of {product.compute.name}"
+    m, n, k = product.sizes
+    a, b, c = _types(product)
+    found, deductions = block_candidates(
+        product, machine, tf32=tf32, intrinsics=intrinsics, off=off, no_boxes=no_boxes, result=result
+    )
+    if not found.candidates:
+        target = mma_target(machine, intrinsics)
+        stages = STAGES if target.async_copies else 1
+        shape = _fma_shape((_rounded(m), _rounded(n), _rounded(k)), target.subgroup_size, stages)
+        reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
+        return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
+    first, *others = found.candidates
+    reason = (
+        f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c} the one with the fewest predicted cycles, "
+        f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
+        f"{first.shared_bytes} bytes of block memory"
+    )
+    tile = (first.shape.m, first.shape.n, first.shape.k)
+    other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
+    second = (str(other), f"{other.cycles:.0f} cycles") if other else ()
+    return first.shape, Decision(subject, str(first), reason, *second, refused=found.refused)
+
+
+def block_candidates(
+    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
+    off: Collection[str] = (), no_boxes: str = "", result: str = "",
+) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
+    """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
+
+    `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
+    type in which the result is stored (default: that of the sums).
+    """
     target = mma_target(machine, intrinsics)
     m, n, k = product.sizes
     a, b, c = _types(product)
-    rounded = (_rounded(m), _rounded(n), _rounded(k))
     stages = STAGES if target.async_copies else 1
-    problem = MmaProblem((rounded[0],), (rounded[1],), (rounded[2],), (), a, b, c, tf32_allowed=tf32,
-                         lhs_transposed=_transposed(product.a, product.k_loops),
-                         rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
+    mma = MmaProblem((_rounded(m),), (_rounded(n),), (_rounded(k),), (), a, b, c, tf32_allowed=tf32,
+                     lhs_transposed=_transposed(product.a, product.k_loops),
+                     rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
     opaque = frozenset(x.name for x in target.intrinsics if x.virtual_of is not None or not x.distributable)
-    options = [Options(stages=stages, forbid=opaque)]
-    if target.tensor_core_table and target.async_copies:
-        options.append(replace(options[0], tensor_core_table="auto"))
-    found = [deduce_mma(problem, target, options=each) for each in options]
-    cycles = _Cycles(machine, _points(product.outer))
-    ranked = sorted(
-        (cycles.of(each.schedule, problem), number)
-        for number, each in enumerate(found)
-        if each.schedule is not None and (number == 0 or _fits(each.schedule, stages, machine))
-    )
-    deduction = found[ranked[0][1] if ranked else 0]
-    subject = f"block of {product.compute.name}"
-    if deduction.schedule is None:
-        shape = _fma_shape(rounded, target.subgroup_size, stages)
-        refused = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
-        reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
-        return shape, Decision(subject, str(shape), reason, refused=refused)
-    schedule = _in_powers(deduction.schedule)
-    record = (standard() if intrinsics is None else intrinsics).find(schedule.intrinsic.name)
-    m_tile, n_tile, k_tile = schedule.tile
-    shape = BlockShape(m_tile, n_tile, k_tile, (schedule.m_subgroups[0], schedule.n_subgroups[0]), record.name, stages)
-    reason = f"{deduction.path} for {problem}, {ranked[0][0]:.0f} predicted cycles; it holds {m}x{n}x{k}"
-    others = [(str(found[number].schedule), f"{count:.0f} cycles") for count, number in ranked[1:]]
-    return shape, Decision(subject, str(shape), reason, *(others[0] if others else ()))
+    deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=opaque))
+    deduced: tuple[tuple[BlockShape, Intrinsic], ...] = ()
+    registry = standard() if intrinsics is None else intrinsics
+    if deduction.schedule is not None:
+        schedule = _in_powers(deduction.schedule)
+        record = registry.find(schedule.intrinsic.name)
+        warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
+        deduced = ((BlockShape(*schedule.tile, warps, record.name, stages), record),)
+    records = _records(target, registry, mma, opaque) if target.async_copies else ()
+    result_bytes = dtypes.size_bytes(result) if result else bits(c) // 8
+    problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes)
+    refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
+    return rank(problem, machine, records, deduced, frozenset(off)), refusals
+
+
+def _records(target: MmaTarget, registry: Registry, mma: MmaProblem, opaque: frozenset[str]) -> tuple[Intrinsic, ...]:
+    """Records for the types of a problem: those of one warp that the target lists, and those of four warps of all
+    widths that are powers of two, where it lists one.
+    """
+    flags = Policy(aligned_only=False)
+    own = [x for x in target.own_intrinsics if x.name not in opaque]
+    found = [registry.find(x.name) for x in usable(mma, own, flags, Trace())]
+    types = {(x.a, x.b, x.c) for x in usable(mma, list(target.warpgroup_intrinsics), flags, Trace())}
+    if types:
+        seen = [(record, x) for record in registry if record.group == "warpgroup128" and (x := view(record))]
+        found += [record for record, x in seen if (x.a, x.b, x.c) in types and x.n & (x.n - 1) == 0]
+    return tuple(found)
 
 
 # Roles ----------------------------------------------------------------------------------------------------------------
@@ -214,31 +253,3 @@ def _fma_shape(rounded: tuple[int, int, int], lanes: int, stages: int) -> BlockS
     while rows * columns * lanes * FMA_SUMS < m * n:
         rows, columns = (2 * rows, columns) if m // rows > n // columns else (rows, 2 * columns)
     return BlockShape(m, n, FMA_DEPTH, (rows, columns), "fma", stages)
-
-
-def _fits(schedule: MmaSchedule, stages: int, machine: Gpu) -> bool:
-    """Whether slices and a result on its way to another layout have places of their own in shared memory."""
-    return stages * schedule.bytes_ab + schedule.bytes_c <= machine.shared_bytes_per_block
-
-
-@dataclass(frozen=True)
-class _Cycles:
-    """Cycles of a product on a machine: rounds of blocks, each as long as one block on a multiprocessor of its own.
-
-    A point of k takes as long as its products at full rate, or as reading what the warps need of it from shared memory;
-    a slice of k, a barrier more.
-    """
-
-    machine: Gpu
-    batches: int
-
-    def of(self, schedule: MmaSchedule, problem: MmaProblem) -> float:
-        machine, x = self.machine, schedule.intrinsic
-        m, n, k = schedule.tile
-        (all_m,), (all_n,), (all_k,) = (static_shape(sizes) for sizes in (problem.m, problem.n, problem.k))  # type: ignore[arg-type]
-        rate = machine.fma_per_cycle.get(x.a) or machine.fma_per_cycle.get("f16") or 1
-        rows, columns = m // prod(schedule.m_subgroups), n // prod(schedule.n_subgroups)
-        read_bytes = schedule.subgroups * (rows * bits(x.a) + columns * bits(x.b)) / 8
-        point = max(m * n / rate, read_bytes / machine.shared_bytes_per_cycle)
-        blocks = self.batches * -(-all_m // m) * -(-all_n // n)
-        return -(-blocks // machine.multiprocessors) * (-(-all_k // k) * (k * point + BARRIER_CYCLES) + EPILOGUE_CYCLES)

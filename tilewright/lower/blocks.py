@@ -31,6 +31,8 @@ def lower_blocks(
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
     func.attributes["warps"] = DenseArrayBase.from_list(i64, schedule.shape.warps)
     func.attributes["stages"] = IntegerAttr(schedule.shape.stages, 64)
+    if schedule.shape.splits > 1:
+        func.attributes["splits"] = IntegerAttr(schedule.shape.splits, 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
     _BlockTile(builder, work, schedule, memory, _point_of_block(builder, work, schedule)).run()

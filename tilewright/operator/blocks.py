@@ -18,11 +18,15 @@ from tilewright.operator.contraction import Contraction
 from tilewright.operator.tiling import SpatialLoop
 
 
+BOX_BYTES = 16  # of which distances of rows are multiples: CUDA driver API, cuTensorMapEncodeTiled
+
+
 @dataclass(frozen=True)
 class BlockShape:
     """The tile of a block, ``m x n`` with slices of `k`; the warps along m and n; what computes it: a record or "fma".
 
-    Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted.
+    Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted. `splits` blocks share a
+    tile, each with a part of k; a second kernel adds their sums.
     """
 
     m: int
@@ -31,10 +35,12 @@ class BlockShape:
     warps: tuple[int, int]
     intrinsic: str
     stages: int = 1
+    splits: int = 1
 
     def __str__(self) -> str:
         rows, columns = self.warps
-        return f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {self.intrinsic}, {self.stages} stages"
+        text = f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {self.intrinsic}, {self.stages} stages"
+        return text + (f", {self.splits} parts of k" if self.splits > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,33 @@ def schedule_blocks(work: Contraction, shape: BlockShape, subject: str) -> tuple
     slices = prod(count for _, _, count in schedule.slices(work))
     reason = f"{blocks} blocks with {slices} slices of {_text(deep)} each, the fewest of all boxes with powers of two"
     return schedule, Decision(f"tile of {subject}", boxes, reason)
+
+
+def no_boxes(work: Contraction, element_bytes: int) -> str:
+    """Why a copy engine cannot bring tiles of the operands, of elements of so many bytes; "" where it can.
+
+    It moves boxes of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
+    """
+    if element_bytes != 2:
+        return f"elements of {element_bytes} bytes, only those of 2 are taken"
+    pairs = ((work.a, work.m_loops, work.k_loops), (work.b, (work.n_loop,), work.k_loops))
+    for operand, outside, deep in pairs:
+        name, form = operand.tensor.name, affine(operand.index)
+        if form is None or len(outside) != 1 or len(deep) != 1:
+            return f"{name} is read along {len(outside) + len(deep)} loops"
+        steps = {axis: form.coefficient(axis) for axis in (*work.outer, *outside, *deep)}
+        inner = [axis for axis in (*outside, *deep) if steps[axis] == 1]
+        if len(inner) != 1:
+            return f"neighbours of {name} are walked by {len(inner)} of 2 loops"
+        row = next(axis for axis in (*outside, *deep) if axis != inner[0])
+        pitch = steps[row]
+        if pitch <= 0 or pitch * element_bytes % BOX_BYTES:
+            return f"rows of {name} are {pitch * element_bytes} bytes apart, no multiple of {BOX_BYTES}"
+        if form.constant:
+            return f"{name} is read from element {form.constant} on"
+        if any(steps[axis] % pitch for axis in work.outer) or (any(steps[a] for a in work.outer) and _extent(row) % 64):
+            return f"{name} has parts of {_extent(row)} rows"
+    return ""
 
 
 def _text(box: Mapping[str, int]) -> str:

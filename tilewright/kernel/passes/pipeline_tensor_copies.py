@@ -34,7 +34,8 @@ class PipelineTensorCopiesPass(ModulePass):
              scf.for %k { fill %r[%n + 3] { … %k + 3 steps … }  await_fill %r[%n]  …  release %r[%n] }
     Legal for rings of one slot that one loop fills, at places that only its counter and values from outside decide;
     what lies beyond the last trip is not filled. Fewer stages where block memory, as far as a result that goes through
-    it at the end leaves it, is too small; with fewer than 2 nothing changes. Comes after `tensor-copies`.
+    it at the end leaves it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
+    first. Comes after `tensor-copies`.
     """
 
     name = "pipeline-tensor-copies"
@@ -45,7 +46,12 @@ class PipelineTensorCopiesPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 for ring in [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]:
-                    _deepen(ring, min(self.stages, _fitting(ring, kernel, room)))
+                    _deepen(ring, min(_asked(kernel, self.stages), _fitting(ring, kernel, room)))
+
+
+def _asked(kernel: FuncOp, usual: int) -> int:
+    found = kernel.attributes.get("stages")
+    return int(found.value.data) if isinstance(found, IntegerAttr) else usual
 
 
 def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:

@@ -31,6 +31,7 @@ from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.split_k import SplitKPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
+from tilewright.kernel.passes.warp_products import WarpProductsPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
 from tilewright.kernel.verify import verify
 
@@ -52,6 +53,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         PersistentPass(),
         PipelineTensorCopiesPass(),
         OverlapProductsPass(),
+        WarpProductsPass(),  # required
         AssignLayoutsPass(),  # required
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
@@ -69,7 +71,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
 }
 """Those that are not required are optimisations: switching one off needs no other to be switched off."""
 
-REQUIRED = frozenset({PadTilesPass.name, AssignLayoutsPass.name, DistributePass.name})
+REQUIRED = frozenset({PadTilesPass.name, WarpProductsPass.name, AssignLayoutsPass.name, DistributePass.name})
 """What later phases need: these cannot be switched off."""
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}

@@ -22,7 +22,7 @@ from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_async import BOX_EXTENT, ROW_MULTIPLE
-from tilewright.kernel.simt_warpgroup import ROWS, WARPS
+from tilewright.kernel.simt_warpgroup import ROWS, WARPS, product_extents
 from tilewright.kernel.tile_types import i64s
 from tilewright.layouts.shared import NvmmaShared
 
@@ -46,7 +46,8 @@ class TensorCopiesPass(ModulePass):
     Legal for 16-bit floats with sums in f32, tiles of 64 rows at least, whose loads have no other use and no mask, of
     memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the tensor; a load
     without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier and wgmma.
-    Comes before `assign-layouts`; warps are dealt so that a thread has 128 sums at most.
+    An instruction of four warps is taken with the warps of the kernel where that works; else, and for an instruction of
+    one warp, the widest one is, with warps dealt so that a thread has 128 sums at most. Comes before `assign-layouts`.
     """
 
     name = "tensor-copies"
@@ -110,7 +111,7 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     (m, k), (_, n) = shape(dot.a), shape(dot.b)
     a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
     given = warps_of(kernel)
-    warps = _warps(m, n, WARPS if given is None else given[0] * given[1])
+    warps = _asked(dot.intrinsic.data, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
         return None
     own = 32 // a.size
@@ -120,6 +121,14 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
         return None
     name = f"wgmma_m64n{min(n // warps[1], MOST_COLUMNS)}k{own}_{kinds[1]}"
     return _Product(dot, loop, name, warps, a, b)
+
+
+def _asked(intrinsic: str, m: int, n: int, warps: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The warps of the kernel, where its instruction is one of four warps that they can share the tile with."""
+    own = product_extents(intrinsic)
+    if own is None or warps is None or warps[0] % WARPS or m % (ROWS * warps[0] // WARPS) or n != own[0] * warps[1]:
+        return None
+    return warps if m * n <= warps[0] * warps[1] * 32 * ACCUMULATORS else None
 
 
 def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:

@@ -1,0 +1,369 @@
+"""Tiles that the blocks of a GPU may have for a product: candidates over its matrix records, what refuses them, prices.
+
+Two routes share every rule. Records of one warp read slices of k that threads copy; records of four warps read slices
+that the copy engine brings into a ring, on machines with the units for that. A candidate fixes the record, the tile,
+how warps share it, how many slices are on their way and how many blocks share a sum; its price is predicted cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil, prod
+
+from tilewright.decision import Refusal
+from tilewright.instruction.elements import bits
+from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.mma.problem import MmaProblem
+from tilewright.instruction.mma.problem import bits as element_bits
+from tilewright.machine.description import Gpu
+from tilewright.operator.blocks import BlockShape
+
+COPY_UNITS = frozenset({"mbarrier", "tma", "wgmma"})
+WARPS, ROWS = 4, 64  # of a group that computes a product together, and of the product
+WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
+GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
+WARP_ROWS, WARP_COLUMNS = (16, 32, 64), (8, 16, 32, 64, 128)
+SLICE_BYTES = (32, 64, 128)  # of a row of k: one step, two, the rows of a swizzle
+MOST_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 3, 2
+DEEPENED = 24  # candidates that are tried with other numbers of stages
+RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two barriers; of a swizzled buffer
+STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # results leave by columns of rows so long, in so many buffers
+SPARE_REGISTERS = 40  # of a thread, for addresses and counters
+MOST_SPLITS = 16
+
+# Orders of magnitude, in cycles, where the machine file says nothing.
+LATENCY_CYCLES = 700  # from a copy's start until its bytes are there
+SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
+BLOCK_CYCLES = 700  # of a block: its start, its epilogue, the last store
+OVERLAP_LOSS = 0.05  # of what should be hidden behind something longer
+LAUNCH_CYCLES = 3000  # of another kernel behind the first
+L2_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE_EACH = 5120, 64  # of all multiprocessors (A100 whitepaper), and of one
+
+
+@dataclass(frozen=True)
+class BlockProblem:
+    """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
+
+    `no_boxes` says why the copy engine cannot move an operand; "" where it can.
+    """
+
+    m: int
+    n: int
+    k: int
+    batches: int
+    mma: MmaProblem
+    result_bytes: int
+    no_boxes: str = ""
+
+    @property
+    def operand_bytes(self) -> int:
+        return element_bits(self.mma.a) // 8
+
+    @property
+    def sum_bytes(self) -> int:
+        return element_bits(self.mma.c) // 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tile of a block with a record, and its predicted cycles."""
+
+    shape: BlockShape
+    record: Intrinsic
+    shared_bytes: int
+    registers: int
+    blocks: int  # of the first kernel
+    cycles: float = 0.0
+
+    @property
+    def boxed(self) -> bool:
+        """Whether groups of four warps compute it from boxes that the copy engine brings."""
+        return self.record.group == "warpgroup128"
+
+    def __str__(self) -> str:
+        return str(self.shape)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates in the order of their prices, and refusals of what would have been cheaper than the first."""
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refusal, ...]
+
+
+def rank(
+    problem: BlockProblem, machine: Gpu, records: tuple[Intrinsic, ...],
+    deduced: tuple[tuple[BlockShape, Intrinsic], ...] = (), off: frozenset[str] = frozenset(),
+) -> Ranking:  # fmt: skip
+    """All candidates over `records`, cheapest first; `deduced` are tiles found otherwise, `off` passes left out."""
+    price = Price(machine, problem)
+    found: dict[BlockShape, Candidate] = {}
+    refused: list[tuple[float, Refusal]] = []
+    by_name = {record.name: record for record in records}
+    generated = ((shape, by_name[shape.intrinsic]) for shape in _shapes(problem, records))
+    for shape, record in (*deduced, *generated):
+        rule = None if (shape, record) in deduced else _refuse(shape, record, problem, machine, off)
+        if rule is not None:
+            made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
+            refused.append((price.of(made), replace(rule, candidate=str(shape))))
+            continue
+        for each in _staged(shape, record, problem, machine, "split-k" in off):
+            found.setdefault(each.shape, replace(each, cycles=price.of(each)))
+    for best in sorted(found.values(), key=lambda each: each.cycles)[:DEEPENED]:
+        for each in _deepened(best, problem, machine):
+            found.setdefault(each.shape, replace(each, cycles=price.of(each)))
+    ranked = sorted(found.values(), key=lambda each: (each.cycles, -prod(each.shape.warps), -each.shape.m))
+    return Ranking(tuple(ranked), _worth_telling(refused, ranked[0].cycles if ranked else float("inf")))
+
+
+def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple[Refusal, ...]:
+    """Of every rule the cheapest candidate that it refused, where that is cheaper than what was found."""
+    told: dict[str, Refusal] = {}
+    for price, refusal in sorted(refused, key=lambda each: each[0]):
+        if price < cycles:
+            told.setdefault(refusal.rule, replace(refusal, values=f"{refusal.values}; {price:.0f} cycles"))
+    return tuple(told.values())
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[BlockShape]:
+    """Tiles that are no more than twice as large as the product along any loop; one stage, one part of k."""
+    rows, columns, depth = (max(_power(size), 16) for size in (problem.m, problem.n, problem.k))
+    for record in records:
+        m, n, k = extents(record)
+        depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
+        depths = [d for d in depths if d <= depth] or depths[:1]
+        if record.group == "warpgroup128":
+            for down, across in GROUP_GRIDS:
+                for tiles in (1, 2):
+                    tile = (m * down * tiles, n * across)
+                    if (tile[0] <= rows or tile[0] == m) and (tile[1] <= columns or tile[1] == 8):
+                        for deep in depths:
+                            yield BlockShape(*tile, deep, (WARPS * down, across), record.name)
+            continue
+        for down, across in WARP_GRIDS:
+            for height in WARP_ROWS:
+                for width in WARP_COLUMNS:
+                    tile = (height * down, width * across)
+                    if height % m or width % n or (tile[0] > rows and down > 1) or (tile[1] > columns and across > 1):
+                        continue
+                    if (tile[0] <= rows or height == m) and (tile[1] <= columns or width == n):
+                        for deep in depths:
+                            yield BlockShape(*tile, deep, (down, across), record.name)
+
+
+@cache
+def extents(record: Intrinsic) -> tuple[int, int, int]:
+    """M, N and K of a record that multiplies matrices."""
+    spatial = [loop.extent for loop in record.loops if loop.kind == "S"]
+    (k,) = (loop.extent for loop in record.loops if loop.kind == "R")
+    return spatial[0], spatial[1], k
+
+
+def _power(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _staged(
+    shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, whole: bool
+) -> Iterator[Candidate]:
+    """The shape with stages for which there is room, and with parts of k; `whole` leaves parts out.
+
+    A ring takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
+    """
+    slices = -(-problem.k // shape.k)
+    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
+    splits = [1]
+    while not whole and tiles * splits[-1] < machine.multiprocessors and 2 * splits[-1] <= min(slices, MOST_SPLITS):
+        splits.append(2 * splits[-1])
+    for parts in splits:
+        trips = -(-slices // parts)
+        if parts == 1 or (slices % parts == 0 and trips >= FEWEST_STAGES):
+            counts = _stages(shape, record, problem, machine, trips)
+            most = max(counts) if record.group == "warpgroup128" else min(max(counts), USUAL_STAGES)
+            yield _candidate(replace(shape, stages=most, splits=parts), record, problem, machine)
+
+
+def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[Candidate]:
+    """A candidate with other numbers of stages."""
+    shape, record = best.shape, best.record
+    trips = -(-(-(-problem.k // shape.k)) // shape.splits)
+    for stages in _stages(shape, record, problem, machine, trips):
+        yield _candidate(replace(shape, stages=stages), record, problem, machine)
+
+
+def _stages(
+    shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int
+) -> list[int]:
+    """How many slices may be on their way: no more than there are, and the next tile's first; 1 without copies."""
+    if "cp_async" not in machine.features:
+        return [1]
+    room = machine.shared_bytes_per_block
+    counts = range(FEWEST_STAGES, min(MOST_STAGES, trips + 1) + 1)
+    fits = [n for n in counts if shared_bytes(replace(shape, stages=n), record, problem) <= room]
+    return fits or [FEWEST_STAGES]
+
+
+def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
+    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
+    bytes_ = shared_bytes(shape, record, problem)
+    return Candidate(shape, record, bytes_, registers(shape, record), tiles * shape.splits)
+
+
+def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
+    """Block memory of all slices and of the result on its way out.
+
+    Where threads copy, the result takes the place of the slices; a ring goes on turning beside it.
+    """
+    slots = shape.stages * slice_bytes(shape, problem)
+    if record.group != "warpgroup128":
+        return max(slots, shape.m * shape.n * problem.result_bytes)
+    rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n * problem.result_bytes)
+    return slots + shape.stages * RING_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
+
+
+def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
+    """Bytes of one slice of both operands."""
+    return (shape.m + shape.n) * shape.k * problem.operand_bytes
+
+
+def registers(shape: BlockShape, record: Intrinsic) -> int:
+    """About the registers of a thread: sums, fragments of this step of k and the next, spare ones."""
+    rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
+    sums = rows * columns * bits(record.destination.dtype) // 32 // 32
+    if record.group == "warpgroup128":
+        return sums + SPARE_REGISTERS
+    fragments = (rows + columns) * extents(record)[2] * bits(record.sources[0].dtype) // 32 // 32
+    return sums + 2 * fragments + SPARE_REGISTERS
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+def _refuse(
+    shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, off: frozenset[str]
+) -> Refusal | None:
+    """The first rule that a shape breaks, with the values that break it."""
+    lanes = machine.warp_sizes[0]
+    threads = shape.warps[0] * shape.warps[1] * lanes
+    boxed = record.group == "warpgroup128"
+    if boxed and "tensor-copies" in off:
+        return Refusal("", "pass tensor-copies", "it is switched off")
+    if boxed and not machine.features >= COPY_UNITS:
+        return Refusal("", "units", f"the machine lacks {', '.join(sorted(COPY_UNITS - machine.features))}")
+    if boxed and problem.no_boxes:
+        return Refusal("", "boxes of the copy engine", problem.no_boxes)
+    needed, most = registers(shape, record), machine.max_registers_per_thread
+    if needed > most:
+        return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
+    if threads + boxed * WARPS * lanes > machine.max_threads_per_block:
+        return Refusal("", "threads", f"{threads}, {machine.max_threads_per_block} at most")
+    stages = FEWEST_STAGES if boxed or "cp_async" in machine.features else 1
+    bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
+    if bytes_ > room:
+        return Refusal("", "block memory", f"{bytes_} bytes with {stages} stages, {room} there are")
+    return None
+
+
+# Prices ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Price:
+    """Predicted cycles of a product on a machine, from what a multiprocessor does for its blocks.
+
+    A slice takes as long as its products, as reading and writing it in block memory, or as bringing it from L2,
+    whichever is longest, and no less than latency and way over the slices that are on it. Blocks that are on a multiprocessor
+    together hide each other's waiting; the one with the most blocks decides. Accuracy: an order of candidates, not a
+    time; what blocks share in L2 is not modelled, nor the power that a device may draw.
+    """
+
+    machine: Gpu
+    problem: BlockProblem
+
+    def of(self, each: Candidate) -> float:
+        machine, problem, shape = self.machine, self.problem, each.shape
+        per_unit = -(-each.blocks // machine.multiprocessors)
+        together = min(self.resident(each), per_unit)
+        trips = -(-ceil(problem.k / shape.k) // shape.splits)
+        products, memory, feed = self.slice_cycles(each)
+        ordering = SLICE_CYCLES[each.boxed]
+        warps = prod(shape.warps) * together
+        products *= max(1.0, machine.subcores / warps)
+        longest = max(products, memory, feed)
+        shared = longest + OVERLAP_LOSS * (products + memory + feed - longest)
+        busy = trips * (shared + ordering / together)
+        latency = self.latency()
+        chain = trips * max(products + ordering, (latency + feed) / max(1, shape.stages - 1))
+        stored = problem.sum_bytes if shape.splits > 1 else problem.result_bytes
+        out = shape.m * shape.n * stored / self.l2(each)
+        around = latency + BLOCK_CYCLES + out
+        if each.boxed:  # blocks that stay: the next tile's slices are there when this one's result leaves
+            total = latency + max(per_unit * (busy + BLOCK_CYCLES + out), per_unit * (chain + BLOCK_CYCLES))
+        else:
+            total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
+        least = self.least()
+        return max(total, least) + OVERLAP_LOSS * min(total, least) + self.adding(each)
+
+    def slice_cycles(self, each: Candidate) -> tuple[float, float, float]:
+        """Cycles of one slice: of its products, of block memory, of the way from L2."""
+        shape, machine = each.shape, self.machine
+        m, n, k = extents(each.record)
+        record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core
+        machine_rate = machine.fma_per_cycle.get(_RATE.get(self.problem.mma.a, self.problem.mma.a), record_rate)
+        size, bytes_ = self.problem.operand_bytes, slice_bytes(shape, self.problem)
+        rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
+        warps = shape.warps[0] * shape.warps[1]
+        read = warps * (rows + columns) * shape.k * size
+        if each.boxed:  # a group reads its b once for each 64 rows
+            groups = warps // WARPS
+            read = groups * (WARPS * rows + columns * (WARPS * rows // ROWS)) * shape.k * size
+        return (
+            shape.m * shape.n * shape.k / min(record_rate, machine_rate),
+            (read + bytes_) / machine.shared_bytes_per_cycle,
+            bytes_ / self.l2(each),
+        )
+
+    def resident(self, each: Candidate) -> int:
+        """Blocks that a multiprocessor holds at once; one where blocks stay."""
+        if each.boxed:
+            return 1
+        machine = self.machine
+        threads = each.shape.warps[0] * each.shape.warps[1] * machine.warp_sizes[0]
+        return max(1, min(
+            machine.shared_bytes_per_multiprocessor // (each.shared_bytes + 1024),  # the system's own kilobyte
+            machine.registers_per_multiprocessor // (-(-each.registers // 8) * 8 * threads),
+            machine.max_threads_per_multiprocessor // threads, machine.max_blocks_per_multiprocessor,
+        ))  # fmt: skip
+
+    def l2(self, each: Candidate) -> float:
+        """Bytes per cycle from L2 for one of the multiprocessors that work."""
+        known = self.machine.caches[-1].bytes_per_cycle
+        active = min(each.blocks, self.machine.multiprocessors)
+        return known or min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / active)
+
+    def latency(self) -> float:
+        known = self.machine.dram.latency_seconds
+        return LATENCY_CYCLES if known is None else known * self.machine.clock_hz
+
+    def adding(self, each: Candidate) -> float:
+        """Of the kernel that adds up parts: each is written once more and read once."""
+        if each.shape.splits == 1:
+            return 0.0
+        problem = self.problem
+        moved = (each.shape.splits + 1) * problem.batches * problem.m * problem.n * problem.sum_bytes
+        return LAUNCH_CYCLES + moved / (L2_BYTES_PER_CYCLE / 2)
+
+    def least(self) -> float:
+        """Of moving every operand once from device memory, and the result there."""
+        p = self.problem
+        moved = p.batches * ((p.m + p.n) * p.k * p.operand_bytes + p.m * p.n * p.result_bytes)
+        return moved / self.machine.dram.bytes_per_second * self.machine.clock_hz
+
+
+_RATE: Mapping[str, str] = {"f32": "tf32", "i8": "s8", "u8": "s8"}  # how machine files name rates

@@ -1,0 +1,55 @@
+"""Products that four warps were to compute together, by one warp each where their operands did not become boxes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import ModulePass
+
+from tilewright.kernel.dialect import DotOp, FuncOp, operations, shape
+from tilewright.kernel.distribute.layout import warps_of
+from tilewright.kernel.rings import StagedDotOp
+from tilewright.kernel.tile_types import i64s
+
+_FOUR_WARPS = re.compile(r"wgmma_m64n\d+(k\d+_\w+)")  # both read 32 bytes of k at a time
+ROWS, COLUMNS = 16, 8  # of a product of one warp
+
+
+@dataclass(frozen=True)
+class WarpProductsPass(ModulePass):
+    """Let single warps compute what `tensor-copies` left to groups of four, and share the tile among them anew.
+
+    Before:  %d = tile.dot "wgmma_m64n256k16_f16_f32" %a, %b, %c     in a kernel with warps [8, 1]
+    After:   %d = tile.dot "mma_m16n8k16_f16_f32" %a, %b, %c         in a kernel with warps [2, 4]
+    Legal everywhere. Parts of warps are as square as can be, and warps do not get fewer. Afterwards products of four
+    warps have their operands in rings.
+    """
+
+    name = "warp-products"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                ops = operations(kernel.body)
+                alone = [each for each in ops if isinstance(each, DotOp) and _FOUR_WARPS.fullmatch(each.intrinsic.data)]
+                for dot in alone:
+                    dot.intrinsic = StringAttr(_FOUR_WARPS.sub(r"mma_m16n8\1", dot.intrinsic.data))
+                given = warps_of(kernel)
+                if alone and given is not None and not any(isinstance(each, StagedDotOp) for each in ops):
+                    m, n = shape(alone[0].c)
+                    kernel.attributes["warps"] = i64s(dealt(m, n, prod(given)))
+
+
+def dealt(m: int, n: int, warps: int) -> tuple[int, int]:
+    """Warps along m and n of a tile, such that each has a part of it that is as square as can be.
+
+    >>> dealt(128, 256, 8), dealt(64, 8, 4), dealt(16, 8, 4)
+    ((2, 4), (4, 1), (4, 1))
+    """
+    grids = [(1 << bit, warps >> bit) for bit in range(warps.bit_length()) if warps >> bit << bit == warps]
+    whole = [grid for grid in grids if m // grid[0] >= ROWS and n // grid[1] >= COLUMNS]
+    return min(whole or [(warps, 1)], key=lambda grid: abs(m * grid[1] - n * grid[0]))
