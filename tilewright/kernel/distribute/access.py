@@ -38,16 +38,8 @@ class Access:
         self.bounded = [bool(bounds) and not keeps for keeps in kept]
         self.width, self.along = _width(layout, strides, max(1, ACCESS_BYTES // size))
         self.stride = strides[self.along] if self.along is not None else 1
-        self.align = min(align, self.width * size) if align > 1 and self.aligned(layout) else None
-
-    def aligned(self, layout: LinearLayout) -> bool:
-        """Whether every group of registers begins at a multiple of its width from the start of the tile."""
-        skipped = self.width.bit_length() - 1
-        for name, vectors in layout.bases:
-            for base in vectors[skipped if name == "register" else 0 :]:
-                if sum(part * stride for part, stride in zip(base, self.strides, strict=True)) % self.width:
-                    return False
-        return True
+        begins = aligned(layout, strides, self.width)
+        self.align = min(align, self.width * size) if align > 1 and begins else None
 
     def place(self, start: int) -> tuple[SSAValue, list[SSAValue], SSAValue | None]:
         """Offset of registers `start` and following, bounds along them, and whether the thread may access them.
@@ -74,6 +66,16 @@ class Access:
             inside = threads.add(tile.CompareOp("lt", coordinate, self.bounds[dim])).results[0]
             allowed = inside if allowed is None else threads.add(arith.AndIOp(allowed, inside)).results[0]
         return offset, bounds, allowed
+
+
+def aligned(layout: LinearLayout, strides: Sequence[int], width: int) -> bool:
+    """Whether every group of `width` registers begins at a multiple of its width from the start of the tile."""
+    skipped = width.bit_length() - 1
+    for name, vectors in layout.bases:
+        for base in vectors[skipped if name == "register" else 0 :]:
+            if sum(part * stride for part, stride in zip(base, strides, strict=True)) % width:
+                return False
+    return True
 
 
 def neighbours(layout: LinearLayout, strides: Sequence[int], most: int) -> int:

@@ -179,7 +179,9 @@ class _Assignment:
         if op.align is None:
             known = gcd(divisor(op.offset) * size, ACCESS_BYTES)
             op.align = IntegerAttr(known, 64) if known > size else None
-        others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1 and stride != 1]
+        others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1]
+        if size in others:
+            others.remove(size)  # of the run itself; in a window over one channel there is a second one
         known = gcd(size if op.align is None else op.align.value.data, self.access_bytes, *others)
         return self.note(coalesced(extents, strides, max(1, known // size), self.warps, self.lanes))
 

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
-from tilewright.kernel.distribute.access import coalesced, neighbours
+from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
 from tilewright.kernel.distribute.layout import layout_of, with_layout
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
@@ -132,6 +132,8 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | 
     align = 1 if op.align is None else op.align.value.data
     width = min(contiguity(own, here), 1 << (len(places(own, here).of("register"))), max(1, align // size))
     width = min(width, neighbours(own, tile.strides_of(op), max(1, align // size)))
+    while not aligned(own, tile.strides_of(op), width):
+        width //= 2
     if width * size not in COPY_BYTES or not own.of("register"):
         return None
     # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces.
