@@ -48,8 +48,8 @@ from tilewright.machine import host
 from tilewright.options import Options
 
 ROOT = Path(__file__).parents[1]
-BATCH_CASES = 40
-BATCH_SECONDS = {"blocks": 1200}  # of other kinds 240
+BATCH_CASES = {"blocks": 200}  # of other kinds 40
+BATCH_SECONDS = {"blocks": 3600}  # of other kinds 240
 MEMORY_BYTES = 6 << 30
 TOLERANCE = 1e-2  # damaged models may cancel or overflow; a wrong index or a missing term is larger
 OPTIONS = Options(cache=False)
@@ -448,13 +448,15 @@ def fuzz(minutes: float, seed: int, kinds: Sequence[str], cases: float = inf) ->
         for kind in kinds:
             if time.monotonic() >= end or tried >= cases:
                 break
-            seeds = [rng.randrange(1 << 32) for _ in range(int(min(BATCH_CASES, cases - tried)))]
+            seeds = [rng.randrange(1 << 32) for _ in range(int(min(BATCH_CASES.get(kind, 40), cases - tried)))]
             tried += len(seeds)
             counts, findings = try_batch(kind, seeds)
             totals[kind] += counts
             for case, details in findings:
                 found += 1
                 print(f"FINDING python -m tests.fuzz --kind {kind} --case {case}\n{details}", flush=True)
+            if cases < inf:
+                print(f"{tried} of {cases} tried", flush=True)
     for kind, counts in totals.items():
         print(
             f"{kind:8} {sum(counts.values()):6} cases: " + ", ".join(f"{n} {what}" for what, n in counts.most_common())

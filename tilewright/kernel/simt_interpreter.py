@@ -12,6 +12,7 @@ kernel, the block, a thread and the operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -183,15 +184,14 @@ class Group:
 
     def run(self, block: Block, active: Array) -> Run:
         """Run a block for the active threads, of which there are some."""
-        for op in block.ops:
-            kind = type(op)
+        for op, kind, operands, results in self.memory.steps(block):
             if self.under_way:
                 self.check_products(op, active)
             if kind in ELEMENT:
-                self.values[op.results[0]] = evaluate(op, *self.operands(op))
+                self.values[results[0]] = evaluate(op, *self.operands(operands))
             elif kind in WHOLE:
-                found = WHOLE[kind](op, *(self.values[operand] for operand in op.operands))
-                self.values[op.results[0]] = found if op.operands else found[None]
+                found = WHOLE[kind](op, *(self.values[operand] for operand in operands))
+                self.values[results[0]] = found if operands else found[None]
             elif kind in _HANDLERS:
                 _HANDLERS[kind](self, op, active)
             elif isinstance(op, MbarrierWaitOp):
@@ -205,7 +205,7 @@ class Group:
             elif isinstance(op, scf.IfOp):
                 yield from self.branch(op, active)
             elif isinstance(op, scf.YieldOp | ReturnOp):
-                return [self.values[operand] for operand in op.operands]
+                return [self.values[operand] for operand in operands]
             else:
                 self.fail(op, f"{op.name} is not an operation of the distributed form", _first(active))
         raise AssertionError("verified blocks end with a terminator")
@@ -301,11 +301,11 @@ class Group:
 
     # Values ---------------------------------------------------------------------------------------------------
 
-    def operands(self, op: Operation) -> list[Array]:
+    def operands(self, values: Sequence[SSAValue]) -> list[Array]:
         """Those of an element operation, a scalar beside tiles with as many axes as they have."""
-        given = [self.values[operand] for operand in op.operands]
-        axes = max(value.ndim for value in given)
-        return [value.reshape(*value.shape, *[1] * (axes - value.ndim)) for value in given]
+        given = [self.values[value] for value in values]
+        axes = max([value.ndim for value in given])
+        return [_with_axes(value, axes) for value in given]
 
     def full(self, value: SSAValue) -> Array:
         """A value with an entry for every thread of the group."""
@@ -330,26 +330,26 @@ class Group:
     def touched(self, op: LoadOp | StoreOp, extents: tuple[int, ...], active: Array) -> tuple[Array, Array]:
         """Element number of every element of the access, and which of them are touched: (threads, *extents)."""
         ones = [1] * len(extents)
-        places = self.full(op.offset).reshape(-1, *ones)
+        offsets = self.full(op.offset)
+        places = offsets.reshape(-1, *ones) + _distances(extents, strides_of(op))
         touched = active.reshape(-1, *ones)
-        for axis, (extent, stride) in enumerate(zip(extents, strides_of(op), strict=True)):
-            count = np.arange(extent).reshape(*ones[:axis], extent, *ones[axis + 1 :])
-            places = places + count * stride
-            if op.bounds:
-                touched = touched & (count < self.values[op.bounds[axis]].reshape(-1, *ones))
+        for axis, bound in enumerate(op.bounds):
+            count = np.arange(extents[axis]).reshape(*ones[:axis], extents[axis], *ones[axis + 1 :])
+            touched = touched & (count < self.values[bound].reshape(-1, *ones))
         if op.mask is not None:
             touched = touched & self.values[op.mask]
-        touched = np.broadcast_to(touched, (len(active), *extents))
+        touched = _broadcast(touched, (len(active), *extents))
         if op.align is not None:
             lanes = np.flatnonzero(touched.reshape(len(active), -1).any(axis=1))
-            offsets = self.full(op.offset)[lanes]
-            self.memory.check_alignment(op, self.places[op.view], offsets, op.align.value.data, self.threads[lanes])
-        return np.broadcast_to(places, touched.shape), touched
+            self.memory.check_alignment(
+                op, self.places[op.view], offsets[lanes], op.align.value.data, self.threads[lanes]
+            )
+        return places, touched
 
     def access(self, op: Operation, places: Array, touched: Array, warps: bool = False) -> Access:
         """The access of these elements by their threads, which are the first axis."""
         lanes = np.arange(len(self.threads)).reshape(-1, *[1] * (touched.ndim - 1))
-        lanes = np.broadcast_to(lanes, touched.shape)[touched]
+        lanes = _broadcast(lanes, touched.shape)[touched]
         return Access(op, places[touched], self.threads[lanes], lanes, warps)
 
     def read(self, op: Operation, view: SSAValue, places: Array, touched: Array, warps: bool = False) -> Array:
@@ -362,7 +362,7 @@ class Group:
     def write(
         self, op: Operation, view: SSAValue, places: Array, touched: Array, value: Array, warps: bool = False
     ) -> None:
-        numbers = np.broadcast_to(value, touched.shape)[touched]
+        numbers = _broadcast(value, touched.shape)[touched]
         self.memory.write(self.places[view], self.access(op, places, touched, warps), numbers)
 
 
@@ -377,7 +377,23 @@ def _first(mask: Array) -> int:
 
 
 def _wide(value: Array, threads: int) -> Array:
-    return np.broadcast_to(value, (threads, *value.shape[1:]))
+    return _broadcast(value, (threads, *value.shape[1:]))
+
+
+def _broadcast(value: Array, extents: tuple[int, ...]) -> Array:
+    return value if value.shape == extents else np.broadcast_to(value, extents)
+
+
+def _with_axes(value: Array, axes: int) -> Array:
+    return value if value.ndim == axes else value.reshape(*value.shape, *[1] * (axes - value.ndim))
+
+
+@lru_cache(maxsize=4096)
+def _distances(extents: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """How far each element of an access lies from the first: (1, *extents)."""
+    axes = np.ogrid[tuple(slice(extent) for extent in extents)] if extents else []
+    found = sum((axis * stride for axis, stride in zip(axes, strides, strict=True)), np.zeros(extents, np.int64))
+    return np.asarray(found)[None]
 
 
 def _choose(condition: Array, yes: Array, no: Array) -> Array:

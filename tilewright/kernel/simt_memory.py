@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
@@ -22,6 +22,9 @@ from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
 from tilewright.kernel.simt_clocks import Clocks
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
+
+Step = tuple[Operation, type[Operation], tuple[SSAValue, ...], tuple[SSAValue, ...]]
+"""An operation of a block: its kind, operands and results."""
 
 
 @dataclass
@@ -91,7 +94,16 @@ class BlockMemory:
         self.threads = prod(kernel.block)
         self.arguments = [Place(view, Touches(len(view.array))) for view in views]
         self.moment = 0  # barriers and blocks so far
+        self._steps: dict[Block, list[Step]] = {}
         self.number, self.coordinates = 0, [0]
+
+    def steps(self, block: Block) -> list[Step]:
+        """The operations of a block, each with what is asked of it again and again."""
+        found = self._steps.get(block)
+        if found is None:
+            found = [(op, type(op), tuple(op.operands), tuple(op.results)) for op in block.ops]
+            self._steps[block] = found
+        return found
 
     def enter(self, number: int, coordinates: list[int]) -> dict[SSAValue, Place]:
         """Start a block: undefined shared memory, no copies. Gives the places of all views."""
@@ -350,7 +362,7 @@ class BlockMemory:
         np.subtract.at(source.leaving, copy.taken[copy.valid], 1)
         units = target.units(copy.into)
         target.arriving[units] = 0
-        target.touches.by[WRITE][units] = (self.base + 1 + copy.threads)[:, None, None]
+        target.touches.note(WRITE, units, (self.base + 1 + copy.threads)[:, None, None], self.base)
         self._define(target, copy.into, copy.numbers)
 
 

@@ -41,16 +41,25 @@ class Touches:
 
     def __init__(self, units: int) -> None:
         self.by = {kind: np.zeros(units, np.int64) for kind in _AGAINST}
+        self.latest = dict.fromkeys(_AGAINST, 0)  # of each kind, the last moment of order before it
+
+    def note(self, kind: str, units: Array, who: Array, base: int) -> None:
+        """Somebody does this to units, and that is no clash."""
+        self.latest[kind] = base
+        self.by[kind][units] = who
 
     def clash(self, kind: str, units: Array, who: Array | int, base: int) -> tuple[str, int, int] | None:
         """Note an access; what else was done by another, at which position of `units`, and by whom (base: several)."""
         who = np.broadcast_to(np.asarray(who, np.int64), units.shape)
         for earlier in _AGAINST[kind]:
+            if self.latest[earlier] < base:  # none since
+                continue
             seen = self.by[earlier][units]
             other = (seen >= base) & (seen != who)
             if other.any():
                 position = int(np.flatnonzero(other)[0])
                 return earlier, position, int(seen[position])
+        self.latest[kind] = base
         mine = self.by[kind]
         seen = mine[units]
         mine[units] = np.where((seen >= base) & (seen != who), base, who)
