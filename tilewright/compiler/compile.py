@@ -342,9 +342,10 @@ def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:
     found = resolve(str(machine))
     if not isinstance(found, Gpu):
         return resolve_cpu(str(machine))
-    from tilewright.compiler.gpu import gpu_target
+    from tilewright.compiler.gpu import check_known
 
-    return gpu_target(found)
+    check_known(found)
+    return found
 
 
 def _thread_count(threads: int | None) -> int:

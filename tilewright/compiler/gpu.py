@@ -6,96 +6,36 @@ which nothing here runs.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
+from tilewright.codegen.gpu.manifest import Kernel
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import TRIPLE
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, steps
-from tilewright.errors import InvalidArgument, InvalidMachine, InvalidProgram
-from tilewright.expr import dtypes
-from tilewright.expr.core import static_shape
-from tilewright.expr.graph import Graph
+from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.graph.passes import table
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
-from tilewright.machine.description import Gpu, Machine
-from tilewright.machine.registry import resolve
+from tilewright.machine.description import Gpu
 from tilewright.options import Options
-from tilewright.runtime import emulated, manifest
-from tilewright.runtime.emulated import Kernel
-
-Array = np.ndarray[Any, Any]
+from tilewright.runtime import manifest
 
 
-@dataclass(frozen=True)
-class GpuModule:
-    """A graph compiled for a GPU: `code.ptx` is the code, `program` the tile program in distributed form."""
-
-    plan: Plan
-    program: str
-    code: PtxCode
-    constants: Array
-
-    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
-        """The outputs, computed by the emulator.
-
-        Raises InvalidArgument for arrays of other types and shapes, InvalidProgram where the emulator finds something.
-        """
-        inputs = self.plan.graph.inputs
-        if len(arrays) != len(inputs):
-            raise InvalidArgument(f"{len(arrays)} arrays", help=f"{len(inputs)}, one per input")
-        for tensor, array in zip(inputs, arrays, strict=True):
-            wanted = dtypes.numpy_dtype(tensor.dtype)
-            if array.shape != static_shape(tensor.shape) or array.dtype != wanted:
-                fact = f"{array.dtype} of shape {array.shape} for {tensor.name}"
-                raise InvalidArgument(fact, help=f"{wanted} of shape {static_shape(tensor.shape)}")
-        outputs = [
-            np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)) for tensor in self.plan.graph.outputs
-        ]
-        given = [np.ascontiguousarray(array) for array in arrays]
-        run = emulated.run_module(self.code, given, outputs, self.constants)
-        if run.findings:
-            raise InvalidProgram("\n".join(map(str, run.findings[:8])), help="a bug of tilewright: please report it")
-        return tuple(outputs)
-
-    def explain(self) -> str:
-        """Every decision, in words."""
-        return "\n".join(decision.explain() for decision in self.plan.decisions)
-
-
-def compile_for_gpu(graph: Graph, machine: str | os.PathLike[str], options: Options | None = None) -> GpuModule:
-    """Compile a graph for an NVIDIA GPU, by name or machine file; raises InvalidMachine for any other machine."""
-    options = options or Options()
-    target = gpu_target(resolve(str(machine)))
-    check_runs(target)
-    plan = make_plan(graph, target, 1, options.disable, options.intrinsics, tf32=options.tf32)
-    memory = Placement(plan)
-    program = gpu_program(plan, memory, target)
-    distribute(program, options)
-    return GpuModule(plan, print_module(program), generate(program), memory.packed(plan))
-
-
-def gpu_target(machine: Machine) -> Gpu:
-    """The machine, if code is generated for it; raises InvalidMachine for any other."""
+def check_known(machine: Gpu) -> None:
+    """Raise InvalidMachine where no code is generated for a machine."""
     known = (TRIPLE, amd_target.TRIPLE)
-    if not isinstance(machine, Gpu) or machine.llvm.triple not in known:
-        kind = machine.llvm.triple if isinstance(machine, Gpu) else machine.kind
-        fact = f"{machine.name} is a machine of kind {kind}"
+    if machine.llvm.triple not in known:
+        fact = f"{machine.name} is a machine of kind {machine.llvm.triple}"
         raise InvalidMachine(fact, where=machine.name, help=f"one for {' or '.join(known)}")
-    return machine
 
 
 def check_runs(machine: Gpu) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 from xdsl.dialects.builtin import ModuleOp
 
+import tilewright
 from tilewright.cli.main import app
 from tilewright.codegen.amdgpu.pipeline import generate
 from tilewright.compiler import gpu
@@ -22,6 +23,7 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import print_module
+from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
 
@@ -47,7 +49,8 @@ def prepared(name: str, machine: str) -> tuple[Graph, Plan, Placement, ModuleOp]
     """A graph of the table, the plan of it, where its buffers lie, and its distributed program."""
     b = GraphBuilder()
     graph = b.finish([GRAPHS[name](b)])
-    target = gpu.gpu_target(resolve(machine))
+    target = resolve(machine)
+    assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1, ())
     placement = Placement(plan)
     program = gpu.gpu_program(plan, placement, target)
@@ -82,7 +85,8 @@ def test_products_reach_matrix_instructions(machine: str) -> None:
     """Ragged in every dimension; small whole numbers, exact in any order."""
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "f16"), b.input("w", (50, 72), "f16"))])
-    target = gpu.gpu_target(resolve(machine))
+    target = resolve(machine)
+    assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1, ())
     placement = Placement(plan)
     program = gpu.gpu_program(plan, placement, target)
@@ -113,4 +117,4 @@ def test_forms_of_a_program(tmp_path: Path) -> None:
 def test_modules_that_nothing_runs_are_refused() -> None:
     graph, *_ = prepared("gelu", "gfx1201")
     with pytest.raises(InvalidMachine, match="modules for gfx1201 cannot be run: code for amdgcn-amd-amdhsa is made"):
-        gpu.compile_for_gpu(graph, "gfx1201")
+        tilewright.compile(graph, machine="gfx1201")

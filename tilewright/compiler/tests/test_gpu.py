@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import tilewright
+from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
-from tilewright.compiler.gpu import compile_for_gpu
-from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -42,34 +42,8 @@ def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
     graph = graph_of(GRAPHS[name])
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(static_shape(tensor.shape)).astype(np.float32) for tensor in graph.inputs]
-    module = compile_for_gpu(graph, machine)
-    for found, wanted in zip(module(*arrays), evaluate(graph, arrays), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
-    resources = ptxas.check(module.code.ptx, machine)
+    module = tilewright.compile(graph, machine=machine, options=Options(cache=False))
+    np.testing.assert_allclose(module(*arrays), evaluate(graph, arrays)[0], rtol=2e-4, atol=2e-5)
+    resources = ptxas.check(module.artifact.code.decode(), machine)
     assert resources is None or all(each.spills == 0 for each in resources.values())
     assert "tile of" in module.explain()
-
-
-def test_a_network_with_constants() -> None:
-    rng = np.random.default_rng(0)
-    b = GraphBuilder()
-    x = b.input("x", (1, 3, 8, 8), "f32")
-    w = b.constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32))
-    y = elementwise.relu(b, conv.conv(b, x, w, pads=1))
-    graph = b.finish([norm.softmax(b, pool.global_average_pool(b, y), axis=1)])
-    image = rng.standard_normal((1, 3, 8, 8)).astype(np.float32)
-    (found,) = compile_for_gpu(graph, "sm_80")(image)
-    np.testing.assert_allclose(found, evaluate(graph, [image])[0], rtol=2e-4, atol=2e-5)
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    graph = graph_of(GRAPHS["gelu"])
-    with pytest.raises(InvalidMachine, match="znver5 is a machine of kind cpu"):
-        compile_for_gpu(graph, "znver5")
-    with pytest.raises(InvalidMachine, match="gfx942"):
-        compile_for_gpu(graph, "gfx942")
-    module = compile_for_gpu(graph, "sm_80")
-    with pytest.raises(InvalidArgument, match="0 arrays"):
-        module()
-    with pytest.raises(InvalidArgument, match="float64 of shape"):
-        module(np.zeros((7, 33)))

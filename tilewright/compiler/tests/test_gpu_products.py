@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tilewright
+from tilewright import emulator
 from tilewright.codegen.nvptx import ptxas
-from tilewright.compiler.gpu import GpuModule, compile_for_gpu
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, shape
 from tilewright.kernel.passes.table import PIPELINES, REQUIRED
-from tilewright.operator.blocks import BlockSchedule
 from tilewright.options import Options
-from tilewright.runtime import emulated
+from tilewright.runtime.module import Module
 
 Build = Callable[[GraphBuilder], Tensor]
 Array = np.ndarray[Any, Any]
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-13, "i32": 0.0}  # of the largest result
-CHECKED = Options(verify_each=True)
 
 
 def graph_of(build: Build) -> Graph:
@@ -41,17 +41,25 @@ def arrays_of(graph: Graph, rng: np.random.Generator) -> list[Array]:
     return found
 
 
-def check(build: Build, machine: str = "sm_80", options: Options = CHECKED, tolerance: float = 0.0) -> GpuModule:
+def check(build: Build, machine: str = "sm_80", tolerance: float = 0.0, **options: Any) -> Module:
     """Run in the emulator, which raises for anything it finds, and compare with the evaluator."""
     graph = graph_of(build)
     arrays = arrays_of(graph, np.random.default_rng(0))
-    module = compile_for_gpu(graph, machine, options)
-    for found, wanted in zip(module(*arrays), evaluate(graph, arrays), strict=True):
-        one, other = found.astype(np.float64), wanted.astype(np.float64)
-        limit = tolerance or TOLERANCE[graph.outputs[0].dtype]
-        assert np.abs(one - other).max() <= limit * max(1.0, np.abs(other).max())
-    ptxas.check(module.code.ptx, machine)
+    module = tilewright.compile(graph, machine=machine, options=Options(cache=False, verify_each=True, **options))
+    found, wanted = (array.astype(np.float64) for array in (module(*arrays), evaluate(graph, arrays)[0]))
+    limit = tolerance or TOLERANCE[graph.outputs[0].dtype]
+    assert np.abs(found - wanted).max() <= limit * max(1.0, np.abs(wanted).max())
+    ptxas.check(ptx(module), machine)
     return module
+
+
+def ptx(module: Module) -> str:
+    return module.artifact.code.decode()
+
+
+def products(module: Module) -> list[dict[str, Any]]:
+    """What was decided about the products of a module."""
+    return list(json.loads(module.artifact.plan)["products"].values())
 
 
 def product(
@@ -89,16 +97,16 @@ def product(
 )  # fmt: skip
 def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instruction: str) -> None:
     module = check(product(dtype, (40, 24, 48)), machine)
-    ((_, decided),) = module.plan.products.items()
+    (decided,) = products(module)
     assert decided["instruction"] == instruction
-    assert ("mma.sync" in module.code.ptx) == (instruction != "fma")
+    assert ("mma.sync" in ptx(module)) == (instruction != "fma")
     assert instruction in module.explain()
 
 
 def test_f32_on_matrix_instructions_where_that_is_allowed() -> None:
     build = product("f32", (40, 24, 48), "b")
-    module = check(build, "sm_80", Options(tf32=True, verify_each=True), tolerance=4e-3)
-    assert ".tf32" in module.code.ptx
+    module = check(build, tolerance=4e-3, tf32=True)
+    assert ".tf32" in ptx(module)
 
 
 SIZES = (1, 2, 7, 8, 17, 31, 64, 65, 100)
@@ -141,8 +149,7 @@ CONVOLUTIONS: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_products(name: str) -> None:
-    module = check(CONVOLUTIONS[name])
-    assert any(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels)
+    assert products(check(CONVOLUTIONS[name]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -175,8 +182,7 @@ def test_a_small_network() -> None:
         x = shape.flatten(b, pool.global_average_pool(b, x))
         return norm.softmax(b, linalg.linear(b, x, constant(b, (10, 16), "f16")))
 
-    module = check(build)
-    assert sum(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels) >= 2
+    assert len(products(check(build))) >= 2
 
 
 def transformer(dtype: str) -> Build:
@@ -210,7 +216,7 @@ def transformer(dtype: str) -> Build:
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_a_transformer_block(dtype: str) -> None:
     module = check(transformer(dtype), tolerance=1e-2 if dtype == "f16" else 2e-5)
-    assert sum(isinstance(kernel.schedule, BlockSchedule) for kernel in module.plan.kernels) == 8
+    assert len(products(module)) == 8
 
 
 @pytest.mark.parametrize(
@@ -225,34 +231,35 @@ def test_aligned_products_copy_whole_sectors_without_conflicts(dtype: str, trans
     """
     graph = graph_of(product(dtype, (128, 128, 256), transposes))
     arrays = arrays_of(graph, np.random.default_rng(0))
-    module = compile_for_gpu(graph, "sm_80")
-    resources = ptxas.check(module.code.ptx, "sm_80")
+    module = tilewright.compile(graph, machine="sm_80", options=Options(cache=False))
+    resources = ptxas.check(ptx(module), "sm_80")
     assert resources is None or all(each.spills == 0 for each in resources.values())
     (tensor,) = graph.outputs
     output = np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype))
-    run = emulated.run_module(module.code, arrays, [output], module.constants)
+    (kernel,), parsed = module.manifest.kernels, emulator.parse(ptx(module))
+    run = emulator.run(parsed, kernel.entry, kernel.grid, kernel.block, [*arrays, output], kernel.shared_bytes)
     assert run.findings == []
-    ((_, counts),) = run.counts
-    assert counts.total("shared", "conflicts") == 0
-    assert counts.total("global", "transactions") == counts.total("global", "fewest")
-    copies = [line for line in module.code.ptx.splitlines() if "cp.async." in line and "group" not in line]
+    assert run.counts.total("shared", "conflicts") == 0
+    assert run.counts.total("global", "transactions") == run.counts.total("global", "fewest")
+    copies = [line for line in ptx(module).splitlines() if "cp.async." in line and "group" not in line]
     assert copies
     assert not wide or all("cp.async.cg" in line and ", 16" in line for line in copies)
 
 
 @pytest.mark.parametrize("name", sorted({each.name for each in PIPELINES["gpu"]} - REQUIRED))
 def test_every_optimisation_can_be_switched_off(name: str) -> None:
-    check(product("f16", (65, 40, 104), "b", epilogue="bias"), options=Options(disable=(name,), verify_each=True))
+    check(product("f16", (65, 40, 104), "b", epilogue="bias"), disable=(name,))
 
 
 def test_ragged_tails_are_copied_ahead_too() -> None:
     module = check(product("f16", (65, 40, 104)))
-    assert "tile.stage" not in module.program
-    assert module.program.count("simt.async_copy") > 0
-    assert " valid " in module.program
+    program = module.artifact.program
+    assert "tile.stage" not in program
+    assert program.count("simt.async_copy") > 0
+    assert " valid " in program
 
 
 def test_a_single_row_is_a_nest_and_says_why() -> None:
     module = check(product("f32", (1, 33, 64)))
-    assert not module.plan.products
+    assert not products(module)
     assert "a row alone is a reduction" in module.explain()
