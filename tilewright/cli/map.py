@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -234,7 +235,7 @@ def _show_one(
         (each for one in matches for each in enumerate_mappings(one, mode, strict=strict)), machine, mode,
         differential=verify,
     )  # fmt: skip
-    why = _why_none(compute, record, matches, mode) if not found else ""
+    why = _why_none(compute, record, matches, mode, strict) if not found else ""
     verdict = None
     if asked:
         if not matches:
@@ -297,19 +298,35 @@ def _asked_value(name: str, verdict: Any) -> dict[str, Any]:
     return value
 
 
-def _why_none(compute: Compute, record: Intrinsic, matches: tuple[Match, ...], mode: Any) -> str:
+def _why_none(compute: Compute, record: Intrinsic, matches: tuple[Match, ...], mode: Any, strict: bool) -> str:
     """Why a record has no mapping, and what would give one."""
-    from tilewright.instruction.mapping import mappings
+    from tilewright.instruction.mapping import enumerate_mappings, mappings
     from tilewright.instruction.matching import mismatch
 
     if not matches:
         return mismatch(compute, record)
+    if strict:
+        smaller = sum(1 for one in matches for _ in enumerate_mappings(one, mode))
+        if smaller:
+            return f"{_short_loop(matches[0])}; without --strict, which pads, there are {smaller}"
     completed = len(list(mappings(compute, record, mode, complete=True)))
     if completed:
         return f"an intrinsic loop has no loop of its own; --complete makes some and finds {completed}"
     if mode == "points" and next(mappings(compute, record, "signature"), None) is not None:
         return "no loops can be read off as a table; --mode signature finds mappings"
-    return "the loops that are left do not fit those of the record; --strict or smaller records may say more"
+    return "the loops that are left do not fit those of the record; smaller records may do"
+
+
+def _short_loop(match: Match) -> str:
+    """The first intrinsic loop that all loops which fit it do not fill, in words."""
+    from tilewright.instruction.mapping import extent
+
+    for loop in match.record.loops:
+        axes = match.candidates(loop)
+        values = prod(extent(axis) for axis in axes)
+        if values < loop.extent:
+            return f"{loop.name} runs over {loop.extent} values, {' x '.join(axis.name for axis in axes)} over {values}"
+    return "no choice of loops fills one tile"
 
 
 def _print_one(

@@ -49,9 +49,10 @@ class Registry:
         return record
 
     def add(self, *records: Intrinsic) -> Registry:
-        """A registry with more records, preferred to those that are there."""
+        """A registry with more records, preferred to those that are there; one that is there already comes first."""
         known = Registry(records)
-        return Registry._checked((*known.records, *self.records))
+        again = {record.name for record in records if self._by_name.get(record.name) == record}
+        return Registry._checked((*known.records, *(record for record in self.records if record.name not in again)))
 
     def without(self, *names: str) -> Registry:
         """A registry that lacks the records with these names or aliases; raises InvalidIntrinsic for unknown ones."""

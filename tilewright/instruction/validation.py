@@ -80,7 +80,7 @@ def judge(
     """The outcome of all checks, V9 included unless `differential` is off.
 
     `exact` asks that integers wrap as the node's arithmetic does, and that inputs are not read with fewer bits; without
-    it such records may be used. `registers` is what one lane of the machine has.
+    it such records may be used, with a note. `registers` is what one lane of the machine has.
     """
     whole = mapping if isinstance(mapping, PhysicalMapping) else None
     logical = whole.mapping if whole is not None else mapping
@@ -93,6 +93,9 @@ def judge(
     found = _numerics(logical, exact, execute)
     if found is not None:
         return Verdict(found)
+    inexact = None if exact else _numerics(logical, True, execute)
+    if inexact is not None:
+        notes.append(inexact.message)
     entangled = _separability(logical)
     if entangled is not None:
         if mode == "points":

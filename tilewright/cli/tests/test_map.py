@@ -125,6 +125,14 @@ def test_verified_mappings() -> None:
 def test_strict_leaves_out_small_extents() -> None:
     sizes = ("--size", "n=1,k=64,p=7,q=7,c=64,r=3,s=3")
     assert value(*C2D, *sizes, *WMMA, "--strict")["count"] == 8
+    narrow = value(*C2D, "--size", "n=1,k=8,p=7,q=7,c=64,r=3,s=3", *WMMA, "--strict")
+    assert narrow["count"] == 0
+    assert narrow["why"] == "i2 runs over 16 values, k over 8; without --strict, which pads, there are 35"
+
+
+def test_sums_that_another_arithmetic_gives_are_noted() -> None:
+    (note,) = value("--op", "C2D", "--intrinsic", "gemv_16x4_sat16", "--mapping", "(k|c)")["asked"]["notes"]
+    assert note.startswith("V6: with Src1 = 255 and Src2 = ")
 
 
 def test_every_record() -> None:

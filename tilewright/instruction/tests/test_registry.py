@@ -37,7 +37,15 @@ def test_names_are_unique() -> None:
     with pytest.raises(InvalidIntrinsic, match=r"the name 'fma_ps' is taken by fma_16_f32_f32"):
         Registry([BASE, replace(BASE, name="other")])
     with pytest.raises(InvalidIntrinsic, match="is taken by"):
-        standard().add(BASE)
+        standard().add(replace(BASE, source="another"))
+
+
+def test_a_record_that_is_there_already_comes_first() -> None:
+    kernel = outer(standard().find("fma_ps"), 4, 6)
+    assert kernel.name in standard()
+    found = standard().add(kernel)
+    assert found.records[0] == kernel
+    assert len(found) == len(standard())
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

@@ -79,7 +79,8 @@ def test_v6_overflow_inside_one_call() -> None:
     error = refused(listed(node, narrow)[0])
     assert error.check == "V6"
     assert "one call of narrow gives" in error.message
-    assert judge(listed(node, narrow)[0], exact=False).refusal is None
+    allowed = judge(listed(node, narrow)[0], exact=False)
+    assert (allowed.refusal, allowed.notes) == (None, (error.message,))
 
 
 def test_v6_saturation_is_refused_only_where_sums_can_reach_it() -> None:
@@ -97,7 +98,9 @@ def test_v6_narrow_inputs_need_leave() -> None:
     narrow = matrix(2, dtypes=("tf32", "tf32", "f32"))
     mapping = listed(operator("GMM"), narrow)[0]
     assert refused(mapping).check == "V6"
-    assert judge(mapping, exact=False).refusal is None
+    allowed = judge(mapping, exact=False)
+    assert allowed.refusal is None
+    assert allowed.notes[0].startswith("V6: Src1 is tf32")
 
 
 def test_v7_is_a_note_in_mode_signature() -> None:
