@@ -28,6 +28,7 @@ from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import tree_of
 from tilewright.tiles.notation import print_tree
@@ -67,7 +68,7 @@ class Kernel:
 
     name: str
     work: Nest | Contraction
-    schedule: NestSchedule | ContractionSchedule | BlockSchedule
+    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     flops: int
@@ -320,7 +321,7 @@ class Planning:
         self,
         name: str,
         work: Nest | Contraction,
-        schedule: NestSchedule | ContractionSchedule | BlockSchedule,
+        schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule,
         bodies: Sequence[Expr],
         writes: Sequence[str],
         flops: int,

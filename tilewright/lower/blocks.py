@@ -21,6 +21,7 @@ from tilewright.lower.loops import Point, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, Operand
+from tilewright.operator.tiling import SpatialLoop
 
 
 def lower_blocks(
@@ -35,19 +36,19 @@ def lower_blocks(
         func.attributes["splits"] = IntegerAttr(schedule.shape.splits, 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockTile(builder, work, schedule, memory, _point_of_block(builder, work, schedule)).run()
+    _BlockTile(builder, work, schedule, memory, point_of_block(builder, grid)).run()
     builder.insert(tile.ReturnOp())
     return func
 
 
-def _point_of_block(builder: KernelBuilder, work: Contraction, schedule: BlockSchedule) -> Point:
+def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point:
     """Where the tile of this block stands; ragged loops have bounds, which may exceed the tile."""
     replaced: dict[Axis, Expr] = {}
     counters: dict[Axis, SSAValue] = {}
     dims: list[Axis] = []
     bounds: dict[int, SSAValue] = {}
     dealt = 0
-    for loop in schedule.grid(work):
+    for loop in grid:
         counter, inside = Axis(f"{loop.axis.name}.t", loop.programs), Axis(f"{loop.axis.name}.i", loop.quantum)
         counters[counter] = builder.index(0)
         if loop.programs > 1:

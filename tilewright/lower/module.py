@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from tilewright.kernel import dialect as tile
+from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.builder import view_type
 from tilewright.lower.contraction import lower_contraction
@@ -22,6 +23,7 @@ from tilewright.lower.steps import Place, Step
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.nest_blocks import NestBlocks
 
 
 def build_module(
@@ -72,7 +74,10 @@ def _without_names(step: Step) -> Step:
 
 
 def _lowered(step: Step, name: str) -> tile.FuncOp:
-    if isinstance(step.work, Nest):
+    if isinstance(step.schedule, NestBlocks):
+        assert isinstance(step.work, Nest)
+        func = lower_block_nest(name, step.work, step.schedule, step.arguments)
+    elif isinstance(step.work, Nest):
         assert isinstance(step.schedule, NestSchedule)
         func = lower_nest(name, step.work, step.schedule, step.arguments)
     elif isinstance(step.schedule, BlockSchedule):

@@ -8,6 +8,7 @@ from tilewright.expr.core import Tensor
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.nest_blocks import NestBlocks
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Step:
 
     name: str
     work: Nest | Contraction
-    schedule: NestSchedule | ContractionSchedule | BlockSchedule
+    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule
     arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
     flops: int = 0
     bytes: int = 0

@@ -28,6 +28,7 @@ from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
+from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
 from tilewright.operator.tiling import SpatialLoop
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
@@ -37,7 +38,6 @@ MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are 
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
-BLOCK_TILE = 512  # elements of a tile of a GPU's block: four for each of 128 threads
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -289,10 +289,10 @@ def _k_bytes(work: Contraction) -> int:
 
 def schedule_nest(
     nest: Nest, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
-) -> tuple[NestSchedule, Decision]:
-    """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen."""
+) -> tuple[NestSchedule | NestBlocks, Decision]:
+    """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen. On a GPU, tiles."""
     if isinstance(machine, Gpu):
-        return _schedule_for_blocks(nest, machine, subject)
+        return schedule_nest_blocks(nest, machine, subject)
     lanes = lanes or vector_lanes(machine)
     vector = _vector_loop(nest, lanes)
     if vector is None:
@@ -336,24 +336,6 @@ def schedule_nest(
     return schedule, Decision(
         f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
     )
-
-
-def _schedule_for_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestSchedule, Decision]:
-    """A tile of a power of two elements along the loop that a vector would take, for the threads of a block.
-
-    Every other outer loop and every tile is a block of its own.
-    """
-    vector = _vector_loop(nest, machine.load_bits // 32)
-    if vector is None:
-        blocks = {axis.name: _extent(axis) for axis in nest.outer}
-        decision = Decision(f"tile of {subject}", "one element", "no loop has stride 1")
-        return NestSchedule(blocks=blocks, lanes=1), decision
-    extent = _extent(vector)
-    length = min(BLOCK_TILE, 1 << (extent - 1).bit_length())
-    blocks = {axis.name: -(-extent // length) if axis == vector else _extent(axis) for axis in nest.outer}
-    place = "an inner loop" if vector in nest.inner else "an outer loop"
-    schedule = NestSchedule(vector=vector.name, vector_extent=length, blocks=blocks, lanes=length)
-    return schedule, Decision(f"tile of {subject}", f"{length} points of {vector.name}", f"{place} with stride 1")
 
 
 def _vector_loop(nest: Nest, lanes: int) -> Axis | None:

@@ -18,17 +18,22 @@ from tilewright.expr.text import print_statement
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.tiling import SpatialLoop
 from tilewright.tiles.tree import Binding, Kind, Leaf, Loop, MicroKernelRef, Operand, Scope, Tile, TileTree
 
 
-def tree_of(work: Contraction | Nest, schedule: ContractionSchedule | BlockSchedule | NestSchedule) -> TileTree:
+def tree_of(
+    work: Contraction | Nest, schedule: ContractionSchedule | BlockSchedule | NestSchedule | NestBlocks
+) -> TileTree:
     """The tile tree that a kernel executes; its leaves are the kernel's `expressions`, its loops have their names."""
     if isinstance(work, Contraction):
         if isinstance(schedule, BlockSchedule):
             return _block_tree(work, schedule)
         assert isinstance(schedule, ContractionSchedule)
         return _contraction_tree(work, schedule)
+    if isinstance(schedule, NestBlocks):
+        return _block_nest_tree(work, schedule)
     assert isinstance(schedule, NestSchedule)
     return _nest_tree(work, schedule)
 
@@ -236,6 +241,23 @@ def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, dim
     bodies = [_registers(dims, schedule.lanes, node.tensor.name, fallback) for node in step]
     body: TileTree = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
     return _tree(_tile("L1", list(loops.items()), body))
+
+
+def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
+    """Blocks of the grid around the passes; each walks the chunks of the inner loops."""
+    grid = schedule.grid(nest)
+    outer = [(axis.name, schedule.tile[axis.name]) for axis in nest.outer if axis.name in schedule.tile]
+    fallback = nest.outer[-1].name if nest.outer else nest.inner[-1].name if nest.inner else "once"
+    steps = []
+    for step in _passes(nest):
+        sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
+        chunks = [(axis.name, size, count) for axis, size, count in schedule.chunks(nest) if sweeps]
+        dims = [*outer, *((name, size) for name, size, _ in chunks if size > 1)]
+        points = prod(size for _, size in dims)
+        bodies = [_registers(dims, points, node.tensor.name, fallback) for node in step]
+        body: TileTree = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
+        steps.append(_tree(_tile("L1", [(name, count) for name, _, count in chunks], body)))
+    return _in_program(grid, grid, Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0])
 
 
 def _passes(nest: Nest) -> list[list[NestNode]]:

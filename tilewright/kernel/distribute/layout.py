@@ -91,6 +91,17 @@ def warps_of(kernel: FuncOp) -> tuple[int, int] | None:
     return rows, columns
 
 
+def tile_layout_of(kernel: FuncOp) -> LinearLayout | None:
+    """The layout of the tiles of a block, where the kernel's attribute `layout` says so."""
+    found = kernel.attributes.get("layout")
+    if not isinstance(found, StringAttr):
+        return None
+    layout = parse(found.data)
+    if not isinstance(layout, LinearLayout):
+        raise InvalidProgram(f"a kernel with tiles in {found.data}", help="the text of a linear layout")
+    return canonical(layout)
+
+
 @dataclass(frozen=True)
 class Share:
     """Where along one dimension an element lies: ``thread part XOR register part``, the thread's bit by bit.

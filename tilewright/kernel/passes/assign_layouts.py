@@ -20,9 +20,17 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.dialect import FuncOp, shape
-from tilewright.kernel.distribute.access import coalesced
+from tilewright.kernel.distribute.access import coalesced, neighbours
 from tilewright.kernel.distribute.boxes import boxed
-from tilewright.kernel.distribute.layout import canonical, check_extents, layout_of, projected, warps_of, with_layout
+from tilewright.kernel.distribute.layout import (
+    canonical,
+    check_extents,
+    layout_of,
+    projected,
+    tile_layout_of,
+    warps_of,
+    with_layout,
+)
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
@@ -34,6 +42,7 @@ from tilewright.layouts.blocked import initial_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16
+ENOUGH = 1.3  # times the sectors of the best layout: to pass through shared memory costs more
 DIRECT_BYTES = 8  # of a store from where a product leaves its sums
 _ANYWHERE = (arith.ConstantOp, tile.IotaOp)
 
@@ -44,8 +53,9 @@ class AssignLayoutsPass(ModulePass):
 
     Before:  %x = tile.load %v[%o] strides [1] : memref<1024xf32> -> tensor<256xf32>
     After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
-    A kernel with the attribute `warps` has that many, dealt to m and n of its products. Legal for extents that are
-    powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
+    A kernel with the attribute `warps` has that many, dealt to m and n of its products; one with the attribute `layout`
+    has its tiles in that, and in what it says of tiles with some extents 1, whatever memory makes of that. Legal for
+    extents that are powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
     """
 
     name = "assign-layouts"
@@ -59,12 +69,15 @@ class AssignLayoutsPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = warps_of(kernel) or self.warps
-                _Assignment(warps, self.lanes, self.access_bytes, boxes).block(kernel.body.block)
+                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, tile_layout_of(kernel))
+                made.block(kernel.body.block)
 
 
 class _Assignment:
-    def __init__(self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool) -> None:
-        self.dealt, self.lanes, self.boxes = warps, lanes, boxes
+    def __init__(
+        self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None
+    ) -> None:
+        self.dealt, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes = access_bytes
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
@@ -127,9 +140,42 @@ class _Assignment:
         if not shape(op.result):
             return
         layout = self.coalesced(op, op.result)
+        wanted = self.usual_asked(shape(op.result))
+        if wanted is not None and self.serves(op, wanted, layout):
+            layout = wanted
         self.give(op.result, layout)
         if op.mask is not None and shape(op.mask):
             self.convert(op, list(op.operands).index(op.mask), layout)
+        if wanted is not None and layout != wanted:
+            convert = tile.ConvertOp(op.result, with_layout(op.result.type, wanted))
+            convert.location = op.location
+            assert op.parent is not None
+            op.parent.insert_op_after(convert, op)
+            op.result.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
+
+    def usual_asked(self, extents: Sequence[int]) -> LinearLayout | None:
+        """What the kernel's `layout` says of a tile; None for other tiles."""
+        asked = self.asked
+        if asked is None or len(extents) != len(asked.shape):
+            return None
+        if any(extent not in (1, whole) for extent, whole in zip(extents, asked.shape, strict=True)):
+            return None
+        return projected(asked, extents)
+
+    def serves(self, op: tile.LoadOp | tile.StoreOp, asked: LinearLayout, best: LinearLayout) -> bool:
+        """Whether an access in the layout that is asked for moves hardly more than the best one.
+
+        Tiles that are repeated are read where they are wanted.
+        """
+        if self.asked is not None and asked.shape != self.asked.shape:
+            return True
+        size, strides = element_bytes(op.view), tile.strides_of(op)
+        known = max(1, gcd(ACCESS_BYTES, 1 << 30 if op.align is None else op.align.value.data) // size)
+        known = 1 if op.align is None else known
+        own, other = (
+            global_access(layout, 8 * size, strides, neighbours(layout, strides, known)) for layout in (asked, best)
+        )
+        return own.sectors * other.fewest <= ENOUGH * other.sectors * own.fewest
 
     def box(self, value: SSAValue, wanted: LinearLayout) -> None:
         """Let threads load boxes of an operand of a product, where lanes read what they hold of it."""
@@ -149,6 +195,14 @@ class _Assignment:
             return
         own = layout_of(op.value)
         small = prod(shape(op.value)) <= self.warps * self.lanes  # one element per thread: nothing to join
+        wanted = self.usual_asked(shape(op.value))
+        if wanted is not None:
+            layout = self.coalesced(op, op.value)
+            layout = wanted if self.serves(op, wanted, layout) else layout
+            for index, operand in enumerate(op.operands):
+                if shape(operand):
+                    self.convert(op, index, layout)
+            return
         kept = own is not None and not _is_anywhere(op.value) and (small or self.fills_sectors(op, own))
         layout = own if own is not None and kept else self.coalesced(op, op.value)
         for index, operand in enumerate(op.operands):
@@ -267,7 +321,7 @@ class _Assignment:
         return layout
 
     def usual(self, extents: Sequence[int]) -> LinearLayout:
-        known = self.seen.get(tuple(extents))
+        known = self.usual_asked(extents) or self.seen.get(tuple(extents))
         if known is not None:
             return known
         return self.note(canonical(initial_blocked(extents, self.warps, self.lanes).to_linear(extents)))

@@ -1,0 +1,224 @@
+"""Loop nests to one kernel of blocks: a tile per block, sums over its inner dimensions, every row read once if it fits.
+
+Values of a row keep the rank of the tile, with extent 1 along inner loops, so that they meet its elements by
+repetition. Where a tile holds whole rows, all passes share what they load and compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.lower.blocks import point_of_block
+from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
+from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.loops import grid_of
+from tilewright.operator.nest import Nest, NestNode
+from tilewright.operator.nest_blocks import NestBlocks
+
+Step = Callable[[BodyEmitter, Mapping[Axis, Expr], list[SSAValue]], list[SSAValue]]
+
+
+def lower_block_nest(name: str, nest: Nest, schedule: NestBlocks, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
+    """The kernel of a nest on blocks. `views` are its arguments: tensors with the size of their storage in elements."""
+    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(schedule.grid(nest)))
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, [schedule.warps, 1])
+    if schedule.threads is not None:
+        func.attributes["layout"] = StringAttr(schedule.layout)
+    builder = KernelBuilder(func.body.block)
+    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    _BlockNest(builder, nest, schedule, memory).run()
+    builder.insert(tile.ReturnOp())
+    return func
+
+
+class _BlockNest:
+    """All passes of a nest on the tile of one block."""
+
+    def __init__(
+        self, builder: KernelBuilder, nest: Nest, schedule: NestBlocks, memory: Mapping[str, SSAValue]
+    ) -> None:
+        self.builder, self.nest, self.memory = builder, nest, memory
+        self.nodes = {node.tensor.name: node for node in nest.nodes}
+        self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
+        self.chunks = schedule.chunks(nest)
+        self.unrolled = schedule.unrolled
+        self.point = point_of_block(builder, schedule.grid(nest))
+        self.inside = {axis: Axis(f"{axis.name}.i", size) for axis, size, _ in self.chunks if size > 1}
+        self.first = len(self.point.dims)  # of the dimensions along inner loops
+        self.extents = (*self.point.extents, *(int(axis.extent) for axis in self.inside.values()))  # type: ignore[arg-type]
+        self.kept: dict[str, Value] = {}  # values per row
+        self.held: BodyEmitter | None = None  # what all passes share
+        if schedule.holds_rows(nest):
+            self.held = self._emitter({}, self._bounds({}), self._whole())
+
+    def run(self) -> None:
+        waiting: list[NestNode] = []  # sums that one pass may take
+        for node in self.nest.nodes:
+            inlined = node.tensor.name in self.covering and node.index is None
+            if waiting and not inlined and (node.accum is None or self._reads(node, {n.tensor.name for n in waiting})):
+                self._reduce(waiting)
+                waiting = []
+            if node.accum is not None:
+                waiting.append(node)
+            elif not inlined:
+                self._value(node)
+        if waiting:
+            self._reduce(waiting)
+
+    def _reads(self, node: NestNode, names: set[str]) -> bool:
+        """Whether a node is computed from some values of the nest."""
+        own = {read.tensor.name for read in walk(node.body) if isinstance(read, Read) and not read.indices}
+        own.discard(node.tensor.name)
+        return bool(own & names) or any(self._reads(self.nodes[name], names) for name in own & self.covering)
+
+    # Passes
+
+    def _value(self, node: NestNode) -> None:
+        """A stored value of every element, or a value per row."""
+        if node.tensor.name not in self.covering:
+            self.kept[node.tensor.name] = self._of_row().emit(self._here(node.body))
+            self._store_row(node)
+            return
+
+        def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(node.body), where))
+            assert node.index is not None
+            place = substitute(self._here(node.index), where)
+            emitter.store(value, self.memory[node.tensor.name], place, node.tensor.dtype)
+            return carried
+
+        self._sweep(step, [])
+
+    def _reduce(self, nodes: Sequence[NestNode]) -> None:
+        """Sums that do not need each other, in one pass: element by element of a chunk, then over the tile."""
+        types = [computed_in(node.tensor.dtype) for node in nodes]
+
+        def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            found = []
+            for number, (node, dtype) in enumerate(zip(nodes, types, strict=True)):
+                assert node.accum is not None
+                value = emitter.emit(substitute(self._here(node.body), where))
+                value = self._existing(emitter, Value(emitter.full(value), value.dtype), node.accum, dtype)
+                if carried:
+                    value = combine(node.accum, self.builder, Value(carried[number], dtype), value)
+                found.append(value.ssa)
+            return found
+
+        first = []
+        for node, dtype in zip(nodes, types, strict=True):
+            if self.held is None:
+                assert node.accum is not None
+                start = self.builder.number(identity(node.accum, dtype).value, dtype)
+                first.append(self.builder.insert(tile.BroadcastOp(start, self.extents)) if self.extents else start)
+        for node, dtype, total in zip(nodes, types, self._sweep(step, first), strict=True):
+            assert node.accum is not None
+            for dim in range(self.first, len(self.extents)):
+                total = self.builder.insert(tile.ReduceOp(node.accum, total, dim, dtypes.is_unsigned(dtype)))
+            self.kept[node.tensor.name] = Value(total, dtype)
+            self._store_row(node)
+
+    def _existing(self, emitter: BodyEmitter, value: Value, accum: str, dtype: dtypes.DType) -> Value:
+        """A tile with the neutral element where an inner loop has ended."""
+        builder, inside = self.builder, None
+        for dim in sorted(dim for dim in emitter.bounds if dim >= self.first):
+            shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
+            bound = builder.insert(tile.BroadcastOp(builder.as_i64(emitter.bounds[dim]), shape))
+            below = builder.insert(tile.CompareOp("lt", builder.insert(tile.IotaOp(shape, dim)), bound))
+            below = emitter.full(Value(below, "bool"))
+            inside = below if inside is None else builder.insert(arith.AndIOp(inside, below))
+        if inside is None:
+            return value
+        neutral = builder.insert(tile.BroadcastOp(builder.number(identity(accum, dtype).value, dtype), self.extents))
+        return Value(builder.insert(tile.SelectOp(inside, value.ssa, neutral)), value.dtype)
+
+    def _store_row(self, node: NestNode) -> None:
+        if node.index is not None:
+            name = node.tensor.name
+            self._of_row().store(self.kept[name], self.memory[name], self._here(node.index), node.tensor.dtype)
+
+    # Where
+
+    def _here(self, expr: Expr) -> Expr:
+        return substitute(expr, self.point.replaced)
+
+    def _of_row(self) -> BodyEmitter:
+        """Evaluates a value per row."""
+        extents = tuple(extent if dim < self.first else 1 for dim, extent in enumerate(self.extents))
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        provided = {name: self._keeper(name) for name in self.kept}
+        counters, bounds = self.point.counters, self.point.bounds
+        return BodyEmitter(self.builder, self.memory, counters, dims, extents, bounds, provided)
+
+    def _keeper(self, name: str) -> Provider:
+        return lambda _: self.kept[name]
+
+    def _sweep(self, step: Step, carried: list[SSAValue]) -> list[SSAValue]:
+        """Run a step over all chunks of the inner loops; what was carried last."""
+        if self.held is not None:
+            return step(self.held, self._whole(), carried)
+        serial = [chunk for chunk in self.chunks if chunk[2] > 1 and chunk[0].name not in self.unrolled]
+        written = [chunk for chunk in self.chunks if chunk[2] > 1 and chunk[0].name in self.unrolled]
+        return self._walk([*serial, *written], self._whole(), {}, step, carried)
+
+    def _whole(self) -> dict[Axis, Expr]:
+        """The inner loops that lie in the tile."""
+        return {axis: self.inside[axis] for axis, size, count in self.chunks if count == 1 and size > 1}
+
+    def _walk(
+        self, chunks: Sequence[tuple[Axis, int, int]], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+        step: Step, carried: list[SSAValue],
+    ) -> list[SSAValue]:  # fmt: skip
+        if not chunks:
+            return step(self._emitter(counters, self._bounds(counters), where), where, carried)
+        (axis, size, count), *rest = chunks
+        if axis.name in self.unrolled:
+            for number in range(count):
+                carried = self._walk(rest, {**where, axis: Const(number, INDEX)}, counters, step, carried)
+            return carried
+        counter = Axis(f"{axis.name}.t", count)
+        place: Expr = counter * size + self.inside[axis] if size > 1 else counter
+
+        def trip(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
+            return self._walk(rest, {**where, axis: place}, {**counters, counter: index}, step, values)
+
+        return self.builder.loop(self.builder.index(0), self.builder.index(count), trip, carried)
+
+    def _bounds(self, counters: Mapping[Axis, SSAValue]) -> dict[int, SSAValue]:
+        """How many points exist along the dimensions of the tile, where some do not."""
+        builder, found = self.builder, dict(self.point.bounds)
+        numbers = {counter.name: value for counter, value in counters.items()}
+        for dim, axis in enumerate(self.inside, self.first):
+            extent, size = int(axis.extent), int(self.inside[axis].extent)  # type: ignore[arg-type]
+            if extent % size:
+                bound = builder.index(extent)
+                number = numbers.get(f"{axis.name}.t")
+                if number is not None:
+                    bound = builder.insert(arith.SubiOp(bound, builder.mul(number, builder.index(size))))
+                found[dim] = bound
+        return found
+
+    def _emitter(
+        self, counters: Mapping[Axis, SSAValue], bounds: Mapping[int, SSAValue], place: Mapping[Axis, Expr]
+    ) -> BodyEmitter:
+        """Evaluates elements of the tile: knows the values of rows, computes all others of the nest."""
+        dims = {axis: position for position, axis in enumerate((*self.point.dims, *self.inside.values()))}
+        loops = {**self.point.counters, **counters}
+        emitter = BodyEmitter(self.builder, self.memory, loops, dims, self.extents, bounds)
+
+        def provide(name: str) -> Provider:
+            def value(read: Read) -> Value:
+                return self.kept.get(name) or emitter.emit(substitute(self._here(self.nodes[name].body), place))
+
+            return value
+
+        emitter.provided = {name: provide(name) for name in self.nodes}
+        return emitter

@@ -1,0 +1,447 @@
+"""Nests on the blocks of a GPU: the tile of a block, who of its threads holds what, and the model that chooses both.
+
+A tile has a dimension for some of the outer and inner loops. Where all inner loops lie in it whole, a row is read once
+and stays in registers for all passes; else every pass walks the inner loops in chunks, and sums a chunk at a time into
+as many registers. Neighbouring threads hold neighbours in the memory that most bytes come from or go to.
+
+Candidates differ in warps, in how many of a block's threads share a row, and in elements per thread. The time of one is
+the largest of three: bytes over bandwidth; blocks that wait for memory (what is under way on a multiprocessor must
+cover latency times bandwidth); instructions over their rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd, prod
+
+from tilewright.decision import Decision, Refusal
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.layouts.blocked import Blocked
+from tilewright.machine.description import Gpu
+from tilewright.operator.nest import Nest
+from tilewright.operator.tiling import SpatialLoop
+
+LATENCY_SECONDS = 7e-7  # of device memory under load, where a machine's file does not say
+START_CYCLES = 700  # of a block: its launch, addresses, the way of its last stores
+SHUFFLE_CYCLES = 30  # of one step of a butterfly
+BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
+COSTLY_OPERATIONS = 12  # instructions of an exponential, a square root, a quotient
+PORT_BYTES_PER_CYCLE = 64  # most that one multiprocessor gets from L2
+ISSUE_CYCLES = 2  # from one instruction of a warp to the next
+LINE_BYTES = 128
+UNROLLED = 32  # most trips that are written out, so that all their loads are under way at once
+ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
+ACCESSES = 4  # of a thread in a map: more would not all be under way
+ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
+DISPATCH_SECONDS = 1e-9  # between the starts of two blocks, whatever multiprocessor they are for
+SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
+HEAVY = 8  # an access that moves less than this part of the heaviest one has no say
+
+
+@dataclass(frozen=True)
+class NestBlocks:
+    """How a nest runs on blocks (level 2): points of the loops that are dimensions of a tile, outer ones first.
+
+    Extents are powers of two; what a tile has beyond the end of a loop is masked. `threads` says which thread holds
+    which element (None for a tile of one element). Loops in `unrolled` are written out.
+    """
+
+    tile: Mapping[str, int] = field(default_factory=dict)
+    threads: Blocked | None = None
+    warps: int = 1
+    unrolled: tuple[str, ...] = ()
+
+    def grid(self, nest: Nest) -> list[SpatialLoop]:
+        """The outer loops, a tile per block."""
+        sizes = [(axis, self.tile.get(axis.name, 1)) for axis in nest.outer]
+        return [SpatialLoop(axis, size, -(-_extent(axis) // size), size) for axis, size in sizes]
+
+    def chunks(self, nest: Nest) -> list[tuple[Axis, int, int]]:
+        """Every inner loop with its points in a tile, and how many chunks it is cut in."""
+        sizes = [(axis, self.tile.get(axis.name, 1)) for axis in nest.inner]
+        return [(axis, size, -(-_extent(axis) // size)) for axis, size in sizes]
+
+    def holds_rows(self, nest: Nest) -> bool:
+        """Whether all inner loops lie in the tile, so that one reading serves all passes."""
+        return all(count == 1 for _, _, count in self.chunks(nest))
+
+    @property
+    def layout(self) -> str:
+        """The layout of the tile, as text."""
+        return "" if self.threads is None else str(self.threads.to_linear(tuple(self.tile.values())))
+
+
+@dataclass(frozen=True)
+class _Access:
+    """One access of a nest: its address, the bytes of an element, how many elements all blocks touch."""
+
+    form: Affine
+    element: int
+    elements: int
+    writes: bool
+    inside: bool  # along inner loops
+
+    @property
+    def bytes(self) -> int:
+        return self.element * self.elements
+
+
+@dataclass(frozen=True)
+class _Time:
+    """What the model says of a candidate."""
+
+    seconds: float
+    blocks: int
+    resident: int  # blocks on a multiprocessor
+    under_way: float  # bytes on a multiprocessor
+    registers: int
+    refused: tuple[str, str] | None = None  # the rule that forbids it, and the values that break it
+
+
+def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBlocks, Decision]:
+    """The tile of a block with the shortest predicted time."""
+    model = _Model(nest, machine)
+    ranked: list[tuple[float, int, NestBlocks, _Time]] = []
+    for number, candidate in enumerate({repr(each): each for each in _Candidates(model).all()}.values()):
+        found = model.time(candidate)
+        ranked.append((found.seconds, number, candidate, found))
+    ranked.sort(key=lambda each: each[:2])
+    refused: dict[str, Refusal] = {}  # by every rule the best one, as far as it is better than what is chosen
+    for _, _, candidate, found in ranked:
+        if found.refused is None:
+            break
+        rule, values = found.refused
+        refused.setdefault(rule, Refusal(_text(candidate, nest), rule, values))
+    ranked = [each for each in ranked if each[3].refused is None]
+    seconds, _, chosen, time = ranked[0]
+    second = next((each for each in ranked[1:] if each[2].tile != chosen.tile), None)
+    reason = (
+        f"{1e6 * seconds:.1f} predicted us, fewest of {len(ranked)}: {time.blocks} blocks, {time.resident} at once on "
+        f"each of {machine.multiprocessors} multiprocessors, {time.under_way / 1024:.0f} KiB under way there where "
+        f"latency asks for {model.wanted / 1024:.0f}, {time.registers} registers"
+    )
+    decision = Decision(
+        f"tile of {subject}",
+        _text(chosen, nest),
+        reason,
+        _text(second[2], nest) if second else "",
+        f"{1e6 * second[0]:.1f} us" if second else "",
+        tuple(refused.values()),
+    )
+    return chosen, decision
+
+
+def _text(schedule: NestBlocks, nest: Nest) -> str:
+    box = " x ".join(f"{points} of {name}" for name, points in schedule.tile.items()) or "1 point"
+    warps = f"{schedule.warps} warp{'s' if schedule.warps > 1 else ''}"
+    threads = "" if schedule.threads is None else f" ({schedule.threads})"
+    passes = ", rows in registers" if schedule.holds_rows(nest) and any(n.accum for n in nest.nodes) else ""
+    unrolled = f", {' and '.join(schedule.unrolled)} unrolled" if schedule.unrolled else ""
+    return f"{box} on {warps}{threads}{passes}{unrolled}"
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _rounded(extent: int) -> int:
+    """The power of two from `extent` on."""
+    return 1 << (extent - 1).bit_length()
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+class _Candidates:
+    """Tiles that are worth a prediction."""
+
+    def __init__(self, model: _Model) -> None:
+        self.nest, self.machine = model.nest, model.machine
+        self.lanes = model.machine.warp_sizes[0]
+        heaviest = max((access.bytes for access in model.accesses), default=0)
+        self.heavy = [access for access in model.accesses if HEAVY * access.bytes >= heaviest]
+        self.fast = self._fast()
+        self.order = self._by_stride()
+        self.vector = self._vector()
+        self.crossed = self._crossed()
+
+    def all(self) -> Iterator[NestBlocks]:
+        """Tiles with the fast loop inside or outside, and the tile of one element where there is no loop."""
+        if self.fast is None:
+            yield NestBlocks(unrolled=self._unrolled({}))
+            return
+        for warps in (1, 2, 4, 8, 16, 32):
+            if warps * self.lanes > self.machine.max_threads_per_block:
+                continue
+            for each in ELEMENTS:
+                if each >= self.vector and (self.nest.inner or each <= ACCESSES * self.vector):
+                    yield from self._of(warps, each)
+
+    def _of(self, warps: int, each: int) -> Iterator[NestBlocks]:
+        """The tiles that give every thread of so many warps so many elements."""
+        points = warps * self.lanes * each
+        if self.fast not in self.nest.inner:
+            yield from self._made(self._box(self.order_of(self.nest.outer), points), warps)
+        if not self.nest.inner:
+            return
+        inner = self.order_of(self.nest.inner)
+        outer = self.order_of(self.nest.outer)
+        share = 2
+        while share <= points:  # of the tile, along inner loops
+            box = {**self._box(inner, share), **self._box(outer, points // share)}
+            small = points == self.lanes * self.vector  # loops may have less for even that
+            if prod(box.values()) == points or small:
+                yield from self._made(box, warps)
+            share *= 2
+
+    def order_of(self, axes: Sequence[Axis]) -> list[Axis]:
+        return [axis for axis in self.order if axis in axes]
+
+    def _box(self, axes: Sequence[Axis], points: int) -> dict[str, int]:
+        """Points along each loop: the fastest first; a loop that stores along another one in memory gets its share."""
+        if not axes:
+            return {}
+        box = dict.fromkeys((axis.name for axis in axes), 1)
+        crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
+        if crossing is not None:
+            assert self.crossed is not None
+            side = 1 << ((points.bit_length() - 1) // 2)
+            box[crossing.name] = min(_rounded(_extent(crossing)), side)
+            points //= box[crossing.name]
+        for axis in axes:
+            if axis != crossing:
+                box[axis.name] = min(_rounded(_extent(axis)), points)
+                points //= box[axis.name]
+        return {name: extent for name, extent in box.items() if extent > 1}
+
+    def _made(self, box: Mapping[str, int], warps: int) -> Iterator[NestBlocks]:
+        """A tile with its threads: lanes along the fast loop first, warps along outer loops first."""
+        names = [axis.name for axis in (*self.nest.outer, *self.nest.inner) if axis.name in box]
+        if not names:
+            return
+        extents = [box[name] for name in names]
+        order = [names.index(axis.name) for axis in self.order if axis.name in box]
+        sizes, lanes, dealt = ([1] * len(names) for _ in range(3))
+        assert self.fast is not None
+        if self.fast.name in box:
+            sizes[order[0]] = min(self.vector, extents[order[0]])
+        left = self.lanes
+        for dim in order:
+            lanes[dim] = min(left, max(1, extents[dim] // sizes[dim]))
+            left //= lanes[dim]
+        lanes[order[-1]] *= left
+        left = warps
+        inside = [axis.name for axis in self.nest.inner]
+        for dim in sorted(order, key=lambda dim: names[dim] in inside):
+            dealt[dim] = min(left, max(1, extents[dim] // (sizes[dim] * lanes[dim])))
+            left //= dealt[dim]
+        if left > 1:
+            return  # warps that would all do the same
+        threads = Blocked(tuple(sizes), tuple(lanes), tuple(dealt), tuple(order))
+        yield NestBlocks(dict(zip(names, extents, strict=True)), threads, warps, self._unrolled(box))
+
+    def _unrolled(self, box: Mapping[str, int]) -> tuple[str, ...]:
+        """Inner loops beside the tile that are short: the last ones, as long as few trips are written out."""
+        found: list[str] = []
+        trips = 1
+        for axis in reversed([axis for axis in self.nest.inner if axis.name not in box]):
+            trips *= _extent(axis)
+            if trips > UNROLLED:
+                break
+            found.insert(0, axis.name)
+        return tuple(found)
+
+    # What memory wants
+
+    def _fast(self) -> Axis | None:
+        """The loop along which most bytes follow each other, runs shorter than a line counting less."""
+        loops = (*self.nest.inner, *self.nest.outer)
+        score = dict.fromkeys(loops, 0.0)
+        for access in self.heavy:
+            line = max(1, LINE_BYTES // access.element)
+            for axis in loops:
+                if access.form.coefficient(axis) == 1:
+                    score[axis] += access.bytes * min(1.0, _extent(axis) / line)
+        return max(loops, key=lambda axis: (score[axis], axis in self.nest.outer, _extent(axis)), default=None)
+
+    def _by_stride(self) -> list[Axis]:
+        """All loops, those first that take small steps in the heaviest access along the fast loop."""
+        along = [a for a in self.heavy if self.fast is not None and a.form.coefficient(self.fast) == 1] or self.heavy
+        leading = max(along, key=lambda access: access.bytes, default=None)
+
+        def stride(axis: Axis) -> int:
+            step = abs(leading.form.coefficient(axis)) if leading is not None else 0
+            return 0 if axis == self.fast else step or 1 << 62
+
+        return sorted((*self.nest.inner[::-1], *self.nest.outer[::-1]), key=stride)
+
+    def _vector(self) -> int:
+        """Elements of the widest access along the fast loop that all heavy accesses can make."""
+        if self.fast is None:
+            return 1
+        along = [access for access in self.heavy if access.form.coefficient(self.fast) == 1]
+        widest = self.machine.load_bits // 8 // max((access.element for access in along), default=16)
+        found = max(1, min(widest, _rounded(_extent(self.fast))))
+        for access in along:
+            steps = [step for axis, step in access.form.terms.items() if axis != self.fast]
+            found = gcd(found, access.form.constant, *steps)
+        return found
+
+    def _crossed(self) -> Axis | None:
+        """Another loop of the same kind along which a heavy access steps from neighbour to neighbour."""
+        for axes in (self.nest.outer, self.nest.inner):
+            for access in self.heavy:
+                step = 0 if self.fast is None else access.form.coefficient(self.fast)
+                for axis in axes:
+                    if self.fast in axes and axis != self.fast and access.form.coefficient(axis) == 1 and step > 1:
+                        return axis
+        return None
+
+
+# Model ----------------------------------------------------------------------------------------------------------------
+
+
+class _Model:
+    """The predicted time of a tile on a machine."""
+
+    def __init__(self, nest: Nest, machine: Gpu) -> None:
+        self.nest, self.machine = nest, machine
+        self.accesses = _accesses(nest)
+        self.bandwidth = machine.dram.bytes_per_second
+        self.latency = machine.dram.latency_seconds or LATENCY_SECONDS
+        self.wanted = self.latency * self.bandwidth / machine.multiprocessors  # bytes under way on each
+        self.covering = any(nest.covers_inner(node) for node in nest.nodes)
+        self.sums = sum(1 for node in nest.nodes if node.accum is not None)
+        # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
+        self.passes = max(1, self.sums + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
+        self.operations = sum(
+            COSTLY_OPERATIONS if e.function in COSTLY or e.function == "div" else 1
+            for node in nest.nodes
+            for e in walk(node.body)
+            if isinstance(e, Apply) and e.dtype != INDEX
+        )
+
+    def time(self, schedule: NestBlocks) -> _Time:
+        """The time of a candidate, and the rule that forbids it, if one does."""
+        nest, machine = self.nest, self.machine
+        threads = schedule.warps * machine.warp_sizes[0]
+        each = max(1, prod(schedule.tile.values()) // threads)
+        registers = self._registers(schedule, each)
+        most = min(machine.max_registers_per_thread, machine.registers_per_multiprocessor // threads // 8 * 8)
+        exchanged, refused = self._exchanged(schedule), None
+        if registers > most:
+            refused = ("registers of a thread", f"{registers} of {most}")
+        elif exchanged > machine.shared_bytes_per_block_default:
+            refused = ("memory of a block", f"{exchanged} of {machine.shared_bytes_per_block_default} bytes")
+        blocks = prod(loop.programs for loop in schedule.grid(nest))
+        limits = [
+            machine.max_threads_per_multiprocessor // threads,
+            machine.registers_per_multiprocessor // (min(registers, most) * threads),
+            machine.max_blocks_per_multiprocessor,
+        ]
+        if exchanged:
+            limits.append(machine.shared_bytes_per_multiprocessor // exchanged)
+        resident = max(1, min(*limits, -(-blocks // machine.multiprocessors)))
+        held = schedule.holds_rows(nest)
+        times = 1 if held else self.passes
+        unrolled = prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled)
+        trips = max(1, prod(count for _, _, count in schedule.chunks(nest)) // unrolled)
+        reads = sum(self._moved(a, schedule) * (times if a.inside else 1) for a in self.accesses if not a.writes)
+        writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
+        under_way = resident * reads / blocks / trips / times
+        instructions = self.operations + len(self.accesses)
+        # While a warp computes it waits for nothing: other blocks do.
+        own = ISSUE_CYCLES * each * instructions * trips * unrolled * times
+        cycles = START_CYCLES + self._combining(schedule) + own
+        work = prod(schedule.tile.values()) * trips * unrolled * times * instructions / machine.fma_per_cycle["f32"]
+        alive = cycles / machine.clock_hz + trips * times * self.latency
+        waves = blocks / (machine.multiprocessors * resident)
+        waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves
+        port = min(blocks, machine.multiprocessors) * PORT_BYTES_PER_CYCLE * machine.clock_hz
+        stream = (reads + writes) / min(self.bandwidth, port) * (1 + ALONE / resident)
+        busy = -(-blocks // machine.multiprocessors) * work / machine.clock_hz
+        dispatch = blocks * DISPATCH_SECONDS
+        longest = max(waves * alive, stream, busy, dispatch)
+        seconds = longest + alive / 2 + 0.05 * (waves * alive + busy + dispatch)
+        return _Time(seconds, blocks, resident, under_way, registers, refused)
+
+    def _registers(self, schedule: NestBlocks, each: int) -> int:
+        """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
+        nest = self.nest
+        reads = sum(1 for access in self.accesses if not access.writes and HEAVY * access.bytes >= self._heaviest())
+        live = max(1, reads) + (0 if schedule.holds_rows(nest) else self.sums)
+        wide = max((access.element for access in self.accesses), default=4) > 4
+        unrolled = min(8, prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled))
+        return SPARE_REGISTERS + each * (live + unrolled - 1) * (2 if wide else 1)
+
+    def _heaviest(self) -> int:
+        return max((access.bytes for access in self.accesses), default=0)
+
+    def _exchanged(self, schedule: NestBlocks) -> int:
+        """Bytes of shared memory through which accesses along another loop pass."""
+        fast = self._first(schedule)
+        crossing = [a for a in self.accesses if fast is not None and a.form.coefficient(fast) > 1
+                    and any(a.form.coefficient(x) == 1 for x in self._dims(schedule))]  # fmt: skip
+        return max((prod(schedule.tile.values()) * a.element for a in crossing), default=0)
+
+    def _dims(self, schedule: NestBlocks) -> list[Axis]:
+        loops = (*self.nest.outer, *self.nest.inner)
+        return [axis for axis in loops if axis.name in schedule.tile]
+
+    def _first(self, schedule: NestBlocks) -> Axis | None:
+        dims = self._dims(schedule)
+        return dims[schedule.threads.order[0]] if schedule.threads is not None else None
+
+    def _moved(self, access: _Access, schedule: NestBlocks) -> float:
+        """Bytes that an access moves: more than it asks for where runs in a tile are shorter than lines."""
+        run, following = access.element, 1
+        loops = sorted((*self.nest.outer, *self.nest.inner), key=lambda axis: schedule.tile.get(axis.name, 1))
+        steps = {abs(access.form.coefficient(axis)): axis for axis in loops}  # of loops with one step the longest
+        while (axis := steps.get(following)) is not None:
+            points = schedule.tile.get(axis.name, 1)
+            run *= min(points, _extent(axis))
+            if points < _extent(axis):
+                break
+            following *= _extent(axis)
+            if _extent(axis) == 1:
+                break
+        if following == 1 and run == access.element and 1 not in steps:
+            return access.bytes  # one element here and there: nothing of a line is anyone else's
+        if run >= min(LINE_BYTES, access.bytes):
+            return access.bytes
+        return access.bytes * (1.1 if run >= 64 else 1.25 if run >= 32 else 1.25 * 32 / run)
+
+    def _combining(self, schedule: NestBlocks) -> float:
+        """Cycles of the steps in which threads combine their sums."""
+        if schedule.threads is None:
+            return 0
+        inside = [axis.name for axis in self.nest.inner]
+        dims = [number for number, name in enumerate(schedule.tile) if name in inside]
+        lanes = prod(schedule.threads.threads_per_warp[dim] for dim in dims)
+        warps = prod(schedule.threads.warps[dim] for dim in dims)
+        steps = SHUFFLE_CYCLES * (lanes.bit_length() - 1)
+        return self.sums * (steps + (BARRIER_CYCLES + 10 * warps if warps > 1 else 0))
+
+
+def _accesses(nest: Nest) -> list[_Access]:
+    """What a nest reads and writes, each address once."""
+    loops = (*nest.outer, *nest.inner)
+    found: dict[tuple[str, object, bool], _Access] = {}
+    for node in nest.nodes:
+        reads = [(read.tensor, read.indices[0], False) for read in walk(node.body)
+                 if isinstance(read, Read) and read.indices]  # fmt: skip
+        writes = [(node.tensor, node.index, True)] if node.index is not None else []
+        for tensor, index, is_store in (*reads, *writes):
+            form = affine(index)
+            walked = [axis for axis in loops if (form or Affine()).coefficient(axis)] if form is not None else loops
+            points = prod(_extent(axis) for axis in walked)
+            elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
+            inside = any(axis in nest.inner for axis in walked)
+            known = _Access(form or Affine(), dtypes.size_bytes(tensor.dtype), elements, is_store, inside)
+            found.setdefault((tensor.name, index, is_store), known)
+    return list(found.values())
