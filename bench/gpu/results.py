@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ def table(run: Run) -> str:
         for row in rows:
             if row.seconds is not None:
                 lines.append(_line(row, ours, rate))
-    otherwise = [row for row in run.rows if row.status != "ok"]
+    otherwise = [row for row in run.rows if row.status != "ok" or _spills(row)]
     if otherwise:
         lines += ["", "## What went otherwise", ""]
         for row in otherwise:
@@ -77,6 +78,10 @@ def _line(row: Row, ours: float | None, rate: float | None) -> str:
         "" if row.error is None else f"{row.error:.1e}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _spills(row: Row) -> bool:
+    return re.search(r"[1-9]\d* bytes of local memory", row.note) is not None
 
 
 def _by_case(rows: Sequence[Row]) -> list[list[Row]]:

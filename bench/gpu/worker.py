@@ -38,6 +38,15 @@ def all_cases(device: str) -> tuple[Case, ...]:
     return tiny() if device == "cpu" else CHECKS + CASES
 
 
+def _resources(module: Any) -> str:
+    """What our kernels take on the device, if it says so."""
+    return "; ".join(
+        f"{name}: {taken.registers} registers, {taken.local_bytes} bytes of local memory"
+        for name, taken in getattr(module, "resources", dict)().items()
+        if taken is not None
+    )
+
+
 class Worker:
     def __init__(self, device: str, compiled: Path | None = None) -> None:
         import torch
@@ -64,6 +73,7 @@ class Worker:
         try:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device, self.compiled)
+                row.note = _resources(function) if name == contenders.OURS else ""
                 row.error = self._error(case, function, name)
                 if not row.error <= case.bound:  # NaN neither
                     row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"

@@ -150,6 +150,9 @@ def test_the_table_says_everything() -> None:
         Row("gemm", "big", "bf16", "torch", "ok", 1e-3, flops=10**12, bytes=1),
         Row("gemm", "big", "bf16", OURS, "wrong", error=float("nan"), note="at most\n0.015 is allowed"),
     ]
+    for spilled in (0, 40):
+        note = f"k: 255 registers, {spilled} bytes of local memory"
+        rows.append(Row("gemm", f"spills {spilled}", "f64", OURS, "ok", 1e-3, bytes=1, note=note))
     run = Run({"device": "a GPU"}, rows, 12.0)
     text = table(run)
     assert "device a GPU; 12 s" in text
@@ -158,6 +161,8 @@ def test_the_table_says_everything() -> None:
     assert "| rows | softmax | f32 | tilewright | 1000.0 |  | 2000 | 50 % |  | 1.0e-07 |" in text
     assert "| gemm | big | bf16 | torch | 1000.0 | 1000.0 | 0 |  |  |  |" in text
     assert "- wrong: tilewright, big, bf16, error nan: at most 0.015 is allowed" in text
+    assert "- ok: tilewright, spills 40, f64: k: 255 registers, 40 bytes of local memory" in text
+    assert "- ok: tilewright, spills 0" not in text
     stored = json.loads(run.to_json())
     assert stored["rows"][2] == json.loads(json.dumps(asdict(rows[2])))
     assert stored["rows"][5]["error"] is None

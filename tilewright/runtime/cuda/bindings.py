@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
-from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Slot
+from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.manifest import Kernel, TensorMap
 
 _DEFAULT_SHARED_BYTES = 48 << 10  # what a block may have without asking
@@ -121,6 +121,19 @@ class CudaDriver:
         pointers = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
         shape = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps)
+
+    def resources(self, library: Any, kernel: Kernel) -> Resources:
+        kinds = self._api.CUfunction_attribute
+        wanted = (
+            kinds.CU_FUNC_ATTRIBUTE_NUM_REGS, kinds.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+            kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        )  # fmt: skip
+        with self._relaxed():
+            function = self._call(self._api.cuModuleGetFunction, library, kernel.entry.encode())
+            registers, local, shared = (
+                int(self._call(self._api.cuFuncGetAttribute, kind, function)) for kind in wanted
+            )
+        return Resources(registers, local, shared)
 
     def launch(self, prepared: _Prepared, stream: int) -> None:
         self._enter()

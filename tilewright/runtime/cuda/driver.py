@@ -59,6 +59,17 @@ class MappedSlot:
 Argument = Slot | MappedSlot
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes, as the device says: registers and local memory of a thread, where spilled registers and its
+    stack are, and shared memory of a block beside that of the launch.
+    """
+
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+
+
 class Driver(Protocol):
     """A device. Addresses and streams are whole numbers; stream 0 is the default stream.
 
@@ -81,6 +92,9 @@ class Driver(Protocol):
     def unload(self, library: Any) -> None: ...
     def prepare(self, library: Any, kernel: Kernel, arguments: Sequence[Argument]) -> Any:
         """A launch, ready to be enqueued any number of times."""
+
+    def resources(self, library: Any, kernel: Kernel) -> Resources | None:
+        """None where nothing limits them."""
 
     def launch(self, prepared: Any, stream: int) -> None: ...
 

@@ -108,6 +108,9 @@ class EmulatedDriver:
             raise DriverFault("not-found", f"the code has no kernel {kernel.entry}")
         return _Prepared(library, kernel, tuple(arguments))
 
+    def resources(self, library: emulator.Module, kernel: Kernel) -> None:
+        return None
+
     def launch(self, prepared: _Prepared, stream: int) -> None:
         addresses = tuple(_slot(argument).word.value for argument in prepared.arguments)
         if stream in self._captures:

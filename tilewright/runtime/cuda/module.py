@@ -22,7 +22,7 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda import arrays as device_arrays
-from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Slot, open_driver
+from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot, open_driver
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import KernelTime, Module
@@ -132,6 +132,10 @@ class DeviceModule(Module):
         context = self._context(self._stream)
         with context.lock:
             return context.samples(inputs, outputs, repeats, rubbish)
+
+    def resources(self) -> dict[str, Resources | None]:
+        """What every kernel takes on the device, by its name; None in the emulator."""
+        return {kernel.name: self.driver.resources(self._library.handle, kernel) for kernel in self.manifest.kernels}
 
     def __repr__(self) -> str:
         inputs, outputs = (

@@ -15,7 +15,7 @@ import pytest
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda import bindings, driver
 from tilewright.runtime.cuda.bindings import CudaDriver
-from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Slot, open_driver
+from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Resources, Slot, open_driver
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 from tilewright.runtime.manifest import Kernel, TensorMap
 
@@ -73,6 +73,8 @@ class Api(ModuleType):
 
         def call(*arguments: Any) -> tuple[Any, ...]:
             self.calls.append((name, *arguments))
+            if name == "cuFuncGetAttribute":
+                return 0, ATTRIBUTES[arguments[0]]
             return (self.fails.get(name, 0), *values.get(name, [7]))
 
         return call
@@ -100,6 +102,9 @@ class _Names:
         return number
 
 
+ATTRIBUTES = {
+    "CU_FUNC_ATTRIBUTE_NUM_REGS": 7, "CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES": 8, "CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES": 9,
+}  # fmt: skip
 # cuda.h
 NUMBERS = {
     "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": 6, "CU_TENSOR_MAP_SWIZZLE_64B": 2, "CU_TENSOR_MAP_INTERLEAVE_NONE": 0,
@@ -157,6 +162,15 @@ def test_tensor_maps_are_encoded_again_where_the_tensor_moved(monkeypatch: pytes
     slot.word.value = 0x5000
     with pytest.raises(DriverFault):
         device.launch(prepared, 0)
+
+
+def test_the_driver_says_what_kernels_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    kernel = Kernel("k", "k_1", (1, 1, 1), (32, 1, 1), 0)
+    assert device.resources("library", kernel) == Resources(7, 8, 9)
+    assert api.named("cuModuleGetFunction") == [["library", b"k_1"]]
+    assert EmulatedDriver().resources(None, kernel) is None  # type: ignore[func-returns-value, arg-type]
 
 
 def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.MonkeyPatch) -> None:

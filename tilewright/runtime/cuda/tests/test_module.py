@@ -17,7 +17,7 @@ import pytest
 import tilewright
 from tilewright.errors import DeviceError, InvalidArgument
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.cuda.driver import DriverFault
+from tilewright.runtime.cuda.driver import DriverFault, Resources
 from tilewright.runtime.cuda.module import GRAPHS, DeviceModule
 from tilewright.runtime.cuda.tests import made
 from tilewright.runtime.manifest import Manifest, Operand
@@ -185,6 +185,14 @@ def test_profile_times_every_launch(recorder: made.Recorder) -> None:
     assert [each.name for each in times] == [f"step {n}" for n in range(4)]
     assert all(each.seconds > 0 for each in times)
     assert recorder.calls.count("record") == 4 * 4 * 2
+
+
+def test_resources_are_those_of_every_kernel(recorder: made.Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    assert module.resources() == {"add": None}
+    taken = Resources(registers=8, local_bytes=0, shared_bytes=0)
+    monkeypatch.setattr(made.EmulatedDriver, "resources", lambda self, library, kernel: taken)
+    assert module.resources() == {"add": taken}
 
 
 def test_samples_flush_the_cache_before_each_call(recorder: made.Recorder) -> None:
