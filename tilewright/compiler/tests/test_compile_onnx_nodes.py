@@ -28,10 +28,11 @@ class Compiled:
 
     machine: str = "host"
     threads: int = 1
+    device: str | None = None
     fallbacks: int = 0
 
     def __call__(self, graph: Graph) -> Callable[[Arrays], Arrays]:
-        module = compile_graph(graph, self.machine, self.threads, replace(Options(), cache=False))
+        module = compile_graph(graph, self.machine, self.threads, replace(Options(), cache=False), self.device)
         written = {op for launch in module.manifest.launches for op in [launch.kernel] if launch.programs}
         if not written and any(spec.bytes for spec in module.manifest.outputs):
             self.fallbacks += 1
