@@ -19,6 +19,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.kernel.groups import Commit, Wait
 from tilewright.kernel.tile_types import I1, element, i64s, shape, verify_view
 
 
@@ -89,32 +90,17 @@ class StageOp(IRDLOperation):
 
 
 @irdl_op_definition
-class CommitOp(IRDLOperation):
+class CommitOp(Commit):
     """The copies started since the last commit are a group, perhaps an empty one."""
 
     name = "tile.commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
-class AwaitOp(IRDLOperation):
+class AwaitOp(Wait):
     """Wait until all groups but the `pending` latest have arrived; what was read before may be overwritten after."""
 
     name = "tile.await"
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$pending attr-dict"
-
-    def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": IntegerAttr(pending, 64)})
-
-    def verify_(self) -> None:
-        if self.pending.value.data < 0:
-            raise VerifyException(f"waits for {self.pending.value.data} groups")
 
 
 @irdl_op_definition

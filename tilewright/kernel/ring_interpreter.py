@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.kernel import rings
+from tilewright.kernel.boxes import swizzled
 from tilewright.kernel.elements import Array, cast, dtype_of
 from tilewright.kernel.simt import element_bytes
 from tilewright.kernel.views import View
@@ -57,20 +58,14 @@ def _fill(program: Program, op: rings.FillOp) -> None:
 
 
 def _copy(program: Program, op: rings.BoxCopyOp, slot: int) -> None:
-    offsets, inside = np.zeros((), np.int64), np.ones((), np.bool_)
-    numbers = ([int(n) for n in each.get_values()] for each in (op.extents, op.strides, op.box))
-    for value, extent, stride, length in zip(op.coordinates, *numbers, strict=True):
-        index = program.scalar(value) + np.arange(length)
-        offsets = offsets[..., None] + index * stride
-        inside = inside[..., None] & (index >= 0) & (index < extent)
+    box = op.form
+    offsets, inside = box.elements([program.scalar(value) for value in op.coordinates])
     found = program.read(op, program.views[op.view], offsets, inside)
     ring = op.buffer.owner
     assert isinstance(ring, rings.RingOp), "verified"
-    size, span = element_bytes(op.buffer), op.swizzle.value.data
+    size = element_bytes(op.buffer)
     start = slot * ring.slot_elements(op.buffer) + op.place.value.data
-    address = (start + np.arange(offsets.size)) * size
-    mask = span // 16 - 1 if span else 0
-    into = ((address ^ (((address >> 7) & mask) << 4)) // size).reshape(offsets.shape)
+    into = swizzled((start + np.arange(offsets.size)) * size, box.swizzle) // size
     program.write(op, program.views[op.buffer], into, np.ones(into.shape, np.bool_), found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -22,13 +22,13 @@ from xdsl.irdl import (
     region_def,
     result_def,
     traits_def,
-    var_operand_def,
     var_result_def,
 )
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.tile_types import I1, element, i64s, shape, verify_view
+from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.tile_types import I1, element, shape, verify_view
 
 
 def _ring(view: SSAValue) -> RingOp:
@@ -89,57 +89,41 @@ class FillOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BoxCopyOp(IRDLOperation):
+class BoxCopyOp(BoxCopy):
     """Copy a box of a tensor in global memory to the slot that is being filled, from element `place` of it on.
 
-    The tensor has these extents and strides in elements, outermost first, the last stride 1; elements of the box
-    outside of it are zeros. The box lies row-major, swizzled by `swizzle` bytes.
+    Elements of the box outside of the tensor are zeros.
     """
 
     name = "tile.box_copy"
     view = operand_def(MemRefType)
     buffer = operand_def(MemRefType)
-    coordinates = var_operand_def(IndexType)
     place = prop_def(IntegerAttr.constr(eq(i64)))
-    extents = prop_def(DenseArrayBase.constr(eq(i64)))
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    box = prop_def(DenseArrayBase.constr(eq(i64)))
-    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
         "$view `[` $coordinates `]` `to` $buffer `at` $place `extents` $extents `strides` $strides `box` $box "
         "`swizzle` $swizzle attr-dict `:` type($view) `,` type($buffer)"
     )
 
-    def __init__(
-        self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, extents: Sequence[int],
-        strides: Sequence[int], box: Sequence[int], swizzle: int,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[view, buffer, list(coordinates)],
-            properties={
-                "place": IntegerAttr(place, 64),
-                "extents": i64s(extents),
-                "strides": i64s(strides),
-                "box": i64s(box),
-                "swizzle": IntegerAttr(swizzle, 64),
-            },
-        )
+    def __init__(self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, box: Box) -> None:
+        super().__init__([view, buffer, list(coordinates)], box, {"place": IntegerAttr(place, 64)})
 
     def verify_(self) -> None:
-        counts = [len(numbers.get_values()) for numbers in (self.extents, self.strides, self.box)]
-        if set(counts) != {len(self.coordinates)} or self.strides.get_values()[-1] != 1:
-            which = f"{len(self.coordinates)} coordinates, {counts} extents, strides and box"
-            raise VerifyException(f"{which}, of which the last stride is 1")
-        if element(self.view) != element(self.buffer):
-            raise VerifyException(f"copies {self.view.type} to {self.buffer.type}")
+        self.verify_form(self.view, self.buffer)
 
 
 class _OfUse(IRDLOperation):
     """Something about one use of a ring."""
 
+    state = operand_def(MemRefType)
+    number = operand_def(IndexType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
+
+    def __init__(self, state: SSAValue, number: SSAValue) -> None:
+        super().__init__(operands=[state, number])
+
     def verify_(self) -> None:
-        _ring(self.operands[0])
+        _ring(self.state)
 
 
 @irdl_op_definition
@@ -147,13 +131,6 @@ class AwaitFillOp(_OfUse):
     """Wait until the copies of use `number` are there."""
 
     name = "tile.await_fill"
-    state = operand_def(MemRefType)
-    number = operand_def(IndexType)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
-
-    def __init__(self, state: SSAValue, number: SSAValue) -> None:
-        super().__init__(operands=[state, number])
 
 
 @irdl_op_definition
@@ -161,13 +138,6 @@ class ReleaseOp(_OfUse):
     """The slot of use `number` is read no more."""
 
     name = "tile.release"
-    state = operand_def(MemRefType)
-    number = operand_def(IndexType)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
-
-    def __init__(self, state: SSAValue, number: SSAValue) -> None:
-        super().__init__(operands=[state, number])
 
 
 @irdl_op_definition

@@ -46,6 +46,7 @@ from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, 
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, element, shape
+from tilewright.kernel.groups import Commit, Wait
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -75,6 +76,13 @@ def block_of(op: Operation) -> FuncOp:
     if kernel is None or not kernel.block:
         raise VerifyException("outside of a kernel with threads")
     return kernel
+
+
+class InBlock(IRDLOperation):
+    """Something that threads of a block do."""
+
+    def verify_(self) -> None:
+        block_of(self)
 
 
 def _number(value: int) -> IntegerAttr[IntegerType]:
@@ -244,36 +252,17 @@ class AsyncCopyOp(IRDLOperation):
 
 
 @irdl_op_definition
-class CommitOp(IRDLOperation):
+class CommitOp(Commit, InBlock):
     """The copies that this thread has started since the last commit are a group, perhaps an empty one."""
 
     name = "simt.commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def verify_(self) -> None:
-        block_of(self)
 
 
 @irdl_op_definition
-class WaitOp(IRDLOperation):
+class WaitOp(Wait, InBlock):
     """Wait until at most `pending` of this thread's groups, the latest ones, are still under way."""
 
     name = "simt.wait"
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$pending attr-dict"
-
-    def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": _number(pending)})
-
-    def verify_(self) -> None:
-        block_of(self)
-        if self.pending.value.data < 0:
-            raise VerifyException(f"waits for {self.pending.value.data} groups")
 
 
 @irdl_op_definition

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, i64
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -21,13 +21,14 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     traits_def,
-    var_operand_def,
 )
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.simt import block_of, element_bytes, is_shared
-from tilewright.kernel.tile_types import element, i64s
+from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.groups import Commit, Wait
+from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
+from tilewright.kernel.tile_types import element
 
 MBARRIER_BYTES = 8
 MOST_ARRIVALS = (1 << 20) - 1  # PTX ISA, "mbarrier.init"
@@ -132,182 +133,92 @@ class FenceOp(IRDLOperation):
             raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(FENCES)}")
 
 
-class _TensorCopy(IRDLOperation):
-    """Which tensor and which box: extents, strides in elements and box, outermost first; the last stride is 1.
+class _TensorCopy(BoxCopy):
+    """A copy that an engine does, and what it can do."""
 
-    In shared memory the box lies row-major; with `swizzle`, its rows have so many bytes at most, and groups of 16 bytes
-    change places: bits 4 and up of an address are XORed with bits 7 and up.
-    """
-
-    @property
-    def tensor(self) -> SSAValue:
-        raise NotImplementedError
-
-    @property
-    def memory(self) -> SSAValue:
-        raise NotImplementedError
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        found = self.properties[name]
-        assert isinstance(found, DenseArrayBase)
-        return tuple(int(number) for number in found.get_values())
-
-    @property
-    def box_extents(self) -> tuple[int, ...]:
-        return self.numbers("box")
-
-    @property
-    def span(self) -> int:
-        found = self.properties["swizzle"]
-        assert isinstance(found, IntegerAttr)
-        return int(found.value.data)
-
-    def verify_copy(self, coordinates: int) -> None:
+    def verify_form(self, tensor: SSAValue, memory: SSAValue) -> None:
         block_of(self)
-        extents, strides, box = (self.numbers(name) for name in ("extents", "strides", "box"))
-        size = element_bytes(self.tensor)
-        if is_shared(self.tensor) or not is_shared(self.memory) or element(self.tensor) != element(self.memory):
-            raise VerifyException(f"copies between {self.tensor.type} and {self.memory.type}; global and shared memory")
-        if not len(extents) == len(strides) == len(box) == coordinates or not 1 <= coordinates <= TENSOR_RANK:
-            raise VerifyException(f"{coordinates} coordinates, extents {extents}, strides {strides}, box {box}")
-        if strides[-1] != 1 or any(stride * size % ROW_MULTIPLE or stride <= 0 for stride in strides[:-1]):
-            raise VerifyException(f"strides {list(strides)}: the last is 1, others multiples of {ROW_MULTIPLE} bytes")
-        if any(not 1 <= extent <= BOX_EXTENT for extent in box) or box[-1] * size % ROW_MULTIPLE:
-            raise VerifyException(f"a box of {list(box)}: 1 to {BOX_EXTENT} each, rows of a multiple of 16 bytes")
-        if self.span not in SWIZZLES or (self.span and box[-1] * size > self.span):
-            raise VerifyException(f"rows of {box[-1] * size} bytes swizzled by {self.span}; 32, 64 or 128, no longer")
-        elements = self.tensor.type.get_shape()[0]  # type: ignore[attr-defined]
-        if sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) >= elements:
-            raise VerifyException(f"a tensor of {list(extents)} with strides {list(strides)} in {self.tensor.type}")
+        super().verify_form(tensor, memory)
+        form, size = self.form, element_bytes(tensor)
+        if is_shared(tensor) or not is_shared(memory):
+            raise VerifyException(f"copies between {tensor.type} and {memory.type}; global and shared memory")
+        if len(form.sides) > TENSOR_RANK:
+            raise VerifyException(f"{len(form.sides)} coordinates; {TENSOR_RANK} at most")
+        if any(stride * size % ROW_MULTIPLE or stride <= 0 for stride in form.strides[:-1]):
+            raise VerifyException(f"strides {list(form.strides)}: but for the last, multiples of {ROW_MULTIPLE} bytes")
+        if any(not 1 <= side <= BOX_EXTENT for side in form.sides) or form.sides[-1] * size % ROW_MULTIPLE:
+            raise VerifyException(f"a box of {list(form.sides)}: 1 to {BOX_EXTENT} each, rows a multiple of 16 bytes")
+        row, span = form.sides[-1] * size, form.swizzle
+        if span not in SWIZZLES or (span and row > span):
+            raise VerifyException(f"rows of {row} bytes swizzled by {span}; 32, 64 or 128, no longer")
+        elements = tensor.type.get_shape()[0]  # type: ignore[attr-defined]
+        if sum((extent - 1) * stride for extent, stride in zip(form.extents, form.strides, strict=True)) >= elements:
+            fact = f"a tensor of {list(form.extents)} with strides {list(form.strides)}"
+            raise VerifyException(f"{fact} in {tensor.type}")
 
 
 @irdl_op_definition
 class TensorLoadOp(_TensorCopy):
-    """Start copying the box whose first element has these coordinates to ``target[offset]``; an mbarrier counts its
+    """Start copying the box whose first element has these coordinates to ``memory[offset]``; an mbarrier counts its
     bytes, and whoever has waited for that phase sees it.
     """
 
     name = "simt.tensor_load"
     WRITES: ClassVar[int] = 1
-    source = operand_def(MemRefType)
-    target = operand_def(MemRefType)
+    tensor = operand_def(MemRefType)
+    memory = operand_def(MemRefType)
     offset = operand_def(IndexType)
     barriers = operand_def(MemRefType)
     barrier = operand_def(IndexType)
-    coordinates = var_operand_def(IndexType)
-    extents = prop_def(DenseArrayBase.constr(eq(i64)))
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    box = prop_def(DenseArrayBase.constr(eq(i64)))
-    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$source `[` $coordinates `]` `to` $target `[` $offset `]` `counted` $barriers `[` $barrier `]` "
+        "$tensor `[` $coordinates `]` `to` $memory `[` $offset `]` `counted` $barriers `[` $barrier `]` "
         "`extents` $extents `strides` $strides `box` $box `swizzle` $swizzle attr-dict "
-        "`:` type($source) `,` type($target) `,` type($barriers)"
+        "`:` type($tensor) `,` type($memory) `,` type($barriers)"
     )
 
     def __init__(
-        self, source: SSAValue, coordinates: Sequence[SSAValue], target: SSAValue, offset: SSAValue,
-        barriers: SSAValue, barrier: SSAValue, extents: Sequence[int], strides: Sequence[int], box: Sequence[int],
-        swizzle: int,
+        self, tensor: SSAValue, coordinates: Sequence[SSAValue], memory: SSAValue, offset: SSAValue,
+        barriers: SSAValue, barrier: SSAValue, box: Box,
     ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[source, target, offset, barriers, barrier, list(coordinates)],
-            properties={
-                "extents": i64s(extents),
-                "strides": i64s(strides),
-                "box": i64s(box),
-                "swizzle": _number(swizzle),
-            },
-        )
-
-    @property
-    def tensor(self) -> SSAValue:
-        return self.source
-
-    @property
-    def memory(self) -> SSAValue:
-        return self.target
+        super().__init__([tensor, memory, offset, barriers, barrier, list(coordinates)], box)
 
     def verify_(self) -> None:
-        self.verify_copy(len(self.coordinates))
+        self.verify_form(self.tensor, self.memory)
         _verify_mbarriers(self.barriers)
 
 
 @irdl_op_definition
 class TensorStoreOp(_TensorCopy):
-    """Start copying ``source[offset]`` on to the box whose first element has these coordinates."""
+    """Start copying ``memory[offset]`` on to the box whose first element has these coordinates."""
 
     name = "simt.tensor_store"
     WRITES: ClassVar[int] = 2
-    source = operand_def(MemRefType)
+    memory = operand_def(MemRefType)
     offset = operand_def(IndexType)
-    target = operand_def(MemRefType)
-    coordinates = var_operand_def(IndexType)
-    extents = prop_def(DenseArrayBase.constr(eq(i64)))
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    box = prop_def(DenseArrayBase.constr(eq(i64)))
-    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    tensor = operand_def(MemRefType)
     assembly_format = (
-        "$source `[` $offset `]` `to` $target `[` $coordinates `]` `extents` $extents `strides` $strides `box` $box "
-        "`swizzle` $swizzle attr-dict `:` type($source) `,` type($target)"
+        "$memory `[` $offset `]` `to` $tensor `[` $coordinates `]` `extents` $extents `strides` $strides `box` $box "
+        "`swizzle` $swizzle attr-dict `:` type($memory) `,` type($tensor)"
     )
 
     def __init__(
-        self, source: SSAValue, offset: SSAValue, target: SSAValue, coordinates: Sequence[SSAValue],
-        extents: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[source, offset, target, list(coordinates)],
-            properties={
-                "extents": i64s(extents),
-                "strides": i64s(strides),
-                "box": i64s(box),
-                "swizzle": _number(swizzle),
-            },
-        )
-
-    @property
-    def tensor(self) -> SSAValue:
-        return self.target
-
-    @property
-    def memory(self) -> SSAValue:
-        return self.source
+        self, memory: SSAValue, offset: SSAValue, tensor: SSAValue, coordinates: Sequence[SSAValue], box: Box
+    ) -> None:
+        super().__init__([memory, offset, tensor, list(coordinates)], box)
 
     def verify_(self) -> None:
-        self.verify_copy(len(self.coordinates))
+        self.verify_form(self.tensor, self.memory)
 
 
 @irdl_op_definition
-class TensorCommitOp(IRDLOperation):
+class TensorCommitOp(Commit, InBlock):
     """The tensor stores that this thread has started since the last such commit are a group, perhaps an empty one."""
 
     name = "simt.tensor_commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def verify_(self) -> None:
-        block_of(self)
 
 
 @irdl_op_definition
-class TensorWaitOp(IRDLOperation):
+class TensorWaitOp(Wait, InBlock):
     """Wait until all but the `pending` latest groups of this thread's stores have read their shared memory."""
 
     name = "simt.tensor_wait"
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$pending attr-dict"
-
-    def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": _number(pending)})
-
-    def verify_(self) -> None:
-        block_of(self)
-        if self.pending.value.data < 0:
-            raise VerifyException(f"waits for {self.pending.value.data} groups")

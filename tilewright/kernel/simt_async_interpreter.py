@@ -9,6 +9,7 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.kernel import simt_fragments as fragments
+from tilewright.kernel.boxes import Box, swizzled
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array
 from tilewright.kernel.simt import BarrierOp, element_bytes
@@ -137,36 +138,20 @@ def _fence(group: Group, op: FenceOp, active: Array) -> None:
 # Tensor copies --------------------------------------------------------------------------------------------------------
 
 
-def _box(op: TensorLoadOp | TensorStoreOp, start: list[int]) -> tuple[Array, Array]:
-    """Element numbers of a box in global memory, row-major, and which of them lie inside of the tensor."""
-    offsets, inside = np.zeros((), np.int64), np.ones((), np.bool_)
-    tensor = (op.numbers("extents"), op.numbers("strides"), op.box_extents)
-    for at, extent, stride, length in zip(start, *tensor, strict=True):
-        index = at + np.arange(length)
-        offsets = offsets[..., None] + index * stride
-        inside = inside[..., None] & (index >= 0) & (index < extent)
-    return offsets.ravel(), inside.ravel()
-
-
-def _swizzled(addresses: Array, span: int) -> Array:
-    mask = span // 16 - 1 if span else 0
-    return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))
-
-
-def _in_shared(place: Place, offset: int, count: int, span: int) -> Array:
+def _in_shared(place: Place, offset: int, count: int, box: Box) -> Array:
     """Elements of a view of shared memory in which the elements of a box lie."""
     size, start = place.view.element_bytes, place.view.start
-    return np.asarray((_swizzled(start + (offset + np.arange(count)) * size, span) - start) // size)
+    return np.asarray((swizzled(start + (offset + np.arange(count)) * size, box.swizzle) - start) // size)
 
 
 def _tensor_load(group: Group, op: TensorLoadOp, active: Array) -> None:
-    memory, source, target = group.memory, group.places[op.source], group.places[op.target]
+    memory, source, target = group.memory, group.places[op.tensor], group.places[op.memory]
     for lane in np.flatnonzero(active).tolist():
         thread = int(group.threads[lane])
-        taken, inside = _box(op, [int(group.full(value)[lane]) for value in op.coordinates])
+        taken, inside = op.form.elements([int(group.full(value)[lane]) for value in op.coordinates])
         offset = int(group.full(op.offset)[lane])
         memory.check_alignment(op, target, np.array([offset]), BOX_ALIGN, np.array([thread]))
-        into = _in_shared(target, offset, len(taken), op.span)
+        into = _in_shared(target, offset, len(taken), op.form)
         numbers = np.zeros(len(taken), source.view.array.dtype)
         same = np.full(len(taken), thread)
         reads = Access(op, taken[inside], same[inside], np.full(int(inside.sum()), lane))
@@ -181,13 +166,13 @@ def _tensor_load(group: Group, op: TensorLoadOp, active: Array) -> None:
 
 
 def _tensor_store(group: Group, op: TensorStoreOp, active: Array) -> None:
-    memory, source, target = group.memory, group.places[op.source], group.places[op.target]
+    memory, source, target = group.memory, group.places[op.memory], group.places[op.tensor]
     for lane in np.flatnonzero(active).tolist():
         thread = int(group.threads[lane])
-        chosen, inside = _box(op, [int(group.full(value)[lane]) for value in op.coordinates])
+        chosen, inside = op.form.elements([int(group.full(value)[lane]) for value in op.coordinates])
         offset = int(group.full(op.offset)[lane])
         memory.check_alignment(op, source, np.array([offset]), BOX_ALIGN, np.array([thread]))
-        taken = _in_shared(source, offset, len(chosen), op.span)
+        taken = _in_shared(source, offset, len(chosen), op.form)
         same, lanes = np.full(len(chosen), thread), np.full(len(chosen), lane)
         numbers = memory.read_later(source, Access(op, taken, same, lanes), thread // group.kernel.lanes)
         memory.write(target, Access(op, chosen[inside], same[inside], lanes[inside]), numbers[inside])
@@ -239,7 +224,7 @@ def _operand_places(start: int, matrix: Matrix, rows: int, depth: int, size: int
     if not matrix.swizzle and matrix.transposed:
         leading, stride = stride, leading
     found = start + down // 8 * stride + down % 8 * span + across // wide * leading + across % wide * size
-    return _swizzled(found, matrix.swizzle)
+    return swizzled(found, matrix.swizzle)
 
 
 def _mma(group: Group, op: WarpgroupMmaOp, active: Array) -> None:

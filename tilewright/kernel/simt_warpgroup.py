@@ -31,7 +31,8 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.simt import block_of, element_bytes, is_shared
+from tilewright.kernel.groups import Commit
+from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.simt_async import SWIZZLES
 from tilewright.kernel.tile_types import INDEX, element, i64s, shape
 
@@ -72,7 +73,7 @@ def matrix_of(attribute: DenseArrayBase[Any]) -> Matrix:
 
 
 @irdl_op_definition
-class WarpIdOp(IRDLOperation):
+class WarpIdOp(InBlock):
     """The number of this thread's warp in its block: the same for all lanes, so that warps may branch on it."""
 
     name = "simt.warp_id"
@@ -82,9 +83,6 @@ class WarpIdOp(IRDLOperation):
 
     def __init__(self) -> None:
         super().__init__(result_types=[INDEX])
-
-    def verify_(self) -> None:
-        block_of(self)
 
 
 @irdl_op_definition
@@ -108,11 +106,15 @@ class RegistersOp(IRDLOperation):
             raise VerifyException(f"{self.count.value.data} registers; 24 to 256, a multiple of 8")
 
 
-class _Passing(IRDLOperation):
+class _Passing(InBlock):
     """Passes registers on, so that nothing that uses them can be moved across."""
 
+    values = var_operand_def(TensorType)
+    made = var_result_def(TensorType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
     def verify_(self) -> None:
-        block_of(self)
+        super().verify_()
         if [value.type for value in self.operands] != [value.type for value in self.results]:
             raise VerifyException("results have not the types of the operands")
 
@@ -122,9 +124,6 @@ class WarpgroupFenceOp(_Passing):
     """These registers, written by other operations before, are ready for products."""
 
     name = "simt.warpgroup_fence"
-    values = var_operand_def(TensorType)
-    made = var_result_def(TensorType)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$values attr-dict `:` type($values) `->` type($made)"
 
     def __init__(self, values: Sequence[SSAValue]) -> None:
@@ -203,18 +202,10 @@ class WarpgroupMmaOp(IRDLOperation):
 
 
 @irdl_op_definition
-class WarpgroupCommitOp(IRDLOperation):
+class WarpgroupCommitOp(Commit, InBlock):
     """The products that these warps have started since the last such commit are a group."""
 
     name = "simt.warpgroup_commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def verify_(self) -> None:
-        block_of(self)
 
 
 @irdl_op_definition
@@ -223,9 +214,6 @@ class WarpgroupWaitOp(_Passing):
 
     name = "simt.warpgroup_wait"
     pending = prop_def(IntegerAttr.constr(eq(i64)))
-    values = var_operand_def(TensorType)
-    made = var_result_def(TensorType)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$pending $values attr-dict `:` type($values) `->` type($made)"
 
     def __init__(self, pending: int, values: Sequence[SSAValue]) -> None:

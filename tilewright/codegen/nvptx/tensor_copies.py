@@ -34,10 +34,9 @@ def map_of(func: tile.FuncOp, op: TensorCopy) -> TensorMap:
     if op.tensor not in arguments:
         name = func.sym_name.data
         raise InvalidProgram(f"kernel {name}: a tensor copy from memory of its own", help="an argument of the kernel")
-    size = element_bytes(op.tensor)
-    strides = tuple(stride * size for stride in op.numbers("strides"))
-    kind = str(tile.element(op.tensor))
-    return TensorMap(arguments.index(op.tensor), kind, op.numbers("extents"), strides, op.box_extents, op.span)
+    box, size, kind = op.form, element_bytes(op.tensor), str(tile.element(op.tensor))
+    strides = tuple(stride * size for stride in box.strides)
+    return TensorMap(arguments.index(op.tensor), kind, box.extents, strides, box.sides, box.swizzle)
 
 
 def parameters(function: ir.Function, count: int) -> list[ir.Value]:
@@ -102,7 +101,7 @@ def _box(at: Emission, op: TensorCopy, coordinates: Sequence[ir.Value]) -> tuple
 
 def tensor_load(at: Emission, op: simt_async.TensorLoadOp) -> None:
     map_, coordinates = _box(at, op, [at.scalar(value) for value in op.coordinates])
-    target = at.address(at.places[op.target], at.scalar(op.offset))
+    target = at.address(at.places[op.memory], at.scalar(op.offset))
     barrier = at.address(at.places[op.barriers], at.scalar(op.barrier))
     rank = len(coordinates)
     names = ", ".join(f"${3 + number}" for number in range(rank))
@@ -115,7 +114,7 @@ def tensor_load(at: Emission, op: simt_async.TensorLoadOp) -> None:
 
 def tensor_store(at: Emission, op: simt_async.TensorStoreOp) -> None:
     map_, coordinates = _box(at, op, [at.scalar(value) for value in op.coordinates])
-    source = at.address(at.places[op.source], at.scalar(op.offset))
+    source = at.address(at.places[op.memory], at.scalar(op.offset))
     rank = len(coordinates)
     names = ", ".join(f"${2 + number}" for number in range(rank))
     text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [$0, {{{names}}}], [$1];"

@@ -121,17 +121,13 @@ def _fill(at: Threads, op: rings.FillOp) -> None:
     copies = [each for each in op.body.block.ops if isinstance(each, rings.BoxCopyOp)]
     placed = [_placed(at, copy, slot) for copy in copies]
     inside = Block()
-    sizes = [prod(int(extent) for extent in copy.box.get_values()) * element_bytes(copy.buffer) for copy in copies]
+    sizes = [prod(copy.form.sides) * element_bytes(copy.buffer) for copy in copies]
     inside.add_op(MbarrierWaitOp(state, empty, before))
     inside.add_op(MbarrierArriveOp(state, slot, sum(sizes)))
     for copy, place in zip(copies, placed, strict=True):
-        extents, strides, box = (
-            [int(number) for number in numbers.get_values()] for numbers in (copy.extents, copy.strides, copy.box)
-        )
         view, buffer = at.values[copy.view], at.values[copy.buffer]
         coordinates = [at.values[value] for value in copy.coordinates]
-        swizzle = copy.swizzle.value.data
-        inside.add_op(TensorLoadOp(view, coordinates, buffer, place, state, slot, extents, strides, box, swizzle))
+        inside.add_op(TensorLoadOp(view, coordinates, buffer, place, state, slot, copy.form))
     inside.add_op(scf.YieldOp())
     first = at.add(tile.CompareOp("eq", at.thread(), at.number(0))).results[0]
     when = at.add(arith.AndIOp(first, at.values[op.when])).results[0]

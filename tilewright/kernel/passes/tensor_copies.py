@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import Facts, facts_of
@@ -66,13 +67,19 @@ class TensorCopiesPass(ModulePass):
 
 
 @dataclass(frozen=True)
-class _Tensor:
-    """A load as boxes of a tensor of two dimensions, whose second one runs along memory."""
+class Tensor:
+    """Memory as a tensor of two dimensions, the second one along it, and where in it a tile begins."""
 
-    load: tile.LoadOp
     extents: tuple[int, int]
     pitch: int
     coordinates: tuple[LinearForm, LinearForm]
+
+
+@dataclass(frozen=True)
+class _Tensor(Tensor):
+    """What a load reads."""
+
+    load: tile.LoadOp
     rows: int  # of the tile
     columns: int
     transposed: bool  # its rows are the second dimension of the tile
@@ -154,30 +161,34 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
     if 1 not in strides or extents[strides.index(1)] * size < min(_SPANS) or load.view.owner.parent_op() is None:
         return None
-    column = strides.index(1)
-    row = 1 - column
-    pitch = strides[row]
-    if pitch * size % ROW_MULTIPLE or pitch < 2:
-        return None
-    found = _coordinates(load, row, column, pitch)
+    found = tensor_of(load.view, load.offset, load.bounds, extents, strides)
     if found is None:
         return None
-    coordinates, limits = found
-    return _Tensor(load, limits, pitch, coordinates, extents[row], extents[column], transposed=row == 1)
+    column = strides.index(1)
+    row = 1 - column
+    return _Tensor(found.extents, found.pitch, found.coordinates, load, extents[row], extents[column], row == 1)
 
 
-def _coordinates(
-    load: tile.LoadOp, row: int, column: int, pitch: int
-) -> tuple[tuple[LinearForm, LinearForm], tuple[int, int]] | None:
-    """Row and column of the tile's first element, and the extents of the tensor; None where they are not known."""
-    assert isinstance(load.view.type, MemRefType)
-    rest, elements = linear_form(load.offset), int(load.view.type.get_shape()[0])
+def tensor_of(
+    view: SSAValue, offset: SSAValue, bounds: Sequence[SSAValue], extents: Sequence[int], strides: Sequence[int]
+) -> Tensor | None:
+    """The tensor that an access of two dimensions is to, if boxes of it can be copied; None where that is not known.
+
+    One of the strides is 1, the other one a multiple of 16 bytes.
+    """
+    assert isinstance(view.type, MemRefType)
+    column = list(strides).index(1)
+    row = 1 - column
+    pitch = strides[row]
+    if pitch * element_bytes(view) % ROW_MULTIPLE or pitch < 2:
+        return None
+    rest, elements = linear_form(offset), int(view.type.get_shape()[0])
     known: dict[int, tuple[LinearForm, int]] = {}
     for dim, unit in ((row, pitch), (column, 1)):
-        if load.bounds:
-            form = linear_form(load.bounds[dim])
+        if bounds:
+            form = linear_form(bounds[dim])
             start = form.without_constant().times(-1)
-            if not start.factors and form.constant >= shape(load.result)[dim]:
+            if not start.factors and form.constant >= extents[dim]:
                 continue  # a bound that binds nothing: as without
             known[dim] = start, form.constant
             rest = rest + start.times(-unit)
@@ -188,7 +199,7 @@ def _coordinates(
             whole, start = rest.split(pitch)
             rest = whole.times(pitch)
         most = largest(start)
-        if most is None or most + shape(load.result)[column] > pitch:
+        if most is None or most + extents[column] > pitch:
             return None
         known[column] = start, pitch
     if row not in known:
@@ -198,7 +209,7 @@ def _coordinates(
         return None
     (first, rows), (second, columns) = known[row], known[column]
     fits = 0 < columns <= pitch and rows > 0 and (rows - 1) * pitch + columns <= elements
-    return ((first, second), (rows, columns)) if fits else None
+    return Tensor((rows, columns), pitch, (first, second)) if fits else None
 
 
 # Building -------------------------------------------------------------------------------------------------------------
@@ -240,18 +251,13 @@ def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]
     """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
     width = tensor.swizzle // tensor.size
     height = min(tensor.rows, BOX_EXTENT)
-    found = []
+    box, found = Box(tensor.extents, (tensor.pitch, 1), (height, width), tensor.swizzle), []
     for column in range(0, tensor.columns, width):
         for row in range(0, tensor.rows, height):
             starts = (tensor.coordinates[0] + LinearForm((), row), tensor.coordinates[1] + LinearForm((), column))
             where = [emitted(start, add) for start in starts]
             place = column * tensor.rows + row * width
-            found.append(
-                rings.BoxCopyOp(
-                    tensor.load.view, where, buffer, place, tensor.extents, (tensor.pitch, 1), (height, width),
-                    tensor.swizzle,
-                )
-            )  # fmt: skip
+            found.append(rings.BoxCopyOp(tensor.load.view, where, buffer, place, box))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import rings, simt_async, simt_warpgroup
+from tilewright.kernel import boxes, groups, rings, simt_async, simt_warpgroup
 from tilewright.kernel.text import parse_module, print_module
 
 G, S, B = "memref<4096xf16>", 'memref<4096xf16, "shared">', 'memref<4xi64, "shared">'
@@ -56,7 +56,10 @@ CASES = [
     ('simt.fence "all"', "unknown kind 'all'; one of async, mbarrier"),
     (f"simt.tensor_load %s[%o, %o] to %s[%o] counted %b[%o] {TENSOR} : {S}, {S}, {B}", "copies between"),
     (f"{LOAD} extents [64] strides [64, 1] box [8, 32] swizzle 64 {VIEWS}", "2 coordinates, extents (64,), strides"),
-    (f"{LOAD} extents [64, 64] strides [60, 1] box [8, 32] swizzle 64 {VIEWS}", "strides [60, 1]: the last is 1"),
+    (f"{LOAD} extents [64, 64] strides [60, 1] box [8, 32] swizzle 64 {VIEWS}", "strides [60, 1]: but for the last"),
+    (f"{LOAD} extents [64, 64] strides [64, 2] box [8, 32] swizzle 64 {VIEWS}", "strides [64, 2]: the last is 1"),
+    (f"{LOAD.replace('o, %o] to', 'o, %o, %o, %o, %o, %o] to')} extents [1, 1, 1, 1, 64, 64] "
+     f"strides [64, 64, 64, 64, 64, 1] box [1, 1, 1, 1, 8, 32] swizzle 64 {VIEWS}", "6 coordinates; 5 at most"),
     (f"{LOAD} extents [64, 64] strides [64, 1] box [300, 32] swizzle 64 {VIEWS}", "a box of [300, 32]: 1 to 256"),
     (f"{LOAD} extents [64, 64] strides [64, 1] box [8, 32] swizzle 32 {VIEWS}", "rows of 64 bytes swizzled by 32"),
     (f"{LOAD} extents [65, 64] strides [64, 1] box [8, 32] swizzle 64 {VIEWS}", "a tensor of [65, 64] with strides"),
@@ -106,7 +109,7 @@ RING_CASES = [
     (f"tile.fill %s[%n] when %w {{ %q = arith.constant true }} : {R}", "arith.constant in a fill; copies of boxes"),
     (f"tile.fill %s[%n] when %w {{ {COPY.replace('[64, 64] strides', '[64] strides')} }} : {R}", "2 coordinates"),
     (f'tile.fill %s[%n] when %w {{ {COPY.replace("%v", "%u").replace(G, "memref<64xf32>")} }} : {R}',
-     "copies memref<64xf32>"),
+     "copies between memref<64xf32>"),
     (f"%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 32, %c : {S}, {S}, {Z}",
      "slots of 4096 elements for a tile of 2048"),
     (f"%q = arith.constant dense<0.0> : {F}\n%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64, %q : {S}, {S}, {F}",
@@ -141,10 +144,12 @@ def test_rule(text: str, message: str) -> None:
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize("module", [simt_async, simt_warpgroup, rings], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [boxes, groups, simt_async, simt_warpgroup, rings], ids=lambda module: module.__name__
+)
 def test_every_message_has_a_case(module: Any) -> None:
     messages = set(re.findall(r'VerifyException\(\s*f?["\']([^"\']*)', Path(str(module.__file__)).read_text()))
-    assert len(messages) > 5
+    assert messages
     for message in messages:
         pattern = ".*".join(re.escape(piece) for piece in re.split(r"\{[^}]*\}?", message))
         assert any(re.search(pattern, _error(text)) for text, _ in ALL), f"no case for {message!r}"

@@ -1,0 +1,90 @@
+"""Boxes of tensors in global memory, which copies move to and from the memory of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation, eq, prop_def, traits_def, var_operand_def
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.tile_types import element, i64s
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tensor of `extents` with `strides` in elements, the last 1, and the sides of a box of it; outermost first.
+
+    In the memory of a block the box lies row-major. With `swizzle` its rows have so many bytes at most, and groups of
+    16 bytes change places: bits 4 and up of an address are XORed with bits 7 and up.
+    """
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    sides: tuple[int, ...]
+    swizzle: int
+
+    def elements(self, start: Sequence[int]) -> tuple[Array, Array]:
+        """Numbers of the elements of the box at `start` in its tensor, row-major, and which of them lie inside."""
+        numbers, inside = np.zeros((), np.int64), np.ones((), np.bool_)
+        for first, extent, stride, side in zip(start, self.extents, self.strides, self.sides, strict=True):
+            index = first + np.arange(side)
+            numbers = numbers[..., None] + index * stride
+            inside = inside[..., None] & (index >= 0) & (index < extent)
+        return numbers.ravel(), inside.ravel()
+
+
+def swizzled(addresses: Array, span: int) -> Array:
+    """Where in the memory of a block lies what would lie at these bytes without a swizzle of `span` bytes."""
+    mask = span // 16 - 1 if span else 0
+    return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))
+
+
+class BoxCopy(IRDLOperation):
+    """A copy of the box whose first element has these coordinates."""
+
+    coordinates = var_operand_def(IndexType)
+    extents = prop_def(DenseArrayBase.constr(eq(i64)))
+    strides = prop_def(DenseArrayBase.constr(eq(i64)))
+    box = prop_def(DenseArrayBase.constr(eq(i64)))
+    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def __init__(
+        self,
+        operands: Sequence[SSAValue | Sequence[SSAValue]],
+        box: Box,
+        properties: dict[str, Attribute] | None = None,
+    ) -> None:
+        of_box: dict[str, Attribute] = {
+            "extents": i64s(box.extents),
+            "strides": i64s(box.strides),
+            "box": i64s(box.sides),
+            "swizzle": IntegerAttr(box.swizzle, 64),
+        }
+        super().__init__(operands=operands, properties=of_box | (properties or {}))
+
+    @property
+    def form(self) -> Box:
+        extents, strides, sides = (
+            tuple(int(number) for number in each.get_values()) for each in (self.extents, self.strides, self.box)
+        )
+        return Box(extents, strides, sides, self.swizzle.value.data)
+
+    def verify_form(self, tensor: SSAValue, memory: SSAValue) -> None:
+        """Check what holds for every copy between a tensor and the memory of a block."""
+        rank, form = len(self.coordinates), self.form
+        if not len(form.extents) == len(form.strides) == len(form.sides) == rank > 0:
+            fact = f"extents {form.extents}, strides {form.strides}, box {form.sides}"
+            raise VerifyException(f"{rank} coordinates, {fact}")
+        if form.strides[-1] != 1:
+            raise VerifyException(f"strides {list(form.strides)}: the last is 1")
+        if element(tensor) != element(memory):
+            raise VerifyException(f"copies between {tensor.type} and {memory.type}")

@@ -1,0 +1,34 @@
+"""Operations that are started now and waited for in groups, at the level of tiles and of threads alike."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.irdl import IRDLOperation, eq, prop_def, traits_def
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+
+class Commit(IRDLOperation):
+    """What has been started since the last commit of this kind is a group, perhaps an empty one."""
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Wait(IRDLOperation):
+    """Wait for all groups of this kind but the `pending` latest."""
+
+    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending attr-dict"
+
+    def __init__(self, pending: int) -> None:
+        super().__init__(properties={"pending": IntegerAttr(pending, 64)})
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.pending.value.data < 0:
+            raise VerifyException(f"waits for {self.pending.value.data} groups")
