@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import dialect, verify
+from tilewright.kernel import dialect, programs, verify
 from tilewright.kernel.text import parse_module
 
 VALUES = """\
@@ -153,7 +153,7 @@ def test_every_message_has_a_case() -> None:
         "a region of several blocks; control flow is scf.for and scf.if",  # its operations refuse it first
     }
     messages = []
-    for module in (dialect, verify):
+    for module in (programs, dialect, verify):
         source = Path(str(module.__file__)).read_text()
         messages += re.findall(r'VerifyException\(\s*f?"([^"]*)"', source)
     assert len(messages) > 40

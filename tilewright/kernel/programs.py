@@ -1,0 +1,320 @@
+"""Tile program: kernels, and the host sequence of buffers and launches. Part of `dialect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    DictionaryAttr,
+    FunctionType,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    eq,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import (
+    IsolatedFromAbove,
+    IsTerminator,
+    NoTerminator,
+    Pure,
+    SymbolOpInterface,
+    SymbolTable,
+    SymbolUserOpInterface,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.tile_types import INDEX, i64s, verify_view
+
+
+@irdl_op_definition
+class FuncOp(IRDLOperation):
+    """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
+
+    Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
+    `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the threads of a `warp`, the body
+    is what each thread of a block does: the distributed form, whose operations are in `simt`.
+    """
+
+    name = "tile.func"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    function_type = prop_def(FunctionType)
+    grid = prop_def(DenseArrayBase)
+    threads = opt_prop_def(DenseArrayBase)
+    warp = opt_prop_def(IntegerAttr)
+    cost = opt_prop_def(DictionaryAttr)
+    body = region_def("single_block")
+
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[Attribute],
+        grid: Sequence[int],
+        body: Region | None = None,
+        cost: DictionaryAttr | None = None,
+        threads: Sequence[int] = (),
+        warp: int = 0,
+    ) -> None:
+        function_type = FunctionType.from_lists(list(arguments), [])
+        region = Region(Block(arg_types=list(arguments))) if body is None else body
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "function_type": function_type,
+                "grid": i64s(grid),
+                "threads": i64s(threads) if threads else None,
+                "warp": IntegerAttr(warp, 64) if warp else None,
+                "cost": cost,
+            },
+            regions=[region],
+        )
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The grid: programs along each axis."""
+        return tuple(int(extent) for extent in self.grid.get_values())
+
+    @property
+    def programs(self) -> int:
+        return prod(self.extents)
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Threads along x, y and z; () in tile form."""
+        return tuple(int(extent) for extent in self.threads.get_values()) if self.threads is not None else ()
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp; 0 in tile form."""
+        return int(self.warp.value.data) if self.warp is not None else 0
+
+    def verify_(self) -> None:
+        if tuple(self.body.block.arg_types) != self.function_type.inputs.data:
+            raise VerifyException(f"kernel {self.sym_name.data}: argument types differ from the function type")
+        if self.function_type.outputs.data:
+            raise VerifyException(f"kernel {self.sym_name.data}: returns values; kernels write to views instead")
+        for type_ in self.function_type.inputs.data:
+            if not isinstance(type_, MemRefType):
+                raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not a view (memref)")
+            verify_view(type_)
+        if any(extent < 0 for extent in self.extents):
+            raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
+        if bool(self.block) != bool(self.lanes) or (self.block and (len(self.block) != 3 or min(self.block) < 1)):
+            raise VerifyException(f"kernel {self.sym_name.data}: threads {list(self.block)} in warps of {self.lanes}")
+        if self.lanes < 0 or (self.block and prod(self.block) % self.lanes):
+            raise VerifyException(f"kernel {self.sym_name.data}: {prod(self.block)} threads in warps of {self.lanes}")
+        if not isinstance(self.body.block.last_op, ReturnOp):
+            raise VerifyException(f"kernel {self.sym_name.data}: its body does not end with tile.return")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, printer.print_block_argument)
+        printer.print_string(f" grid {list(self.extents)}")
+        if self.block:
+            printer.print_string(f" threads {list(self.block)} warp {self.lanes}")
+        if self.cost is not None:
+            printer.print_string(" cost ")
+            printer.print_attribute(self.cost)
+        if self.attributes:
+            printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FuncOp:
+        name = parser.parse_symbol_name().data
+        arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        parser.parse_keyword("grid")
+        grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        threads: Sequence[int] = ()
+        warp = 0
+        if parser.parse_optional_keyword("threads"):
+            threads = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+            parser.parse_keyword("warp")
+            warp = parser.parse_integer()
+        cost: DictionaryAttr | None = None
+        if parser.parse_optional_keyword("cost"):
+            start = parser.pos
+            attribute = parser.parse_attribute()
+            if not isinstance(attribute, DictionaryAttr):
+                parser.raise_error("cost is a dictionary such as {flops = 2 : i64}", start, parser.pos)
+            cost = attribute
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(arguments)
+        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost, threads, warp)
+        kernel.attributes |= attributes.data if attributes else {}
+        return kernel
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """End of a kernel or of the main sequence."""
+
+    name = "tile.return"
+    traits = traits_def(IsTerminator())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class ProgramIdOp(IRDLOperation):
+    """The coordinate of this program along one axis of the grid."""
+
+    name = "tile.program_id"
+    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+    assembly_format = "$axis attr-dict"
+
+    def __init__(self, axis: int) -> None:
+        super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[INDEX])
+
+    def verify_(self) -> None:
+        kernel = self.parent_op()
+        while kernel is not None and not isinstance(kernel, FuncOp):
+            kernel = kernel.parent_op()
+        axis = self.axis.value.data
+        if kernel is None:
+            raise VerifyException("tile.program_id outside of a kernel")
+        if not 0 <= axis < len(kernel.extents):
+            raise VerifyException(f"axis {axis} of the grid {list(kernel.extents)}")
+
+
+@irdl_op_definition
+class MainOp(IRDLOperation):
+    """The host sequence of a module: buffers and launches, in order.
+
+    `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
+    """
+
+    name = "tile.main"
+    arena_bytes = prop_def(IntegerAttr)
+    constants_bytes = prop_def(IntegerAttr)
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), NoTerminator())
+
+    def __init__(self, arena_bytes: int, constants_bytes: int, body: Region | None = None) -> None:
+        super().__init__(
+            properties={
+                "arena_bytes": IntegerAttr(arena_bytes, 64),
+                "constants_bytes": IntegerAttr(constants_bytes, 64),
+            },
+            regions=[Region(Block()) if body is None else body],
+        )
+
+    def verify_(self) -> None:
+        if self.arena_bytes.value.data < 0 or self.constants_bytes.value.data < 0:
+            raise VerifyException(
+                f"arena of {self.arena_bytes.value.data} bytes, constants of {self.constants_bytes.value.data} bytes"
+            )
+        if self.body.block.args:
+            raise VerifyException("tile.main takes no arguments: buffers are tile.buffer")
+        for op in self.body.block.ops:
+            if not isinstance(op, BufferOp | LaunchOp | ReturnOp):
+                raise VerifyException(f"tile.main holds buffers and launches only, not {op.name}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" arena {self.arena_bytes.value.data} constants {self.constants_bytes.value.data}")
+        if self.attributes:
+            printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_empty_block=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> MainOp:
+        parser.parse_keyword("arena")
+        arena_bytes = parser.parse_integer()
+        parser.parse_keyword("constants")
+        constants_bytes = parser.parse_integer()
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region()
+        if not body.blocks:
+            body.add_block(Block())
+        main = cls(arena_bytes, constants_bytes, body)
+        main.attributes |= attributes.data if attributes else {}
+        return main
+
+
+@irdl_op_definition
+class BufferOp(IRDLOperation):
+    """A view of host-planned memory: input or output number `index`, or `index` bytes into the constants or arena."""
+
+    name = "tile.buffer"
+    space = prop_def(StringAttr)
+    index = prop_def(IntegerAttr.constr(eq(i64)))
+    result = result_def(MemRefType)
+    traits = traits_def(Pure())
+    assembly_format = "$space $index attr-dict `:` type($result)"
+
+    SPACES: ClassVar = ("input", "output", "constant", "arena")
+
+    def __init__(self, space: str, index: int, type_: MemRefType[Attribute]) -> None:
+        super().__init__(properties={"space": StringAttr(space), "index": IntegerAttr(index, 64)}, result_types=[type_])
+
+    def verify_(self) -> None:
+        if self.space.data not in self.SPACES:
+            raise VerifyException(f"unknown buffer space {self.space.data!r}; one of {', '.join(self.SPACES)}")
+        if self.index.value.data < 0:
+            raise VerifyException(f"buffer at {self.index.value.data}")
+        if not isinstance(self.parent_op(), MainOp):
+            raise VerifyException("tile.buffer outside of tile.main")
+        verify_view(self.result.type)
+
+
+class _KernelExists(SymbolUserOpInterface):
+    """A launch names a kernel of its module and gives it views of the types it wants."""
+
+    def verify(self, op: Operation) -> None:
+        assert isinstance(op, LaunchOp)
+        module = op.parent_op()
+        while module is not None and not module.has_trait(SymbolTable):
+            module = module.parent_op()
+        if module is None:
+            return  # a launch that is being built
+        kernel = SymbolTable.lookup_symbol(module, op.kernel)
+        if not isinstance(kernel, FuncOp):
+            raise VerifyException(f"launches @{op.kernel.root_reference.data}, which is not a kernel of this module")
+        given, wanted = tuple(op.arguments.types), kernel.function_type.inputs.data
+        if given != wanted:
+            names = [", ".join(map(str, types)) for types in (given, wanted)]
+            raise VerifyException(f"launches @{op.kernel.root_reference.data} on ({names[0]}); it takes ({names[1]})")
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Run every program of a kernel on these views; the next launch starts when all have finished."""
+
+    name = "tile.launch"
+    kernel = prop_def(SymbolRefAttr)
+    arguments = var_operand_def(MemRefType)
+    traits = traits_def(_KernelExists())
+    assembly_format = "$kernel `(` $arguments `)` attr-dict `:` type($arguments)"
+
+    def __init__(self, kernel: str, arguments: Sequence[SSAValue]) -> None:
+        super().__init__(operands=[list(arguments)], properties={"kernel": SymbolRefAttr(kernel)})
