@@ -40,7 +40,7 @@ from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
 RNG = np.random.default_rng(0)
-STEPS = ("tensor-copies", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles")
+STEPS = ("tensor-copies", "tensor-stores", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles")
 Sizes = tuple[int, int, int]
 
 
@@ -174,6 +174,40 @@ def test_every_step_can_be_switched_off(without: Sequence[str]) -> None:
     assert ("wgmma" in code.ptx) == ("tensor-copies" not in without)
     assert (kernel.grid == (2, 1, 1)) == (not {"persistent", "tensor-copies"} & set(without))
     assert (kernel.block == (256, 1, 1)) == (not {"warp-roles", "tensor-copies"} & set(without))
+
+
+def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = ()) -> ModuleOp:
+    """The product as f16."""
+    (m, n, _), (rows, columns, _) = sizes, block
+    wide, narrow = (f"tensor<{rows}x{columns}x{dtype}>" for dtype in ("f32", "f16"))
+    cast = f"  %h = tile.cast %r : {wide} -> {narrow}\n  tile.store %h"
+    before, store = ragged_matmul(sizes, block).split("  tile.store %r")
+    text = before + cast + store.replace(wide, narrow)
+    module = parse_module(text.replace(f"memref<{m * n}xf32>", f"memref<{m * n}xf16>"))
+    module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
+    run_pipeline(module, "gpu", disable, verify_each=True)
+    return module
+
+
+@pytest.mark.parametrize("without", [(), ("tensor-stores",), ("persistent",), ("warp-roles",)], ids=",".join)
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [((200, 136, 72), (64, 128, 32)), ((256, 256, 64), (128, 256, 64)), ((72, 328, 72), (128, 32, 32))],
+    ids=str,
+)
+def test_results_leave_by_boxes(sizes: Sizes, block: Sizes, without: Sequence[str]) -> None:
+    module = halves(sizes, block, without)
+    (a, b, wide), wanted = operands(sizes)
+    run_kernel(module, "k", [a, b, found := wide.astype(np.float16)], order="random", seed=1)
+    np.testing.assert_array_equal(found, wanted)
+    code = generate(module)
+    assert ("cp.async.bulk.tensor.2d.global.shared" in code.ptx) == ("tensor-stores" not in without)
+    assert ("stmatrix" in code.ptx) == ("tensor-stores" not in without)
+    run = emulate(code, [a, b, again := np.zeros_like(found)])
+    assert run.findings == []
+    np.testing.assert_array_equal(again, wanted)
+    ((_, counts),) = run.counts
+    assert counts.total("shared", "conflicts") == 0
 
 
 def test_registers_move_to_the_warps_that_compute() -> None:

@@ -26,18 +26,18 @@ WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
 WARP_ROWS, WARP_COLUMNS = (16, 32, 64), (8, 16, 32, 64, 128)
 SLICE_BYTES = (32, 64, 128)  # of a row of k: one step, two, the rows of a swizzle
-MOST_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 3, 2
+MOST_STAGES, SAFE_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 4, 3, 2
 DEEPENED = 24  # candidates that are tried with other numbers of stages
 RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two barriers; of a swizzled buffer
 STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # results leave by columns of rows so long, in so many buffers
-SPARE_REGISTERS = 40  # of a thread, for addresses and counters
+SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses, more for each step of k beyond two
 MOST_SPLITS = 16
 
 # Orders of magnitude, in cycles, where the machine file says nothing.
 LATENCY_CYCLES = 700  # from a copy's start until its bytes are there
 SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
 BLOCK_CYCLES = 700  # of a block: its start, its epilogue, the last store
-OVERLAP_LOSS = 0.05  # of what should be hidden behind something longer
+OVERLAP_LOSS = 0.15  # of what should be hidden behind something longer
 LAUNCH_CYCLES = 3000  # of another kernel behind the first
 L2_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE_EACH = 5120, 64  # of all multiprocessors (A100 whitepaper), and of one
 
@@ -115,8 +115,13 @@ def rank(
     for best in sorted(found.values(), key=lambda each: each.cycles)[:DEEPENED]:
         for each in _deepened(best, problem, machine):
             found.setdefault(each.shape, replace(each, cycles=price.of(each)))
-    ranked = sorted(found.values(), key=lambda each: (each.cycles, -prod(each.shape.warps), -each.shape.m))
+    ranked = sorted(found.values(), key=_order)
     return Ranking(tuple(ranked), _worth_telling(refused, ranked[0].cycles if ranked else float("inf")))
+
+
+def _order(each: Candidate) -> tuple[float, int, int, int]:
+    """Among equals more slices on their way, up to what usually hides a copy; more warps; more rows."""
+    return each.cycles, -min(each.shape.stages, SAFE_STAGES), -prod(each.shape.warps), -each.shape.m
 
 
 def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple[Refusal, ...]:
@@ -192,7 +197,7 @@ def _staged(
 def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[Candidate]:
     """A candidate with other numbers of stages."""
     shape, record = best.shape, best.record
-    trips = -(-(-(-problem.k // shape.k)) // shape.splits)
+    trips = ceil(ceil(problem.k / shape.k) / shape.splits)
     for stages in _stages(shape, record, problem, machine, trips):
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
 
@@ -223,7 +228,9 @@ def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) ->
     slots = shape.stages * slice_bytes(shape, problem)
     if record.group != "warpgroup128":
         return max(slots, shape.m * shape.n * problem.result_bytes)
-    rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n * problem.result_bytes)
+    rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
+    if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
+        rows = 0  # sums leave from registers
     return slots + shape.stages * RING_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
 
 
@@ -238,8 +245,9 @@ def registers(shape: BlockShape, record: Intrinsic) -> int:
     sums = rows * columns * bits(record.destination.dtype) // 32 // 32
     if record.group == "warpgroup128":
         return sums + SPARE_REGISTERS
-    fragments = (rows + columns) * extents(record)[2] * bits(record.sources[0].dtype) // 32 // 32
-    return sums + 2 * fragments + SPARE_REGISTERS
+    step = extents(record)[2]
+    fragments = (rows + columns) * step * bits(record.sources[0].dtype) // 32 // 32
+    return sums + 2 * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------
@@ -278,9 +286,9 @@ class Price:
     """Predicted cycles of a product on a machine, from what a multiprocessor does for its blocks.
 
     A slice takes as long as its products, as reading and writing it in block memory, or as bringing it from L2,
-    whichever is longest, and no less than latency and way over the slices that are on it. Blocks that are on a multiprocessor
-    together hide each other's waiting; the one with the most blocks decides. Accuracy: an order of candidates, not a
-    time; what blocks share in L2 is not modelled, nor the power that a device may draw.
+    whichever is longest, and no less than latency and way over the slices that are on it. Blocks that are on a
+    multiprocessor together hide each other's waiting; the one with the most blocks decides. Accuracy: an order of
+    candidates, not a time; what blocks share in L2 is not modelled, nor the power that a device may draw.
     """
 
     machine: Gpu
@@ -352,12 +360,14 @@ class Price:
         return LATENCY_CYCLES if known is None else known * self.machine.clock_hz
 
     def adding(self, each: Candidate) -> float:
-        """Of the kernel that adds up parts: each is written once more and read once."""
-        if each.shape.splits == 1:
+        """Of the kernel that adds up parts: a block for every tile reads all of its parts."""
+        shape = each.shape
+        if shape.splits == 1:
             return 0.0
-        problem = self.problem
-        moved = (each.shape.splits + 1) * problem.batches * problem.m * problem.n * problem.sum_bytes
-        return LAUNCH_CYCLES + moved / (L2_BYTES_PER_CYCLE / 2)
+        tiles, units = each.blocks // shape.splits, self.machine.multiprocessors
+        rate = min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / min(tiles, units))
+        read = shape.splits * shape.m * shape.n * self.problem.sum_bytes / rate
+        return LAUNCH_CYCLES + ceil(tiles / units) * (self.latency() + read)
 
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""

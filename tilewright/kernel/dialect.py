@@ -57,6 +57,7 @@ from tilewright.kernel.block_memory import CommitOp as CommitOp
 from tilewright.kernel.block_memory import StageOp as StageOp
 from tilewright.kernel.block_memory import StagingOp as StagingOp
 from tilewright.kernel.block_memory import UnstageOp as UnstageOp
+from tilewright.kernel.box_stores import OPERATIONS as BOX_STORES
 from tilewright.kernel.programs import BufferOp as BufferOp
 from tilewright.kernel.programs import FuncOp as FuncOp
 from tilewright.kernel.programs import LaunchOp as LaunchOp
@@ -521,6 +522,7 @@ Tile = Dialect(
         PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, UnstageOp, IotaOp,
         BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
         *RING_OPERATIONS,
+        *BOX_STORES,
     ],
 )  # fmt: skip
 

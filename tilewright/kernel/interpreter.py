@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.arrays import WHOLE
+from tilewright.kernel.box_stores import HANDLERS as BOX_STORES
 from tilewright.kernel.dialect import (
     AllocOp,
     AwaitOp,
@@ -310,6 +311,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     AllocOp: _run_alloc,
     StagingOp: _run_alloc,
     **RINGS,
+    **BOX_STORES,
     StageOp: _run_stage,
     CommitOp: lambda program, op: None,
     AwaitOp: lambda program, op: None,

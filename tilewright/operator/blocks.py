@@ -17,7 +17,6 @@ from tilewright.expr.core import Axis
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.tiling import SpatialLoop
 
-
 BOX_BYTES = 16  # of which distances of rows are multiples: CUDA driver API, cuTensorMapEncodeTiled
 
 

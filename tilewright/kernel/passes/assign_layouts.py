@@ -19,6 +19,7 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import FuncOp, shape
 from tilewright.kernel.distribute.access import coalesced, neighbours
 from tilewright.kernel.distribute.boxes import boxed
@@ -116,6 +117,9 @@ class _Assignment:
                 self.staged_dot(op)
             case rings.FinishOp():
                 self.element_wise(op)
+            case BoxStoreOp():
+                (m, n), dealt = shape(op.value), self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
+                self.convert(op, 0, result_layout(op.intrinsic.data, (m, n), dealt))
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():

@@ -20,8 +20,11 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings, simt
+from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
+from tilewright.kernel.distribute.box_stores import expand as store_boxes
+from tilewright.kernel.distribute.box_stores import finish as finish_stores
 from tilewright.kernel.distribute.boxes import turned
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares, warps_of
 from tilewright.kernel.distribute.matrix import fragments, one_warp
@@ -159,6 +162,10 @@ class _Expansion(Threads):
                 self.values[op.result] = self.constant(op)
             case _ if isinstance(op, rings.OPERATIONS):
                 expand(self, op)
+            case BoxStoreOp():
+                store_boxes(self, self.values, op)
+            case FinishStoresOp():
+                finish_stores(self)
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():
@@ -301,7 +308,10 @@ class _Expansion(Threads):
         self, op: tile.ReduceOp, layout: LinearLayout, value: SSAValue, groups: Sequence[Sequence[int]],
         combine: Callable[[SSAValue, SSAValue], SSAValue],
     ) -> SSAValue:  # fmt: skip
-        """Partial results of warps through shared memory: a row per result, a column per warp along the dimension."""
+        """Partial results of warps through shared memory, so many per result as there are warps along the dimension.
+
+        Neighbouring lanes that hold different results write and read neighbouring places.
+        """
         dim = op.axis.value.data
         target = projected(layout, shape(op.result))
         lanes = len(layout.of("lane"))
@@ -315,8 +325,9 @@ class _Expansion(Threads):
         silent = free & ((1 << lanes) - 1)  # of lanes with the same result one writes
         warps = free >> lanes
         silent |= (warps & ~sum(1 << bit for bit in along)) << lanes
-        firsts = [group[0] for group in groups]
-        places = [self.linear(target, first, columns) for first in firsts]
+        stride, places = self.places_of_results(target, [group[0] for group in groups], columns)
+        if stride > 1:
+            column = self.add(arith.MuliOp(column, self.number(stride))).results[0]
 
         def write() -> None:
             for number, place in enumerate(places):
@@ -328,14 +339,35 @@ class _Expansion(Threads):
         self.add(simt.BarrierOp())
         results = []
         for place in places:
+            type_ = element(op.value)
+            wide = min(columns, ACCESS_BYTES // element_bytes(memory)) if stride == 1 else 1
             total: SSAValue | None = None
-            for other in range(columns):
-                offset = self.add(arith.AddiOp(place, self.number(other))).results[0]
-                loaded = self.get(memory, offset, 1, element(op.value))
-                total = loaded if total is None else combine(total, loaded)
+            for other in range(0, columns, wide):
+                offset = self.add(arith.AddiOp(place, self.number(other * stride))).results[0]
+                loaded = self.get(memory, offset, wide, type_, wide * element_bytes(memory) if wide > 1 else None)
+                for number in range(wide):
+                    one = self.part(loaded, number)
+                    total = one if total is None else combine(total, one)
             assert total is not None
             results.append(total)
         return self.joined(results)
+
+    def places_of_results(
+        self, target: LinearLayout, firsts: Sequence[int], columns: int
+    ) -> tuple[int, list[SSAValue]]:
+        """Distance of the partial results of one result, and where those of a thread's results begin."""
+        bases = [*target.of("lane"), *target.of("warp")]
+        free, _ = owners(target)
+        if any(free >> bit & 1 and any(base) for bit, base in enumerate(bases)):  # copies that are sums of others
+            return 1, [self.linear(target, first, columns) for first in firsts]
+        own = [bit for bit in range(len(bases)) if not free >> bit & 1]
+        stride = 1 << len(own)
+        thread = self.thread_part(Share(tuple((bit, 1 << place) for place, bit in enumerate(own)), (0,)))
+        places = []
+        for number in range(len(firsts)):
+            start = self.number(number * columns * stride)
+            places.append(start if thread is None else self.add(arith.AddiOp(thread, start)).results[0])
+        return stride, places
 
     def convert(self, op: tile.ConvertOp) -> SSAValue:
         """Other registers of the same thread where those hold what is wanted; else through shared memory."""

@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.kernel import rings
+from tilewright.kernel.box_stores import FinishStoresOp
 from tilewright.kernel.dialect import INDEX, FuncOp, ProgramIdOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.tensor_copies import trips_of
@@ -47,6 +48,8 @@ def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
     body = [op for op in block.ops if op not in found]
     last = body.pop()
     assert isinstance(last, ReturnOp)
+    if body and isinstance(body[-1], FinishStoresOp):  # results leave while the next tile is computed
+        last = body.pop()
     first = ProgramIdOp(0)
     high, step = (arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (kernel.programs, blocks))
     inside = Block(arg_types=[INDEX])

@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.assign_layouts import DIRECT_BYTES
@@ -58,6 +59,8 @@ def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:
     """Slots for which there is room beside the largest tile that is stored through block memory."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     largest = max((prod(shape(each.value)) * element_bytes(each.value) for each in stored), default=0)
+    boxes = [each for each in operations(kernel.body) if isinstance(each, BoxStoreOp)]
+    largest += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
     slot = sum(ring.slot_elements(buffer) * element_bytes(buffer) for buffer in ring.buffers) + STATE_BYTES
     return max(0, room - largest - OTHER_BYTES) // slot
 

@@ -31,6 +31,7 @@ from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.split_k import SplitKPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
+from tilewright.kernel.passes.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.warp_products import WarpProductsPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
 from tilewright.kernel.verify import verify
@@ -49,6 +50,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         HoistAccumulatorsPass(),
         SplitKPass(),
         TensorCopiesPass(),
+        TensorStoresPass(),
         OrderBlocksPass(),
         PersistentPass(),
         PipelineTensorCopiesPass(),

@@ -1,0 +1,104 @@
+"""Tile program: tiles that leave a block through its memory, as boxes that a copy engine moves while threads go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.ir import Operation, SSAValue
+from xdsl.irdl import IRDLOperation, eq, irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.tile_types import shape
+
+BUFFERS = 2  # of the memory that a turn takes: one is written while another one leaves
+
+
+@irdl_op_definition
+class BoxStoreOp(BoxCopy):
+    """Store a tile as boxes side by side, the first of them where these coordinates say.
+
+    The tile is what `intrinsic` leaves in the registers of four warps or more. It passes through the memory of the
+    block in `turns` parts, each of some columns of every warp. Threads go on while it is on its way, until
+    `tile.finish_stores`.
+    """
+
+    name = "tile.box_store"
+    value = operand_def(TensorType)
+    view = operand_def(MemRefType)
+    intrinsic = prop_def(StringAttr)
+    turns = prop_def(IntegerAttr.constr(eq(i64)))
+    assembly_format = (
+        "$value `to` $view `[` $coordinates `]` `extents` $extents `strides` $strides `box` $box `swizzle` $swizzle "
+        "`by` $intrinsic `turns` $turns attr-dict `:` type($value) `,` type($view)"
+    )
+
+    def __init__(
+        self, value: SSAValue, view: SSAValue, coordinates: Sequence[SSAValue], box: Box, intrinsic: str, turns: int
+    ) -> None:
+        own = {"intrinsic": StringAttr(intrinsic), "turns": IntegerAttr(turns, 64)}
+        super().__init__([value, view, list(coordinates)], box, own)
+
+    def verify_(self) -> None:
+        self.verify_form(self.view, self.value)
+        form, extents, turns = self.form, shape(self.value), self.turns.value.data
+        if len(extents) != 2 or len(form.sides) != 2 or extents[0] % form.sides[0] or extents[1] % form.sides[1]:
+            raise VerifyException(f"stores {self.value.type} in boxes of {list(form.sides)}")
+        if turns < 1 or extents[1] % (turns * form.sides[1]):
+            raise VerifyException(f"{extents[1]} columns in {turns} turns of boxes of {form.sides[1]}")
+
+    @property
+    def buffers(self) -> int:
+        """Parts of the tile that have memory of the block at the same time."""
+        return min(BUFFERS, self.turns.value.data)
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements of one part."""
+        rows, columns = shape(self.value)
+        return rows * columns // self.turns.value.data
+
+
+@irdl_op_definition
+class FinishStoresOp(IRDLOperation):
+    """Wait until the boxes of all stores have left the memory of the block."""
+
+    name = "tile.finish_stores"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+OPERATIONS = (BoxStoreOp, FinishStoresOp)
+
+
+class Program(Protocol):
+    """What the interpreter offers."""
+
+    values: dict[SSAValue, Any]
+    views: dict[SSAValue, Any]
+
+    def scalar(self, value: SSAValue) -> int: ...
+    def write(self, op: Operation, view: Any, places: Any, active: Any, value: Any) -> None: ...
+
+
+def _store(program: Program, op: BoxStoreOp) -> None:
+    """The whole tile at once, as one box."""
+    form, start = op.form, [program.scalar(value) for value in op.coordinates]
+    whole = Box(form.extents, form.strides, shape(op.value), form.swizzle)
+    places, inside = whole.elements(start)
+    value = np.asarray(program.values[op.value]).reshape(-1)
+    program.write(op, program.views[op.view], places[inside], np.ones(int(inside.sum()), np.bool_), value[inside])
+
+
+def _finish(program: Program, op: FinishStoresOp) -> None:
+    """Nothing is under way in tile form."""
+
+
+HANDLERS: dict[type[Operation], Any] = {BoxStoreOp: _store, FinishStoresOp: _finish}
