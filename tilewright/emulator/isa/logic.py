@@ -190,7 +190,26 @@ def insert(decoder: Decoder) -> Built:
         mask = np.where(at >= width, unsigned(0), ones << small)
         return (b & ~mask) | ((a << small) & mask)
 
-    return elementwise(decoder, GROUP, field, kind, (kind, kind, "u32", "u32"))
+    built = elementwise(decoder, GROUP, field, kind, (kind, kind, "u32", "u32"))
+    start, length = (decoder.operand(number) for number in (3, 4))
+    registers = [isinstance(operand, Name) for operand in decoder.operands[1:3]]
+    if not (isinstance(start, Number) and isinstance(length, Number)) or len(decoder.reads) != sum(registers):
+        return built
+    low, high = start.value, min(start.value + length.value, width)
+
+    def put(masks: list[Array]) -> Array:
+        sources = iter(masks)
+        given, kept = [next(sources) if is_register else np.zeros(1, np.uint8) for is_register in registers]
+        found: Any = np.uint8(0)
+        for byte in range(width // 8):
+            first, last = max(low, 8 * byte), min(high, 8 * byte + 8)  # its bits that are of `a`
+            undefined: Any = (kept >> byte) & 1 if last - first < 8 else np.uint8(0)
+            for source in range((first - low) // 8, (last - 1 - low) // 8 + 1) if first < last else ():
+                undefined = undefined | ((given >> source) & 1)
+            found = found | (undefined << byte)
+        return np.asarray(found, np.uint8)
+
+    return bytewise(decoder, built, put)
 
 
 @instruction("bmsk")

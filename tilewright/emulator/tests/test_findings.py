@@ -123,6 +123,17 @@ def test_an_undefined_value_that_decides_nothing_is_fine() -> None:
     assert not execute(body, *buffers(32)).findings
 
 
+def test_bits_put_over_undefined_bytes_define_these() -> None:
+    """%r33 is never written: its high half is undefined in %r4 until the last 16 bits are there."""
+    body = """prmt.b32 %r4, %r0, %r33, 0x5410; bfi.b32 %r5, %r0, %r4, 16, {}; bfi.b32 %r6, %r0, %r5, 24, 8;
+    st.global.u32 [%rd2], %r6;"""
+    assert not execute(body.format(8), *buffers(32)).findings
+    assert kinds(execute(body.format(7), *buffers(32))) == ["undefined-value"]
+    body = "bfi.b32 %r5, %r33, %r0, {}, 4; st.global.u32 [%rd2], %r5;"
+    assert kinds(execute(body.format(20), *buffers(32))) == ["undefined-value"]
+    assert not execute(body.format(40), *buffers(32)).findings
+
+
 def test_a_barrier_that_half_a_warp_reaches() -> None:
     assert run64("setp.lt.u32 %p1, %r0, 16; @!%p1 bra L; bar.sync 0; L: st.global.u32 [%rd3], %r0;")[0] == [
         "barrier-divergence"
