@@ -15,7 +15,7 @@ from tilewright.kernel import simt_async
 from tilewright.kernel.simt import element_bytes
 
 MAP_BYTES = 128
-MAP_ALIGN = 64  # PTX ISA, "Tensor-map"
+MAP_ALIGN = 128  # of CUtensorMap in cuda.h since CUDA 13; 64 before
 SINCE = (90, 80)  # compute capability and PTX version, both times ten
 
 TensorCopy = simt_async.TensorLoadOp | simt_async.TensorStoreOp

@@ -77,7 +77,7 @@ class CudaDriver:
 
     def free(self, address: int) -> None:
         with self._relaxed():
-            self._call(self._api.cuMemFree, address)
+            self._call(self._api.cuMemFree, address)  # waits for what the device is doing
 
     def upload(self, address: int, host: int, size: int, stream: int) -> None:
         self._enter()

@@ -32,6 +32,7 @@ from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready
 ALIGN = device_arrays.ALIGN
 GRAPH_LAUNCHES = 3  # a call of fewer enqueues them one by one: a graph saves nothing
 GRAPHS = 8  # kept per stream, those used last
+STREAMS = 4  # whose memory is kept, those used last; more where the caller has recorded calls
 
 
 class DeviceModule(Module):
@@ -52,7 +53,7 @@ class DeviceModule(Module):
         chosen = device or options.device
         self.driver: Driver = open_driver(chosen) if isinstance(chosen, str) else chosen
         self._single = len(self.manifest.outputs) == 1
-        self._streams: dict[int, _Context] = {}
+        self._streams: OrderedDict[int, _Context] = OrderedDict()  # the stream used last comes last
         self._lock = threading.Lock()
         try:
             self._library = _loaded(self.driver, artifact.code)
@@ -190,10 +191,23 @@ class DeviceModule(Module):
         return int(getattr(self.driver, "ordinal", 0))
 
     def _context(self, stream: int) -> _Context:
+        """Memory and launches of calls on a stream.
+
+        A stream that was not used for long gives its memory back, which waits for its calls. Not where the caller
+        has recorded some: they may run again at any time.
+        """
+        recording = stream != self._stream and self.driver.capturing(stream)
         with self._lock:
-            if stream not in self._streams:
-                self._streams[stream] = _Context(self.manifest, self.driver, self._library.handle, self._held, stream)
-            return self._streams[stream]
+            found = self._streams.get(stream)
+            if found is None:
+                found = _Context(self.manifest, self.driver, self._library.handle, self._held, stream)
+                self._streams[stream] = found
+            self._streams.move_to_end(stream)
+            found.recorded = found.recorded or recording
+            idle = [] if recording else [each for each, context in self._streams.items() if not context.recorded]
+            for each in idle[:-STREAMS]:
+                del self._streams[each]
+            return found
 
 
 _Placed = tuple[View, bool]  # where an array is, and whether that is on the host
@@ -243,6 +257,7 @@ class _Context:
     def __init__(self, manifest: Manifest, driver: Driver, library: Any, constants: _Memory, stream: int) -> None:
         self.manifest, self.driver, self.stream = manifest, driver, stream
         self.lock = threading.Lock()
+        self.recorded = False  # whether graphs of the caller launch from here
         self._constants, self._arena = constants, _Memory(driver, manifest.arena_bytes)
         self.slots = [Slot(f"input {spec.name}", spec.bytes) for spec in manifest.inputs]
         self.slots += [Slot(f"output {spec.name}", spec.bytes) for spec in manifest.outputs]

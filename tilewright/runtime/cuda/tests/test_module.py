@@ -18,7 +18,7 @@ import tilewright
 from tilewright.errors import DeviceError, InvalidArgument
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda.driver import DriverFault, Resources
-from tilewright.runtime.cuda.module import GRAPHS, DeviceModule
+from tilewright.runtime.cuda.module import GRAPHS, STREAMS, DeviceModule
 from tilewright.runtime.cuda.tests import made
 from tilewright.runtime.manifest import Manifest, Operand
 
@@ -149,6 +149,34 @@ def test_streams_have_arenas_of_their_own(recorder: made.Recorder) -> None:
     module = DeviceModule(made.artifact(), recorder)
     places = {module._context(stream)._arena.address for stream in (1, 2, 2)}
     assert len(places) == 2
+
+
+def test_streams_used_long_ago_give_their_memory_back(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    before = recorder.allocated_bytes
+    module._context(1)
+    each = recorder.allocated_bytes - before
+    for stream in range(2, STREAMS + 1):
+        module._context(stream)
+    module._context(1)  # used again: stream 2 goes
+    module._context(STREAMS + 1)
+    gc.collect()
+    assert set(module._streams) == {1, *range(3, STREAMS + 2)}
+    for stream in range(100, 120):
+        module._context(stream)
+    gc.collect()
+    assert recorder.allocated_bytes == before + STREAMS * each
+
+
+def test_memory_of_recorded_calls_stays(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    stream = recorder.begin_capture()
+    recorded = module._context(stream)
+    recorder.end_capture(stream)
+    for other in range(100, 101 + STREAMS):
+        module._context(other)
+    assert module._context(stream) is recorded
+    assert set(module._streams) == {stream, *range(101, 101 + STREAMS)}
 
 
 def test_code_is_loaded_once_and_everything_is_given_back(recorder: made.Recorder) -> None:
