@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class BoxCopy(IRDLOperation):
         self,
         operands: Sequence[SSAValue | Sequence[SSAValue]],
         box: Box,
-        properties: dict[str, Attribute] | None = None,
+        properties: Mapping[str, Attribute] | None = None,
     ) -> None:
         of_box: dict[str, Attribute] = {
             "extents": i64s(box.extents),
@@ -69,7 +69,7 @@ class BoxCopy(IRDLOperation):
             "box": i64s(box.sides),
             "swizzle": IntegerAttr(box.swizzle, 64),
         }
-        super().__init__(operands=operands, properties=of_box | (properties or {}))
+        super().__init__(operands=operands, properties={**of_box, **(properties or {})})
 
     @property
     def form(self) -> Box:

@@ -7,8 +7,8 @@ from xdsl.dialects.builtin import AnyFloat, BFloat16Type
 from xdsl.ir import Attribute
 
 from tilewright.codegen.amdgpu.emission import Emission
-from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.emission import BF16, GLOBAL, SHARED, Place
+from tilewright.codegen.gpu.memory import read_where
 from tilewright.codegen.values import I16
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -25,16 +25,11 @@ def atomic(at: Emission, op: simt.AtomicOp) -> None:
     if place.space not in _SCOPES:
         raise InvalidProgram(f"kernel {at.name}: an atomic operation on memory of one thread")
     address, value = at.address(place, at.scalar(op.offset)), at.scalar(op.value)
-    if op.mask is None:
-        at.set(op.result, [_modify(at, op, place, address, value)])
-        return
-    with at.branch(at.scalar(op.mask)) as (before, _):
-        old = _modify(at, op, place, address, value)
-        inside = at.builder.block
-    phi = at.builder.phi(value.type)
-    phi.add_incoming(constant(value.type, 0), before)
-    phi.add_incoming(old, inside)
-    at.set(op.result, [phi])
+
+    def modify() -> list[ir.Value]:
+        return [_modify(at, op, place, address, value)]
+
+    at.set(op.result, modify() if op.mask is None else read_where(at, at.scalar(op.mask), modify))
 
 
 def _modify(at: Emission, op: simt.AtomicOp, place: Place, address: ir.Value, value: ir.Value) -> ir.Value:

@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation
 
 from tilewright.codegen.amdgpu import atomics, memory, mma
@@ -19,16 +18,15 @@ from tilewright.codegen.gpu.control import (
     SHARED_ALIGN,
     block_of,
     coordinates,
-    elements_of,
-    entry_name,
     index_type,
     place_shared,
     shared_places,
     walk,
 )
-from tilewright.codegen.gpu.emission import GLOBAL, SHARED, Place
+from tilewright.codegen.gpu.emission import GLOBAL, SHARED
+from tilewright.codegen.gpu.entry import declared, place_arguments, positive, written_views
 from tilewright.codegen.gpu.memory import gather, load, store
-from tilewright.codegen.values import I8, I32, llvm_type
+from tilewright.codegen.values import I8, I32
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
@@ -46,26 +44,15 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
     arguments = list(func.body.block.args)
     spaces = Emission.spaces
-    type_ = ir.FunctionType(ir.VoidType(), [ir.PointerType(addrspace=spaces[GLOBAL])] * len(arguments))
-    function = ir.Function(module, type_, entry_name(func))
-    function.calling_convention = "amdgpu_kernel"
-    for name, text in _limits(func, target).items():  # llvmlite's own `add` knows no quoted attributes
-        set.add(function.attributes, f'"{name}"="{text}"')
-    function.attributes.add("nounwind")
+    parameters = [ir.PointerType(addrspace=spaces[GLOBAL])] * len(arguments)
+    function = declared(module, func, parameters, "amdgpu_kernel", _limits(func, target))
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    written = {simt.written_view(op) for op in tile.operations(func.body)}
+    written = written_views(func)
     reads = (tile.LoadOp, tile.GatherOp, simt.AsyncCopyOp)
     read = {op.operands[0] for op in tile.operations(func.body) if isinstance(op, reads)}
     ordered = any(argument in written and argument in read for argument in arguments)
     at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered)
-    for argument, parameter, align in zip(arguments, function.args, aligns, strict=True):
-        parameter.add_attribute("noalias")
-        parameter.attributes.align = align
-        constant = argument not in written
-        if constant:
-            set.add(parameter.attributes, "readonly")
-        element = llvm_type(tile.element(argument))
-        at.places[argument] = Place(parameter, element, GLOBAL, align, elements_of(argument), constant)
+    place_arguments(at, function, aligns)
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
     places, shared_bytes = shared_places(func)
     if shared_bytes > target.shared_bytes:
@@ -87,22 +74,13 @@ def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:
     limits = {"amdgpu-flat-work-group-size": f"{count},{count}", "uniform-work-group-size": "true"}
     limits |= {f"amdgpu-{name}": "" for name in _UNUSED}
     limits |= {f"amdgpu-no-workitem-id-{axis}": "" for axis, extent in zip("xyz", block, strict=True) if extent == 1}
-    registers, blocks = (_positive(func, key) for key in ("registers", "blocks_per_multiprocessor"))
+    registers, blocks = (positive(func, key) for key in ("registers", "blocks_per_multiprocessor"))
     if registers is not None:
         limits["amdgpu-num-vgpr"] = str(registers)
     if blocks is not None:
         waves = -(-count // target.lanes)
         limits["amdgpu-waves-per-eu"] = str(max(1, -(-blocks * waves // _SIMDS)))
     return limits
-
-
-def _positive(func: tile.FuncOp, key: str) -> int | None:
-    value = func.attributes.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, IntegerAttr) or value.value.data < 1:
-        raise InvalidProgram(f"kernel {func.sym_name.data}: {key} = {value}", help="a positive number")
-    return int(value.value.data)
 
 
 def _shared_array(module: ir.Module, kernel: str, count: int) -> ir.Value:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.codegen.amdgpu.emission import Emission
-from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.emission import Place, from_words, scalars_of, to_words, vector
-from tilewright.codegen.gpu.memory import Condition, all_of, merged, moved
+from tilewright.codegen.gpu.memory import Condition, all_of, moved, read_where
 from tilewright.codegen.values import I8, I16, I32
 from tilewright.kernel import dialect as tile
 
@@ -22,11 +21,7 @@ def read(
 ) -> list[ir.Value]:
     """`count` neighbours, `offset` elements after `base`; 0 where the condition does not hold."""
     if condition:
-        with at.branch(all_of(at, [condition])) as (before, _):
-            values = read(at, place, base, offset, count, align, None)
-            inside = at.builder.block
-        zero = constant(place.element, 0)
-        return [merged(at.builder, [(before, zero), (inside, value)]) for value in values]
+        return read_where(at, all_of(at, [condition]), lambda: read(at, place, base, offset, count, align, None))
     address = moved(at, place, base, offset)
     if count == 1:
         return [at.builder.load(address, align=align, typ=place.element)]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
-from xdsl.ir import SSAValue
 
 from tilewright.codegen.amdgpu.emission import Emission
 from tilewright.codegen.amdgpu.memory import read, write
+from tilewright.codegen.gpu import threads
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.gpu.emission import from_words, resized, to_words
 from tilewright.codegen.values import I1, I32
 from tilewright.kernel import simt
 
-_AXES = "xyz"
 # What DPP does within a row of 16 lanes. LLVM, AMDGPUUsage, "dpp_ctrl"; the ISA guides, "Data Parallel Processing".
 _QUAD = {1: 0xB1, 2: 0x4E, 3: 0x1B}  # lanes 1 0 3 2, 2 3 0 1, 3 2 1 0 of every four
 _MIRROR = {7: 0x141, 15: 0x140}
@@ -21,13 +22,7 @@ _ROW_XMASK = 0x160
 _IDENTITY = (0x76543210, -0x01234568)  # lanes 0 to 7 and 8 to 15 of the other row, four bits each
 
 
-def thread_id(at: Emission, op: simt.ThreadIdOp) -> None:
-    axis = op.axis.value.data
-    if at.func.block[axis] == 1:
-        at.set(op.result, [at.index(0)])
-        return
-    number = at.call(f"llvm.amdgcn.workitem.id.{_AXES[axis]}", I32, [])
-    at.set(op.result, [resized(at.builder, number, at.index)])
+thread_id = partial(threads.thread_id, "llvm.amdgcn.workitem.id")
 
 
 def lane_id(at: Emission) -> ir.Value:
@@ -66,20 +61,11 @@ def shuffle(at: Emission, op: simt.ShuffleOp) -> None:
     elif number is not None and kind == "index":
         moved = [at.call("llvm.amdgcn.readlane.i32", I32, [word, I32(number)], convergent=True) for word in words]
     else:
-        source = _source(at, kind, amount)
+        source = threads.source_lane(at, kind, lane_id(at), amount)
         inside = at.builder.icmp_unsigned("<", source, source.type(lanes))
         low = resized(at.builder, source, I32)
         moved = [at.builder.select(inside, taken(at, low, word), word) for word in words]
     at.set(op.result, moved if same else from_words(at.builder, moved, values[0].type, len(values)))
-
-
-def _source(at: Emission, kind: str, amount: ir.Value) -> ir.Value:
-    lane = resized(at.builder, lane_id(at), at.index)
-    if kind == "xor":
-        return at.builder.xor(lane, amount)
-    if kind == "up":
-        return at.builder.sub(lane, amount)
-    return at.builder.add(lane, amount) if kind == "down" else amount
 
 
 def taken(at: Emission, lane: ir.Value, word: ir.Value) -> ir.Value:
@@ -108,26 +94,7 @@ def _exchanged(at: Emission, word: ir.Value, distance: int) -> ir.Value:
 
 # Asynchronous copies --------------------------------------------------------------------------------------------------
 
-
-def async_copy(at: Emission, op: simt.AsyncCopyOp) -> None:
-    """A load and a store: complete at once, which is sooner than the program asks for."""
-    source, target = at.places[op.source], at.places[op.target]
-    there, here = at.address(source, at.scalar(op.source_offset)), at.address(target, at.scalar(op.target_offset))
-    elements = op.elements.value.data
-    if op.valid is None:
-        values = read(at, source, there, 0, elements, op.bytes, None)
-    else:
-        values = _valid(at, op, op.valid, there, elements)
-    write(at, target, here, 0, values, op.bytes, frozenset())
-
-
-def _valid(at: Emission, op: simt.AsyncCopyOp, valid: SSAValue, there: ir.Value, elements: int) -> list[ir.Value]:
-    source, most = at.places[op.source], at.scalar(valid)
-    values = []
-    for number in range(elements):
-        inside = at.builder.icmp_signed("<", most.type(number), most)
-        values += read(at, source, there, number, 1, source.bytes, frozenset([inside]))
-    return values
+async_copy = partial(threads.copy_now, read, write)
 
 
 def nothing(at: Emission, op: simt.CommitOp | simt.WaitOp) -> None:

@@ -244,6 +244,14 @@ def _split(
     return [merged(builder, [(block, values[number]) for block, values in ends]) for number in range(len(ends[0][1]))]
 
 
+def read_where(at: Emission, condition: ir.Value, read: Callable[[], list[ir.Value]]) -> list[ir.Value]:
+    """What `read` gives, in a branch of its own; 0 where the condition does not hold."""
+    with at.branch(condition) as (before, _):
+        values = read()
+        inside = at.builder.block
+    return [merged(at.builder, [(before, constant(value.type, 0)), (inside, value)]) for value in values]
+
+
 def merged(builder: ir.IRBuilder, incoming: Sequence[tuple[ir.Block, ir.Value]]) -> ir.Value:
     phi = builder.phi(incoming[0][1].type)
     for block, value in incoming:

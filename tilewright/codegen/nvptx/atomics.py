@@ -8,6 +8,7 @@ from xdsl.ir import Attribute
 
 from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.elements import combine
+from tilewright.codegen.gpu.memory import read_where
 from tilewright.codegen.nvptx.emission import GLOBAL, I8, I32, Emission, Place, constraint_of
 from tilewright.codegen.values import bits_of
 from tilewright.errors import InvalidProgram
@@ -29,16 +30,12 @@ def atomic(at: Emission, op: simt.AtomicOp) -> None:
     form = _instruction(at, op.kind.data, tile.element(op.value), value, bool(op.unsigned))
     if form is not None:
         at.set(op.result, [_direct(at, op, place, form, address, value, mask)])
-    elif mask is None:
-        at.set(op.result, [_loop(at, op, place, address, value)])
-    else:
-        with at.branch(mask) as (before, _):
-            old = _loop(at, op, place, address, value)
-            inside = at.builder.block
-        phi = at.builder.phi(value.type)
-        phi.add_incoming(constant(value.type, 0), before)
-        phi.add_incoming(old, inside)
-        at.set(op.result, [phi])
+        return
+
+    def loop() -> list[ir.Value]:
+        return [_loop(at, op, place, address, value)]
+
+    at.set(op.result, loop() if mask is None else read_where(at, mask, loop))
 
 
 def _instruction(at: Emission, kind: str, type_: Attribute, value: ir.Value, unsigned: bool) -> str | None:

@@ -7,27 +7,24 @@ from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation
 
 from tilewright.codegen.gpu.control import (
     SHARED_ALIGN,
     block_of,
     coordinates,
-    elements_of,
-    entry_name,
     index_type,
     place_shared,
     shared_places,
     walk,
 )
+from tilewright.codegen.gpu.entry import declared, place_arguments, positive
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
-from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, Needs, Place
+from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, Needs
 from tilewright.codegen.nvptx.target import Target
-from tilewright.codegen.values import I8, I32, llvm_type
-from tilewright.errors import InvalidProgram
+from tilewright.codegen.values import I8, I32
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt, simt_async, simt_warpgroup
 
@@ -38,34 +35,17 @@ _ATTRIBUTES = {"registers": "nvvm.maxnreg", "blocks_per_multiprocessor": "nvvm.m
 def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int], needs: Needs) -> int:
     """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
     block = block_of(func, threads.LANES)
-    arguments = list(func.body.block.args)
     maps = tensor_copies.maps_of(func)
-    given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(arguments) + [ir.PointerType()] * len(maps)
-    type_ = ir.FunctionType(ir.VoidType(), given)
-    function = ir.Function(module, type_, entry_name(func))
-    function.calling_convention = "ptx_kernel"
+    given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(func.body.block.args) + [ir.PointerType()] * len(maps)
     limits = {"nvvm.reqntid": ",".join(map(str, block))}
     for key, attribute in _ATTRIBUTES.items():
-        value = func.attributes.get(key)
+        value = positive(func, key)
         if value is not None:
-            if not isinstance(value, IntegerAttr) or value.value.data < 1:
-                raise InvalidProgram(f"kernel {func.sym_name.data}: {key} = {value}", help="a positive number")
-            limits[attribute] = str(value.value.data)
-    for name, text in limits.items():  # llvmlite's own `add` knows no quoted attributes
-        set.add(function.attributes, f'"{name}"="{text}"')
-    function.attributes.add("nounwind")
+            limits[attribute] = str(value)
+    function = declared(module, func, given, "ptx_kernel", limits)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
-    written = {simt.written_view(op) for op in tile.operations(func.body)}
-    for argument, parameter, align in zip(arguments, function.args[: len(arguments)], aligns, strict=True):
-        parameter.add_attribute("noalias")
-        parameter.attributes.align = align
-        if argument not in written:
-            set.add(parameter.attributes, "readonly")  # lets loads go around the coherent caches
-        element = llvm_type(tile.element(argument))
-        at.places[argument] = Place(
-            parameter, element, GLOBAL, align, elements_of(argument), constant=argument not in written
-        )
+    place_arguments(at, function, aligns)
     at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
     places, shared_bytes = shared_places(func)

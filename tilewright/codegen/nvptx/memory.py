@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from tilewright.codegen.elementwise import constant
-from tilewright.codegen.gpu.memory import Condition, all_of, merged, moved
+from tilewright.codegen.gpu.memory import Condition, all_of, moved, read_where
 from tilewright.codegen.nvptx.emission import (
     GLOBAL,
     I8,
@@ -53,11 +52,7 @@ def read(
     Vectors are assembly, as LLVM would take a vector whose elements are used one by one apart.
     """
     if place.space == LOCAL and condition:
-        with at.branch(all_of(at, [condition])) as (before, _):
-            values = read(at, place, base, offset, count, align, None)
-            inside = at.builder.block
-        zero = constant(place.element, 0)
-        return [merged(at.builder, [(before, zero), (inside, value)]) for value in values]
+        return read_where(at, all_of(at, [condition]), lambda: read(at, place, base, offset, count, align, None))
     if not condition and (count == 1 or place.space == LOCAL):
         type_ = place.element if count == 1 else ir.VectorType(place.element, count)
         return scalars_of(at.builder, at.builder.load(moved(at, place, base, offset), align=align, typ=type_))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 from xdsl.ir import SSAValue
 
+from tilewright.codegen.gpu import threads
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import simt
 
 LANES = 32
-_AXES = "xyz"
 _DIRECT = {"xor": ("bfly", 31), "up": ("up", 0), "down": ("down", 31), "index": ("idx", 31)}
 
 
-def thread_id(at: Emission, op: simt.ThreadIdOp) -> None:
-    axis = op.axis.value.data
-    if at.func.block[axis] == 1:
-        at.set(op.result, [at.index(0)])
-        return
-    number = at.call(f"llvm.nvvm.read.ptx.sreg.tid.{_AXES[axis]}", I32, [])
-    at.set(op.result, [resized(at.builder, number, at.index)])
+thread_id = partial(threads.thread_id, "llvm.nvvm.read.ptx.sreg.tid")
 
 
 def lane_id(at: Emission) -> ir.Value:
@@ -52,20 +48,11 @@ def shuffle(at: Emission, op: simt.ShuffleOp) -> None:
         mode, limit = _DIRECT[kind]
         moved = [_shuffle(at, mode, word, I32(number), limit) for word in words]
     else:
-        source = _source(at, kind, amount)
+        source = threads.source_lane(at, kind, lane_id(at), amount)
         inside = at.builder.icmp_unsigned("<", source, source.type(LANES))
         low = resized(at.builder, source, I32)
         moved = [at.builder.select(inside, _shuffle(at, "idx", word, low, LANES - 1), word) for word in words]
     at.set(op.result, from_words(at.builder, moved, values[0].type, len(values)))
-
-
-def _source(at: Emission, kind: str, amount: ir.Value) -> ir.Value:
-    lane = resized(at.builder, lane_id(at), at.index)
-    if kind == "xor":
-        return at.builder.xor(lane, amount)
-    if kind == "up":
-        return at.builder.sub(lane, amount)
-    return at.builder.add(lane, amount) if kind == "down" else amount
 
 
 def _shuffle(at: Emission, mode: str, word: ir.Value, lane: ir.Value, limit: int) -> ir.Value:
@@ -77,11 +64,10 @@ def _shuffle(at: Emission, mode: str, word: ir.Value, lane: ir.Value, limit: int
 
 def async_copy(at: Emission, op: simt.AsyncCopyOp) -> None:
     """``cp.async``, which fills with zeros what it does not read; a load and a store where there is none."""
-    source, target = at.places[op.source], at.places[op.target]
-    there, here = at.address(source, at.scalar(op.source_offset)), at.address(target, at.scalar(op.target_offset))
     if at.target.capability < 80:
-        _copy(at, op, there, here)
+        threads.copy_now(read, write, at, op)
         return
+    there, here = threads.copy_ends(at, op)
     at.require("an asynchronous copy", 80, 70)
     name = f"llvm.nvvm.cp.async.{'cg' if op.bypass is not None else 'ca'}.shared.global.{op.bytes}"
     if op.valid is None:
@@ -97,20 +83,6 @@ def _valid_bytes(at: Emission, op: simt.AsyncCopyOp, valid: SSAValue) -> ir.Valu
     number = builder.select(builder.icmp_signed("<", number, most), number, most)
     number = builder.select(builder.icmp_signed(">", number, none), number, none)
     return builder.mul(resized(builder, number, I32), I32(op.bytes // elements))
-
-
-def _copy(at: Emission, op: simt.AsyncCopyOp, there: ir.Value, here: ir.Value) -> None:
-    source, target = at.places[op.source], at.places[op.target]
-    elements = op.elements.value.data
-    if op.valid is None:
-        values = read(at, source, there, 0, elements, op.bytes, None)
-    else:
-        valid = at.scalar(op.valid)
-        values = []
-        for number in range(elements):
-            inside = at.builder.icmp_signed("<", valid.type(number), valid)
-            values += read(at, source, there, number, 1, source.bytes, frozenset([inside]))
-    write(at, target, here, 0, values, op.bytes, frozenset())
 
 
 def commit(at: Emission, op: simt.CommitOp) -> None:
