@@ -15,7 +15,7 @@ from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
-from tilewright.kernel.simt import BarrierOp, SharedOp, ThreadIdOp
+from tilewright.kernel.simt import BarrierOp, SharedOp, ThreadIdOp, written_view
 from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
 from tilewright.kernel.simt_warpgroup import WARPS, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
@@ -63,14 +63,17 @@ def _first(kernel: FuncOp) -> Operation | None:
     ops = list(kernel.body.block.ops)
     if not any(map(_fills, ops)):
         return None
-    first = next(number for number, op in enumerate(ops) if _fills(op) or not _for_all(op))
+    written = {view for op in operations(kernel.body) if (view := written_view(op)) is not None}
+    first = next(number for number, op in enumerate(ops) if _fills(op) or not _for_all(op, written))
     return None if any(isinstance(each, MbarrierInitOp) for op in ops[first:] for each in op.walk()) else ops[first]
 
 
-def _for_all(op: Operation) -> bool:
-    """Whether more threads can do it as well: it changes nothing, or makes mbarriers."""
+def _for_all(op: Operation, written: set[SSAValue]) -> bool:
+    """Whether more threads can do it as well: it changes nothing and reads nothing of `written`, or makes mbarriers."""
     if isinstance(op, scf.IfOp):
-        return all(map(_for_all, (each for region in op.regions for block in region.blocks for each in block.ops)))
+        return all(_for_all(each, written) for region in op.regions for block in region.blocks for each in block.ops)
+    if isinstance(op, LoadOp | GatherOp) and op.view in written:
+        return False
     return type(op) in PURE or isinstance(op, _FOR_ALL)
 
 
