@@ -13,9 +13,11 @@ from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.element_wise import decide
 from tilewright.instruction.in_place import walked_dimension
-from tilewright.machine.description import Cpu
+from tilewright.layouts import row_major
+from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
+from tilewright.operator.nest_split import choose_split
 from tilewright.operator.rules import schedule_nest
 
 
@@ -37,11 +39,23 @@ def write_rows(planning: Planning, group: Group) -> None:
     else:
         nest = _group_nest(planning, group)
     nest = _by_stride(merge_loops(drop_unit_loops(nest)))
-    lanes = _lanes(planning, group)
-    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, group.name, lanes)
-    planning.plan.decisions.append(decision)
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
-    planning.add_kernel(group.name, nest, schedule, [n.body for n in nest.nodes], group.stored, flops)
+    if isinstance(planning.machine, Gpu):
+        found, reason = choose_split(nest, planning.machine, group.name)
+        planning.plan.decisions += [] if reason is None else [reason]
+        if found is not None:
+            for tensor in found.parts:
+                planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
+            parts = [tensor.name for tensor in found.parts]
+            _add_nest(planning, f"{group.name}.parts", found.first, parts, flops)
+            nest, flops = found.second, sum(tensor.size for tensor in found.parts)
+    _add_nest(planning, group.name, nest, group.stored, flops, _lanes(planning, group))
+
+
+def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0) -> None:
+    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, name, lanes)
+    planning.plan.decisions.append(decision)
+    planning.add_kernel(name, nest, schedule, [n.body for n in nest.nodes], writes, flops)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:

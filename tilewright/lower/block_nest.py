@@ -7,6 +7,7 @@ repetition. Where a tile holds whole rows, all passes share what they load and c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
@@ -121,10 +122,19 @@ class _BlockNest:
                 first.append(self.builder.insert(tile.BroadcastOp(start, self.extents)) if self.extents else start)
         for node, dtype, total in zip(nodes, types, self._sweep(step, first), strict=True):
             assert node.accum is not None
-            for dim in range(self.first, len(self.extents)):
-                total = self.builder.insert(tile.ReduceOp(node.accum, total, dim, dtypes.is_unsigned(dtype)))
+            if len(self.extents) > self.first:
+                total = self._combined(total, node.accum, dtypes.is_unsigned(dtype))
             self.kept[node.tensor.name] = Value(total, dtype)
             self._store_row(node)
+
+    def _combined(self, total: SSAValue, accum: str, unsigned: bool) -> SSAValue:
+        """The sums over the inner dimensions of a tile, all of them as one."""
+        builder, rows = self.builder, self.extents[: self.first]
+        inner = len(self.extents) - self.first
+        if inner > 1:
+            total = builder.insert(tile.ReshapeOp(total, (*rows, prod(self.extents[self.first :]))))
+        total = builder.insert(tile.ReduceOp(accum, total, self.first, unsigned))
+        return total if inner == 1 else builder.insert(tile.ReshapeOp(total, (*rows, *[1] * inner)))
 
     def _existing(self, emitter: BodyEmitter, value: Value, accum: str, dtype: dtypes.DType) -> Value:
         """A tile with the neutral element where an inner loop has ended."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
@@ -30,14 +30,15 @@ START_CYCLES = 700  # of a block: its launch, addresses, the way of its last sto
 SHUFFLE_CYCLES = 30  # of one step of a butterfly
 BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
 COSTLY_OPERATIONS = 12  # instructions of an exponential, a square root, a quotient
-PORT_BYTES_PER_CYCLE = 64  # most that one multiprocessor gets from L2
+PORT_BYTES_PER_CYCLE = 40  # that one multiprocessor gets from L2 when others get as much; 64 on paper
 ISSUE_CYCLES = 2  # from one instruction of a warp to the next
 LINE_BYTES = 128
-UNROLLED = 32  # most trips that are written out, so that all their loads are under way at once
+UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
+TOGETHER = 6  # most loads of a thread that are under way at once: assemblers save registers
 ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
 ACCESSES = 4  # of a thread in a map: more would not all be under way
 ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
-DISPATCH_SECONDS = 1e-9  # between the starts of two blocks, whatever multiprocessor they are for
+DISPATCH_SECONDS = 5e-10  # between the starts of two blocks, whatever multiprocessor they are for
 SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
 HEAVY = 8  # an access that moves less than this part of the heaviest one has no say
 
@@ -82,6 +83,7 @@ class _Access:
     form: Affine
     element: int
     elements: int
+    points: int  # of loops at which it is made: elements, and those again
     writes: bool
     inside: bool  # along inner loops
 
@@ -105,11 +107,7 @@ class _Time:
 def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBlocks, Decision]:
     """The tile of a block with the shortest predicted time."""
     model = _Model(nest, machine)
-    ranked: list[tuple[float, int, NestBlocks, _Time]] = []
-    for number, candidate in enumerate({repr(each): each for each in _Candidates(model).all()}.values()):
-        found = model.time(candidate)
-        ranked.append((found.seconds, number, candidate, found))
-    ranked.sort(key=lambda each: each[:2])
+    ranked = _ranked(model)
     refused: dict[str, Refusal] = {}  # by every rule the best one, as far as it is better than what is chosen
     for _, _, candidate, found in ranked:
         if found.refused is None:
@@ -133,6 +131,20 @@ def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBl
         tuple(refused.values()),
     )
     return chosen, decision
+
+
+def predicted(nest: Nest, machine: Gpu) -> float:
+    """Seconds of a nest with the tile that is best for it."""
+    return next(seconds for seconds, _, _, time in _ranked(_Model(nest, machine)) if time.refused is None)
+
+
+def _ranked(model: _Model) -> list[tuple[float, int, NestBlocks, _Time]]:
+    """All candidates with their times, the shortest first; those that a rule forbids among them."""
+    ranked = []
+    for number, candidate in enumerate({repr(each): each for each in _Candidates(model).all()}.values()):
+        found = model.time(candidate)
+        ranked.append((found.seconds, number, candidate, found))
+    return sorted(ranked, key=lambda each: each[:2])
 
 
 def _text(schedule: NestBlocks, nest: Nest) -> str:
@@ -163,8 +175,7 @@ class _Candidates:
     def __init__(self, model: _Model) -> None:
         self.nest, self.machine = model.nest, model.machine
         self.lanes = model.machine.warp_sizes[0]
-        heaviest = max((access.bytes for access in model.accesses), default=0)
-        self.heavy = [access for access in model.accesses if HEAVY * access.bytes >= heaviest]
+        self.heavy = model.heavy()
         self.fast = self._fast()
         self.order = self._by_stride()
         self.vector = self._vector()
@@ -350,16 +361,21 @@ class _Model:
         held = schedule.holds_rows(nest)
         times = 1 if held else self.passes
         unrolled = prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled)
-        trips = max(1, prod(count for _, _, count in schedule.chunks(nest)) // unrolled)
+        trips = prod(count for _, _, count in schedule.chunks(nest))
+        vector = 1 if schedule.threads is None else prod(schedule.threads.size_per_thread)
+        loads = max(1, each // vector) * max(1, sum(not access.writes for access in self.heavy()))
+        # What was read before is near: only elements that are new make a thread wait for memory.
+        new = max((access.elements / access.points for access in self.heavy() if not access.writes), default=1.0)
+        waits = ceil(trips * loads * new / min(TOGETHER, loads * unrolled))
         reads = sum(self._moved(a, schedule) * (times if a.inside else 1) for a in self.accesses if not a.writes)
         writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
-        under_way = resident * reads / blocks / trips / times
+        under_way = resident * reads / blocks / waits / times
         instructions = self.operations + len(self.accesses)
         # While a warp computes it waits for nothing: other blocks do.
-        own = ISSUE_CYCLES * each * instructions * trips * unrolled * times
+        own = ISSUE_CYCLES * each * instructions * trips * times
         cycles = START_CYCLES + self._combining(schedule) + own
-        work = prod(schedule.tile.values()) * trips * unrolled * times * instructions / machine.fma_per_cycle["f32"]
-        alive = cycles / machine.clock_hz + trips * times * self.latency
+        work = prod(schedule.tile.values()) * trips * times * instructions / machine.fma_per_cycle["f32"]
+        alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves
         port = min(blocks, machine.multiprocessors) * PORT_BYTES_PER_CYCLE * machine.clock_hz
@@ -367,20 +383,24 @@ class _Model:
         busy = -(-blocks // machine.multiprocessors) * work / machine.clock_hz
         dispatch = blocks * DISPATCH_SECONDS
         longest = max(waves * alive, stream, busy, dispatch)
-        seconds = longest + alive / 2 + 0.05 * (waves * alive + busy + dispatch)
+        # Accesses of parts of lines take their time even where caches hold the rest.
+        excess = stream - sum(access.bytes for access in self.accesses) / self.bandwidth
+        seconds = longest + alive / 2 + 0.05 * (waves * alive + busy + dispatch) + 0.5 * max(0.0, excess)
         return _Time(seconds, blocks, resident, under_way, registers, refused)
 
     def _registers(self, schedule: NestBlocks, each: int) -> int:
         """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
         nest = self.nest
-        reads = sum(1 for access in self.accesses if not access.writes and HEAVY * access.bytes >= self._heaviest())
+        reads = sum(not access.writes for access in self.heavy())
         live = max(1, reads) + (0 if schedule.holds_rows(nest) else self.sums)
         wide = max((access.element for access in self.accesses), default=4) > 4
-        unrolled = min(8, prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled))
+        unrolled = min(TOGETHER, prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled))
         return SPARE_REGISTERS + each * (live + unrolled - 1) * (2 if wide else 1)
 
-    def _heaviest(self) -> int:
-        return max((access.bytes for access in self.accesses), default=0)
+    def heavy(self) -> list[_Access]:
+        """The accesses that have a say: those that move many bytes."""
+        heaviest = max((access.bytes for access in self.accesses), default=0)
+        return [access for access in self.accesses if HEAVY * access.bytes >= heaviest]
 
     def _exchanged(self, schedule: NestBlocks) -> int:
         """Bytes of shared memory through which accesses along another loop pass."""
@@ -424,8 +444,11 @@ class _Model:
         dims = [number for number, name in enumerate(schedule.tile) if name in inside]
         lanes = prod(schedule.threads.threads_per_warp[dim] for dim in dims)
         warps = prod(schedule.threads.warps[dim] for dim in dims)
-        steps = SHUFFLE_CYCLES * (lanes.bit_length() - 1)
-        return self.sums * (steps + (BARRIER_CYCLES + 10 * warps if warps > 1 else 0))
+        own = prod(max(1, points // schedule.threads.threads_per_warp[dim] // schedule.threads.warps[dim])
+                   for dim, points in enumerate(schedule.tile.values()) if dim not in dims)  # fmt: skip
+        steps = (SHUFFLE_CYCLES + 4 * own) * (lanes.bit_length() - 1)  # results of a thread
+        exchange = BARRIER_CYCLES + own * warps * schedule.warps if warps > 1 else 0
+        return self.sums * (steps + exchange)
 
 
 def _accesses(nest: Nest) -> list[_Access]:
@@ -442,6 +465,7 @@ def _accesses(nest: Nest) -> list[_Access]:
             points = prod(_extent(axis) for axis in walked)
             elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
             inside = any(axis in nest.inner for axis in walked)
-            known = _Access(form or Affine(), dtypes.size_bytes(tensor.dtype), elements, is_store, inside)
+            size = dtypes.size_bytes(tensor.dtype)
+            known = _Access(form or Affine(), size, elements, points, is_store, inside)
             found.setdefault((tensor.name, index, is_store), known)
     return list(found.values())

@@ -30,7 +30,7 @@ from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, 
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
 from tilewright.kernel.distribute.rings import expand
-from tilewright.kernel.distribute.rows import rows_between
+from tilewright.kernel.distribute.rows import rows_between, rows_of
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
@@ -151,6 +151,8 @@ class _Expansion(Threads):
                 self.add(simt.CommitOp())
             case tile.AwaitOp():
                 self.add(simt.WaitOp(op.pending.value.data))
+                self.add(simt.BarrierOp())
+            case tile.BarrierOp():
                 self.add(simt.BarrierOp())
             case tile.UnstageOp():
                 self.values[op.result] = self.unstage(op)
@@ -415,14 +417,22 @@ class _Expansion(Threads):
         start = self.number(0) if place is None else place
         return Access(self, layout, (1,), start, (), ACCESS_BYTES, element_bytes(buffer))
 
+    def in_memory(
+        self, memory: str, extents: Sequence[int], layout: LinearLayout, buffer: SSAValue, place: SSAValue
+    ) -> Access:
+        """Accesses to a tile that lies in a buffer of the block as the text of its memory says."""
+        rows = rows_of(memory, extents)
+        if rows is None:
+            return self.staged(places(layout, memory_of(memory, tuple(extents))), buffer, place)
+        return Access(self, layout, rows.strides, place, (), ACCESS_BYTES, element_bytes(buffer))
+
     def stage(self, op: tile.StageOp) -> None:
         """Copies of 4, 8 or 16 bytes by the threads, as many registers at once as both memories have side by side."""
         layout = _layout(op.type)
         size = element_bytes(op.view)
         strides, bounds = [int(stride) for stride in op.strides.get_values()], [self.values[b] for b in op.bounds]
         source = Access(self, layout, strides, self.values[op.offset], bounds, op.align.value.data, size)
-        target = self.staged(places(layout, memory_of(op.memory.data, shape(op.type))), self.values[op.buffer],
-                             self.values[op.place])  # fmt: skip
+        target = self.in_memory(op.memory.data, shape(op.type), layout, self.values[op.buffer], self.values[op.place])
         width = min(source.width, target.width)
         free, firsts = owners(layout)
 
@@ -449,11 +459,15 @@ class _Expansion(Threads):
 
     def unstage(self, op: tile.UnstageOp) -> SSAValue:
         layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]
-        memory = memory_of(op.memory.data, shape(op.result))
-        loads = matrix_load(layout, memory, element_bytes(buffer) * 8)
+        extents, bits = shape(op.result), element_bytes(buffer) * 8
+        rows = rows_of(op.memory.data, extents)
+        if rows is None:
+            loads = matrix_load(layout, memory_of(op.memory.data, extents), bits)
+        else:
+            loads = rows.matrix_load(layout, bits)
         if loads is not None and self.matrix_loads:
-            return self.load_matrices(loads, buffer, place)
-        wanted = self.staged(places(layout, memory), buffer, place)
+            return self.load_matrices(loads, buffer, place, rows)
+        wanted = self.in_memory(op.memory.data, extents, layout, buffer, place)
         starts = range(0, registers(op.result), wanted.width)
         type_ = element(op.result)
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]

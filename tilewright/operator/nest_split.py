@@ -1,0 +1,131 @@
+"""Sums with few results and many terms: blocks share one, each with a part of an inner loop; a second nest adds up.
+
+The first nest has one more outer loop, over the parts, and leaves a value per part; the second sums these and computes
+what the nest made of its sums. Legal where nothing but sums walks the inner loops, and no sum needs another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.decision import Decision
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.machine.description import Gpu
+from tilewright.operator.nest import Nest, NestNode, merge_loops
+from tilewright.operator.nest_blocks import predicted
+
+LAUNCH_SECONDS = 1.5e-6  # from the end of one kernel to the first loads of the next
+MOST_PARTS = 4096
+WORTH = 1.1  # times shorter than in one kernel, from which on there are two
+
+
+@dataclass(frozen=True)
+class SplitNest:
+    """`first` writes `parts`, one tensor per sum, and `second` reads them."""
+
+    first: Nest
+    second: Nest
+    parts: tuple[Tensor, ...]
+
+
+def choose_split(nest: Nest, machine: Gpu, subject: str) -> tuple[SplitNest | None, Decision | None]:
+    """The number of parts with the shortest predicted time; None where one kernel is not much slower."""
+    axis = _divided(nest)
+    if axis is None:
+        return None, None
+    whole = predicted(nest, machine)
+    if whole < 2 * LAUNCH_SECONDS:
+        return None, None
+    ranked: list[tuple[float, int, SplitNest]] = []
+    for count in _counts(_extent(axis)):
+        found = split(nest, axis, count)
+        seconds = predicted(found.first, machine) + LAUNCH_SECONDS + predicted(found.second, machine)
+        ranked.append((seconds, count, found))
+    ranked.sort(key=lambda each: each[:2])
+    if not ranked:
+        return None, None
+    seconds, count, best = ranked[0]
+    one = f"{1e6 * whole:.1f} predicted us"
+    if whole < WORTH * seconds:
+        reason = f"{one}, {1e6 * seconds:.1f} with {count} parts of {axis.name} and a second kernel"
+        return None, Decision(f"parts of {subject}", "one", reason)
+    two = (f"{ranked[1][1]} parts", f"{1e6 * ranked[1][0]:.1f} us") if len(ranked) > 1 else ("", "")
+    reason = f"{1e6 * seconds:.1f} predicted us with the kernel that adds them up, {1e6 * whole:.1f} in one"
+    return best, Decision(f"parts of {subject}", f"{count} of {axis.name}", reason, *two)
+
+
+def split(nest: Nest, axis: Axis, count: int) -> SplitNest:
+    """Both nests, with an inner loop in `count` parts; the last one may have fewer points."""
+    part, share = Axis(f"{axis.name}.part", count), -(-_extent(axis) // count)
+    inside = Axis(axis.name, share)
+    place: Expr = part * share + inside
+    inner = tuple(inside if each == axis else each for each in nest.inner)
+    loops = (part, *nest.outer)
+    results = prod(_extent(each) for each in nest.outer)
+    firsts, seconds, parts = [], [], []
+    for node in nest.nodes:
+        if node.accum is None:
+            seconds.append(node)
+            continue
+        dtype = "f32" if node.tensor.dtype in ("f16", "bf16") else node.tensor.dtype
+        tensor = Tensor(f"{node.tensor.name}.parts", (count * results,), dtype)
+        body = substitute(node.body, {axis: place})
+        if share * count != _extent(axis):
+            neutral = identity(node.accum, body.dtype)
+            body = Apply(
+                "select", (Apply("lt", (place, Const(_extent(axis), INDEX)), "bool"), body, neutral), body.dtype
+            )
+        index = _row_major(loops)
+        firsts.append(NestNode(tensor, body, node.accum, index))
+        seconds.append(replace(node, body=Read(tensor, (index,))))
+        parts.append(tensor)
+    first = merge_loops(Nest(loops, inner, tuple(firsts)))
+    return SplitNest(first, Nest(nest.outer, (part,), tuple(seconds)), tuple(parts))
+
+
+def _divided(nest: Nest) -> Axis | None:
+    """The inner loop to divide, the one with the longest steps; None where the nest is not of sums alone."""
+    sums = {node.tensor.name for node in nest.nodes if node.accum is not None}
+    if not sums or any(nest.covers_inner(node) for node in nest.nodes):
+        return None
+    for node in nest.nodes:
+        own = [read for read in walk(node.body) if isinstance(read, Read) and not read.indices]
+        if node.accum is not None and (own or dtypes.is_float(node.tensor.dtype) != dtypes.is_float(node.body.dtype)):
+            return None
+    steps = dict.fromkeys(nest.inner, 0)
+    for node in nest.nodes:
+        for read in walk(node.body):
+            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
+            for axis in nest.inner if form is not None else ():
+                assert form is not None
+                steps[axis] = max(steps[axis], abs(form.coefficient(axis)) * _extent(axis))
+    return max(nest.inner, key=lambda axis: steps[axis])
+
+
+def _counts(extent: int) -> list[int]:
+    """Numbers of parts to try: near every power of two one that divides the loop, if there is one."""
+    found: list[int] = []
+    power = 2
+    while power <= min(extent // 2, MOST_PARTS):
+        near = [count for count in range(power, min(2 * power, extent + 1)) if extent % count == 0]
+        found.append(near[0] if near else power)
+        power *= 2
+    return found
+
+
+def _row_major(axes: Sequence[Axis]) -> Expr:
+    total: Expr = axes[0]
+    for axis in axes[1:]:
+        total = total * _extent(axis) + axis
+    return total
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
