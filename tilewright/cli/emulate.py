@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
@@ -34,6 +36,10 @@ Fresh = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="instructions that blocks may execute")]
 
+_NAME = re.compile("p(0|[1-9][0-9]*)")
+_UNREADABLE = (OSError, ValueError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError)
+_WRITE_IT = "np.savez(path, p0=array, p1=…) writes arguments"
+
 
 def emulate(
     kernel: Kernel,
@@ -45,7 +51,7 @@ def emulate(
     args: Args = None,
     output: Output = None,
     uninitialised: Fresh = "",
-    limit: Limit = 20_000_000,
+    limit: Limit = 4_000_000,
     as_json: AsJson = False,
 ) -> None:
     """Run a PTX kernel on the CPU; report races, bad accesses and waits that come too early, and count what it does."""
@@ -106,10 +112,19 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     if path is None:
         return []
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: _mapped(stored, name) for name in stored.files if name[:1] == "p" and name[1:].isdigit()}
-    except (OSError, ValueError, BadZipFile) as error:
-        raise InvalidFile(f"is no file of arrays: {error}", where=str(path)) from error
+        stored = np.load(path, allow_pickle=False)
+        if not isinstance(stored, np.lib.npyio.NpzFile):
+            raise InvalidFile("holds one array without a name", where=str(path), help=_WRITE_IT)
+        with stored:
+            names = stored.files
+            arrays = {name: _mapped(stored, name) for name in names if _NAME.fullmatch(name)}
+    except FileNotFoundError as error:
+        raise InvalidFile("there is no such file", where=str(path)) from error
+    except _UNREADABLE as error:
+        reason = "it holds objects, or is no NumPy file" if "pickle" in str(error) else error
+        raise InvalidFile(f"cannot be read as arrays: {reason}", where=str(path), help=_WRITE_IT) from error
+    if names and not arrays:
+        raise InvalidArgument(f"holds {', '.join(names[:5])}, no p0", where=str(path), help=_WRITE_IT)
     fresh = {name.strip() for name in uninitialised.split(",") if name.strip()}
     if unknown := fresh - set(arrays):
         raise InvalidArgument(f"{sorted(unknown)[0]!r} is not in {path}", where="--uninitialised")

@@ -35,7 +35,7 @@ class Placed:
         """Copy the buffers back into the arrays; returns them by the number of the argument."""
         found = {}
         for argument, (number, array) in self.buffers.items():
-            contents = memory.contents(number).view(array.dtype).reshape(array.shape)
+            contents = memory.contents(number).view(array.dtype.newbyteorder("<")).reshape(array.shape)
             if array.flags.writeable:
                 array[...] = contents
                 found[argument] = array
@@ -52,7 +52,8 @@ def place_arguments(memory: GlobalMemory, linked: Linked, args: Any) -> Placed:
         )
     placed = Placed(0)
     block = np.zeros(max(1, linked.parameter_bytes), np.uint8)
-    for number, (parameter, argument) in enumerate(zip(linked.parameters, args, strict=False)):
+    for number, parameter in enumerate(linked.parameters):
+        argument = args[number] if number < len(args) else None
         raw = _bytes_of(memory, placed, number, parameter, argument)
         block[parameter.offset : parameter.offset + len(raw)] = raw
     placed.address = memory.add("the parameters", block, constant=True)
@@ -62,18 +63,24 @@ def place_arguments(memory: GlobalMemory, linked: Linked, args: Any) -> Placed:
 def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Storage, argument: Argument) -> Array:
     where, length = f"p{number}", parameter.bytes
     if argument is None:
+        if length != 8 or parameter.variable.type in ("f64", "f32"):
+            raise InvalidArgument("is missing", where=where, help=f"{parameter.variable.name} is a {_kind(parameter)}; "
+                                  "only pointers may be left out")  # fmt: skip
         return np.zeros(length, np.uint8)
     if isinstance(argument, TensorMap):
         return _tensor_map(memory, placed, number, parameter, argument)
     fresh = isinstance(argument, Uninitialised)
     if fresh:
         argument = argument.array
+    if np.asarray(argument).dtype.kind in "OUMm":
+        raise InvalidArgument(f"elements of type {np.asarray(argument).dtype}", where=where,
+                              help="numbers, or raw bytes as uint8")  # fmt: skip
     if isinstance(argument, np.ndarray) and argument.ndim > 0:
-        array = np.ascontiguousarray(argument)
-        contents = array.reshape(-1).view(np.uint8)
+        array = _raw(argument)
+        contents = array.view(np.uint8)
         if length != 8 or (parameter.variable.count or 0) != 1:
             if len(contents) != length:
-                raise InvalidArgument(f"{len(contents)} bytes for a parameter of {length}", where=where)
+                raise InvalidArgument(f"{len(contents)} bytes for a {_kind(parameter)} of {length}", where=where)
             return contents
         address = _buffer(memory, placed, number, argument, fresh=fresh)
         return np.frombuffer(address.to_bytes(8, "little"), np.uint8)
@@ -97,15 +104,29 @@ def _buffer(memory: GlobalMemory, placed: Placed, number: int, array: Array, *, 
     for known, other in placed.buffers.values():
         if other is array:
             return memory.address(known)
-    address = memory.add(f"p{number}", np.ascontiguousarray(array).reshape(-1).view(np.uint8), undefined=fresh)
+    address = memory.add(f"p{number}", _raw(array), undefined=fresh)
     placed.buffers[number] = (len(memory.names) - 1, array)
     return address
+
+
+def _raw(array: Array) -> Array:
+    """The bytes of an array in memory order of a device: rows first, lowest byte first."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+
+
+def _kind(parameter: Storage) -> str:
+    count, kind = parameter.variable.count or 0, parameter.variable.type
+    return f"scalar .{kind}" if count == 1 else f"structure of {parameter.bytes} bytes"
 
 
 def _scalar(value: Array, parameter: Storage, where: str) -> Array:
     """A scalar in the size of its parameter: the same bytes, or a conversion within its kind."""
     length = parameter.bytes
     kind = parameter.variable.type
+    value = value.astype(value.dtype.newbyteorder("<"))
+    if value.dtype.kind == "f" and kind[0] in "us":
+        message = f"{value.dtype} {value} for a parameter .{kind}"
+        raise InvalidArgument(message, where=where, help="an integer, or an array for a pointer")
     if value.dtype.kind in "iub" and kind in ("f32", "f64", "f16"):
         value = value.astype(np.float64)
     if value.dtype.itemsize != length:

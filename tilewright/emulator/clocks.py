@@ -21,7 +21,7 @@ class Clocks:
     def __init__(self, blocks: int, threads: int) -> None:
         self.now = 1
         self.threads = threads  # of one block, whole warps
-        self.block_floor = np.zeros(blocks, np.int64)
+        self.block_floor = np.ones(blocks, np.int64)  # what the system did before the first instruction
         self.warp_floor = np.zeros(blocks * threads // 32, np.int64)
         self.matrix: Array | None = None
 

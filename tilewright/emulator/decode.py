@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.emulator.lanes import Lanes
-from tilewright.emulator.link import Linked, Mark, Register, Scope, Storage
+from tilewright.emulator.link import Code, Linked, Mark, Register, Scope, Storage, Symbol
 from tilewright.emulator.memory import GLOBAL_BASE
 from tilewright.emulator.problems import InvalidPtx, refuse
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
@@ -133,6 +133,9 @@ class Decoder:
             symbol = self._symbol(operand)
             if isinstance(symbol, Register):
                 return self._register(symbol, dtype, width, operand)
+            if isinstance(symbol, Code):
+                code = dtype.type(symbol.address)
+                return lambda lanes: code
             if isinstance(symbol, Storage):
                 address = dtype.type(self.address_of(symbol) & ((1 << width) - 1))
                 return lambda lanes: address
@@ -285,7 +288,7 @@ class Decoder:
             return self.context.get(storage.variable.name, GLOBAL_BASE)
         return storage.offset
 
-    def _symbol(self, operand: Name) -> Register | Storage | Mark:
+    def _symbol(self, operand: Name) -> Symbol:
         found = self.scope.find(operand.text)
         if found is None:
             raise refuse(operand.place, f"{operand.text!r} is not declared")

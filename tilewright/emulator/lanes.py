@@ -39,7 +39,17 @@ class Launch:
     dynamic_bytes: int
     findings: Findings
     counts: Counts
-    clock: int = 0
+    reserved_bytes: int = 0  # of shared memory, behind that of the block, for kernels that name it
+    stopped: bool = False  # by a trap: nothing runs any more
+
+    @property
+    def reserved_at(self) -> int:
+        """Where the reserved part of shared memory starts."""
+        return -(-self.shared_bytes // 128) * 128
+
+    @property
+    def all_shared_bytes(self) -> int:
+        return self.reserved_at + self.reserved_bytes if self.reserved_bytes else self.shared_bytes
 
 
 class State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tilewright.emulator.problems import InvalidPtx, Place, refuse
 from tilewright.emulator.scalars import WIDTHS, size
@@ -25,6 +26,7 @@ from tilewright.emulator.syntax import (
 )
 
 _DEEPEST_CALL = 32
+_CODE_BASE = 0x10_0000  # addresses of functions, which only indirect calls use
 _MOST_INSTRUCTIONS = 1 << 20
 #: Functions that the driver provides: their calls are understood by name.
 PROVIDED = ("vprintf", "__assertfail", "__trap")
@@ -60,7 +62,14 @@ class Mark:
     targets: tuple[Name, ...] = ()
 
 
-Symbol = Register | Storage | Mark
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A function as a value: its address."""
+
+    address: int
+
+
+Symbol = Register | Storage | Mark | Code
 
 
 class Scope:
@@ -98,6 +107,8 @@ class Linked:
     globals: list[Storage] = field(default_factory=list)
     static_bytes: int = 0
     local_bytes: int = 0
+    functions: dict[str, int] = field(default_factory=dict)  # addresses
+    reserved: bool = False  # names the shared memory that hardware keeps for itself
 
 
 def link(module: Module, entry: str) -> Linked:
@@ -118,6 +129,9 @@ class _Linker:
 
     def run(self) -> Linked:
         linked = self.linked
+        for number, name in enumerate(self.module.functions):
+            linked.functions[name] = _CODE_BASE + 16 * number
+            self.top.names[name] = Code(linked.functions[name])
         for variable in self.module.variables.values():
             storage = Storage(variable.space, variable)
             self.top.names[variable.name] = storage
@@ -176,6 +190,7 @@ class _Linker:
     def _touch(self, operand: Operand, scope: Scope) -> None:
         """Shared variables of the module that this kernel names get a place."""
         if isinstance(operand, Name):
+            self.linked.reserved |= operand.text.startswith("%reserved_smem_")
             found = scope.find(operand.text)
             if isinstance(found, Storage) and found.space == "shared" and found not in self.shared:
                 self.shared.append(found)
@@ -227,13 +242,14 @@ class _Linker:
         assert isinstance(results, Group), "taken above"
         function = self.module.functions.get(name)
         if name in PROVIDED:
-            self.linked.instructions.append(
-                (Instruction(f"call.{name}", (), node.place, node.guard, node.negated), scope)
-            )
+            self._provided(name, node, results, scope)
+            return
+        if isinstance(scope.find(name), Register):
+            self._indirect(operands[0], node, results, arguments, scope, calls)
             return
         if function is None or function.body is None:
             raise refuse(node.place, f"calls {name!r}, which has no body here",
-                         "indirect calls and libraries are not emulated; inline the function")  # fmt: skip
+                         "libraries are not emulated; link the function into the PTX")  # fmt: skip
         if name in calls or len(calls) >= _DEEPEST_CALL:
             raise refuse(node.place, f"recursion through {name!r} is not emulated")
         if len(results.items) != len(function.results) or len(arguments.items) != len(function.parameters):
@@ -286,6 +302,62 @@ class _Linker:
                 for made, where in after
             ]
             self.linked.labels[mark.number] = len(self.linked.instructions) - len(after)
+
+    def _provided(self, name: str, node: Instruction, results: Group, scope: Scope) -> None:
+        """What the driver provides; results are zeros."""
+        calls = [Instruction(f"call.{name}", (), node.place, node.guard, node.negated)]
+        for result in results.items:
+            found = scope.find(result.text) if isinstance(result, Name) else None
+            if isinstance(result, Name) and isinstance(found, Storage):
+                target, zero = Address(result, 0, None, node.place), Number(0, "int", node.place)
+                calls.append(Instruction(f"st.param.b{WIDTHS[found.variable.type]}", (target, zero), node.place))
+        self.linked.instructions += [(call, scope) for call in calls]
+
+    def _indirect(
+        self, target: Name, node: Instruction, results: Group, arguments: Group, scope: Scope, calls: tuple[str, ...]
+    ) -> None:
+        """A call through a register: every function that has an address, where the register holds it."""
+        self.marks += 1
+        end, guard = self.marks, Name(f"$callee {self.marks}", node.place)
+        around = Scope(scope)
+        self._registers(Registers("pred", guard.text, None, node.place), around)
+        past = Name(f"$after call {end}", node.place)
+        around.add(past.text, Mark(end), node.place)
+        made = self.linked.instructions
+        if node.guard is not None:
+            made.append((Instruction("bra", (past,), node.place, node.guard, not node.negated), around))
+        given = len(results.items), len(arguments.items)
+        for name in self._with_address:
+            function = self.module.functions[name]
+            if name in calls or (len(function.results), len(function.parameters)) != given:
+                continue
+            address = Number(self.linked.functions[name], "int", node.place)
+            made.append((Instruction("setp.eq.u64", (guard, target, address), node.place), around))
+            self._call(
+                Instruction("call", (results, Name(name, node.place), arguments), node.place, guard), around, calls
+            )
+            made.append((Instruction("bra", (past,), node.place, guard), around))
+        made.append((Instruction("trap", (), node.place), around))  # no function, or one that would be recursive
+        self.linked.labels[end] = len(made)
+
+    @cached_property
+    def _with_address(self) -> list[str]:
+        """Functions with a body that a variable or a register may hold."""
+        named: set[str] = set()
+
+        def look(block: Block) -> None:
+            for statement in block.body:
+                if isinstance(statement, Block):
+                    look(statement)
+                elif isinstance(statement, Instruction) and statement.parts[0] != "call":
+                    named.update(operand.text for operand in statement.operands if isinstance(operand, Name))
+
+        for variable in self.module.variables.values():
+            named.update(value[0] for value in variable.values if isinstance(value, tuple))
+        for function in self.module.functions.values():
+            if function.body is not None:
+                look(function.body)
+        return [name for name, each in self.module.functions.items() if name in named and each.body and not each.entry]
 
     def _place_shared(self) -> None:
         """Static variables in order, dynamic ones all after them, at one address."""

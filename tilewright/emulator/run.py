@@ -23,6 +23,7 @@ from tilewright.emulator.problems import refuse
 from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
+from tilewright.emulator.special import RESERVED_BYTES
 from tilewright.emulator.syntax import Instruction, Module
 from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
@@ -32,7 +33,7 @@ _MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
 _CHUNK_THREADS = 1 << 15
 _CHUNK_SHARED_CELLS = 1 << 22
 _CHUNK_THREADS_ORDERED = 1 << 12  # where order is followed thread by thread: kernels with mbarriers
-_DEFAULT_LIMIT = 20_000_000
+_DEFAULT_LIMIT = 4_000_000
 
 
 @dataclass
@@ -82,14 +83,17 @@ def run(
     memory.close()
     _initialise(memory, linked, context)
     findings, counts = Findings(module.lines, module.files), Counts()
-    launch = Launch(grid, block, (x, y, z), linked.static_bytes + shared_bytes, shared_bytes, findings, counts)
+    launch = Launch(
+        grid, block, (x, y, z), linked.static_bytes + shared_bytes, shared_bytes, findings, counts,
+        RESERVED_BYTES if linked.reserved else 0,
+    )  # fmt: skip
     with np.errstate(all="ignore"):
         steps = [_step(linked, node, scope, context) for node, scope in linked.instructions]
         steps.append(_end(linked))
         for chunk in _chunks(launch, linked):
             state = _state(launch, linked, chunk, memory, steps)
             Scheduler(state, steps, limit).run()
-            if any(finding.kind == "no-end" for finding in findings.found.values()):
+            if launch.stopped:
                 break
     return Result(list(findings.found.values()), counts, placed.write_back(memory))
 
@@ -129,9 +133,10 @@ def _initialise(memory: GlobalMemory, linked: Linked, context: dict[str, int]) -
         for number, value in enumerate(variable.values[: variable.count or 0]):
             if isinstance(value, tuple):
                 name, offset, _ = value
-                if name not in context:
+                known = linked.functions.get(name, context.get(name))
+                if known is None:
                     raise refuse(variable.place, f"{name!r} is not a variable with an address")
-                value = context[name] + offset
+                value = known + offset
             raw = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
             memory.bytes.data[at + number * width : at + (number + 1) * width] = np.frombuffer(raw, np.uint8)
 
@@ -173,7 +178,7 @@ def _chunks(launch: Launch, linked: Linked) -> list[Array]:
     """Linear numbers of the blocks that run together, clusters whole."""
     blocks = int(np.prod(launch.grid))
     threads = -(-int(np.prod(launch.block)) // 32) * 32
-    cells = max(1, launch.shared_bytes // _granule(linked)) * (2 + threads // 32)
+    cells = max(1, launch.all_shared_bytes // _granule(linked)) * (2 + threads // 32)
     ordered = any(node.parts[0] == "mbarrier" for node, _ in linked.instructions)
     most = _CHUNK_THREADS_ORDERED if ordered else _CHUNK_THREADS
     together = max(1, min(most // threads, _CHUNK_SHARED_CELLS // cells))
@@ -210,7 +215,8 @@ def _granule(linked: Linked) -> int:
 def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, steps: list[Step]) -> State:
     state = State(launch, blocks, linked.widths)
     state.memory = memory
-    state.shared = SharedMemory(len(blocks), launch.shared_bytes, _granule(linked), state.clocks)
+    state.shared = SharedMemory(len(blocks), launch.all_shared_bytes, _granule(linked), state.clocks)
+    state.shared.fill(launch.reserved_at, launch.reserved_bytes)
     state.local = LocalMemory(state.size, linked.local_bytes)
     cluster = int(np.prod(launch.cluster))
     state.barriers = Barriers(state, np.arange(len(blocks)) // cluster)

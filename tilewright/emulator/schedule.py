@@ -22,7 +22,7 @@ class Scheduler:
     def __init__(self, state: State, steps: list[Step], limit: int) -> None:
         self.state = state
         self.steps = steps
-        self.left = limit
+        self.limit = self.left = limit
         self.groups: dict[int, list[Array]] = {}
         self.parked: dict[int, list[Array]] = {}  # waiting for other lanes of their warp
         self.sleeping: dict[int, list[Array]] = {}  # waiting for an mbarrier
@@ -40,7 +40,8 @@ class Scheduler:
             while self.groups:
                 at = self._choose()
                 index = self._take(at)
-                if not self._run_from(at, index):
+                self._run_from(at, index)
+                if self.state.launch.stopped:
                     return
             stalls = stalls + 1 if self.progress == last else 0
             last = self.progress
@@ -98,8 +99,13 @@ class Scheduler:
                 self.push(at, part)
         self.parked = {}
 
-    def _run_from(self, at: int, index: Index) -> bool:
-        """Run a group until it meets another, splits or waits; False at the limit of instructions."""
+    def stop(self) -> None:
+        """Nothing runs any more, here and in later blocks."""
+        self.state.launch.stopped = True
+        self.groups.clear()
+
+    def _run_from(self, at: int, index: Index) -> None:
+        """Run a group until it meets another, splits or waits, or the launch stops."""
         state, steps = self.state, self.steps
         clocks, counts, undefined, in_flight = state.clocks, state.counts, state.undefined, state.in_flight
         lanes = Lanes(state, index, _count(index), steps[at])
@@ -112,8 +118,10 @@ class Scheduler:
             clocks.now += 1
             self.left -= 1
             if self.left < 0:
-                lanes.report("no-end", "the limit of executed instructions was reached here")
-                return False
+                message = f"the limit of {self.limit:,} executed instructions was reached here"
+                lanes.report("no-end", f"{message}; --limit, or limit=, sets a higher one")
+                self.stop()
+                return
             active, active_warps = lanes, warps
             if step.guard is not None:
                 if undefined:
@@ -131,7 +139,7 @@ class Scheduler:
                     self.parked.setdefault(at, []).append(rest)
                     stay = self._without(lanes, rest)
                     if not len(stay):
-                        return True
+                        return
                     lanes = Lanes(state, as_index(stay), len(stay), step)
                     warps = _warps(state, lanes)
                     active = Lanes(state, as_index(ready), len(ready), step)
@@ -169,19 +177,18 @@ class Scheduler:
                     self.push(at + 1, self._without(lanes, active.positions()))
                     if following is not None:
                         self.push(following, active.positions())
-                    return True
+                    return
                 if following is None:
-                    return True
+                    return
                 if following <= at and self.groups and started - self.left > _PATIENCE:
                     self.visited = (min(self.visited[0], following), max(self.visited[1], at))
                     self.push(following, lanes.positions())
-                    return True
+                    return
                 at = following
                 limit = self._limit(at)
             if at >= limit or at in self.parked:  # others are there: go on together
                 break
         self.push(at, lanes.positions())
-        return True
 
     def _limit(self, at: int) -> int:
         """Up to where a group at `at` may run: to the first of the others, but past those that step back."""

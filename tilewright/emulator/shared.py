@@ -39,6 +39,12 @@ class SharedMemory:
         self.will_read: Array | None = None
         self.peers: Array | None = None  # [block of the chunk, rank] -> block of the chunk
 
+    def fill(self, start: int, length: int) -> None:
+        """Bytes of each block that the system has set to zero."""
+        self.write_time.reshape(-1, self.stride // self.granule)[:, start // self.granule :][
+            :, : length // self.granule
+        ] = 1
+
     # Addresses
 
     def place(self, lanes: Lanes, addresses: Array, size: int, verb: str) -> tuple[Array, Array | None]:
@@ -149,7 +155,17 @@ class SharedMemory:
         clocks = self.clocks
         own, lane = (thread // 32)[:, None], (thread % 32)[:, None]
         before = self.reads[cells, own]
-        others = (before >> 6 > clocks.warp_floor[warp][:, None]) & (before & 63 != lane)
+        block = warp // (clocks.threads // 32)
+        floor = np.maximum(clocks.warp_floor[warp], clocks.block_floor[block])[:, None]
+        others = (before >> 6 > floor) & (before & 63 != lane)
+        if clocks.matrix is not None and others.any():  # reads that this thread knows of need no record any more
+            row, _ = np.nonzero(others)
+            reader, time = before[others] & 63, before[others] >> 6
+            known = clocks.ordered_warp(block[row], thread[row], thread[row] // 32, time)
+            single = reader < _GROUP
+            other = (thread[row] // 32 * 32 + reader)[single]
+            known[single] = clocks.ordered(block[row][single], thread[row][single], other, time[single])
+            others[others] = ~known
         entry = (clocks.now << 6) | np.where(others, _SEVERAL, lane)
         self.reads[cells, own] = entry
         mixed = self.reads[cells, own] != entry  # several lanes of this instruction

@@ -11,6 +11,7 @@ from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.scalars import Array
 
 _WARP = 32
+RESERVED_BYTES = 1024  # of shared memory per block, compute capability 8.0 and newer
 
 
 def _thread(axis: int) -> Callable[[Lanes], Array]:
@@ -76,6 +77,11 @@ SPECIAL: dict[str, Callable[[Lanes], Any]] = {
     "%dynamic_smem_size": lambda lanes: lanes.state.launch.dynamic_bytes,
     "%total_smem_size": lambda lanes: lanes.state.launch.shared_bytes,
     "%aggr_smem_size": lambda lanes: lanes.state.launch.shared_bytes,
+    "%reserved_smem_offset_begin": lambda lanes: lanes.state.launch.reserved_at,
+    "%reserved_smem_offset_end": lambda lanes: lanes.state.launch.all_shared_bytes,
+    "%reserved_smem_offset_cap": lambda lanes: lanes.state.launch.all_shared_bytes,
+    "%reserved_smem_offset_0": lambda lanes: lanes.state.launch.reserved_at,
+    "%reserved_smem_offset_1": lambda lanes: lanes.state.launch.reserved_at + RESERVED_BYTES // 2,
     "%cluster_ctarank": _rank,
     "%cluster_nctarank": lambda lanes: int(np.prod(lanes.state.launch.cluster)),
     "%is_explicit_cluster": lambda lanes: np.bool_(np.prod(lanes.state.launch.cluster) > 1),

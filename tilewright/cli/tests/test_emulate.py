@@ -63,7 +63,7 @@ def test_reads_of_fresh_buffers(tmp_path: Path) -> None:
     [
         (["nothing.ptx"], "cannot be read"), ([*ADD, "--entry", "other"], "no entry 'other'"),
         ([*ADD, "--grid", "x"], "extents"),
-        ([*ADD, "--block", "64"], "requires (128, 1, 1)"), ([*ADD, "--args", "nothing.npz"], "no file of arrays"),
+        ([*ADD, "--block", "64"], "requires (128, 1, 1)"), ([*ADD, "--args", "nothing.npz"], "there is no such file"),
         ([*ADD, "--shared", "999999"], "shared memory"), ([*ADD, "--block", "0"], "1 or more"),
     ],
 )  # fmt: skip
@@ -71,6 +71,56 @@ def test_bad_usage_is_status_2(arguments: list[str], words: str) -> None:
     status, _, err = call(*arguments)
     assert status == 2
     assert words in err
+
+
+_FOUR = np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"p0": np.array([None, 1], object)}, "objects"), ({"x": _FOUR}, "holds x, no p0"),
+        ({"p0": _FOUR}, "p3: error[invalid-argument]: is missing"),
+        ({"p0": _FOUR, "p3": np.float32(4)}, "float32 4.0 for a parameter .u32"),
+        ({"p0": np.float32(4), "p3": np.int32(4)}, "float32 4.0 for a parameter .u64"),
+        ({"p0": np.array(["text"]), "p3": np.int32(4)}, "p0: error[invalid-argument]: elements of type <U4"),
+        ({"p3": np.int64(1 << 40)}, "1099511627776 does not fit .u32"),
+        ({"p3": np.zeros(2, np.int32)}, "8 bytes for a scalar .u32 of 4"),
+        ({"p7": _FOUR}, "8 arguments"),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
+    np.savez(tmp_path / "in.npz", **arrays)
+    status, _, err = call(*ADD, "--args", str(tmp_path / "in.npz"))
+    assert status == 2
+    assert words in err
+
+
+def test_files_that_hold_no_arguments(tmp_path: Path) -> None:
+    whole = (STORED / "add.npz").read_bytes()
+    np.save(tmp_path / "one.npy", _FOUR)
+    for name, contents in (("empty.npz", b""), ("cut.npz", whole[:3000]), ("text.npz", b"hello")):
+        (tmp_path / name).write_bytes(contents)
+    for name, words in (
+        ("empty.npz", "cannot be read"), ("cut.npz", "cannot be read"), ("text.npz", "no NumPy file"),
+        ("one.npy", "one array without a name"), (".", "cannot be read"),
+    ):  # fmt: skip
+        status, _, err = call(*ADD, "--args", str(tmp_path / name))
+        assert status == 2
+        assert words in err
+
+
+def test_strides_and_byte_orders_do_not_matter(tmp_path: Path) -> None:
+    with np.load(STORED / "add.npz") as given:
+        arrays = {name: given[name] for name in ("p0", "p1", "p2", "p3")}
+        wanted = given["expect2"]
+    arrays["p0"] = np.repeat(arrays["p0"], 2)[::2]
+    arrays["p1"], arrays["p3"] = arrays["p1"].astype(">f4"), arrays["p3"].astype(">i4")
+    np.savez(tmp_path / "in.npz", **arrays)
+    assert call(*ADD, "--args", str(tmp_path / "in.npz"), "-o", str(tmp_path / "out.npz"))[0] == 0
+    with np.load(tmp_path / "out.npz") as found:
+        assert (found["p2"] == wanted).all()
+        assert (found["p1"] == arrays["p1"]).all()
 
 
 def test_malformed_text_is_status_2(tmp_path: Path) -> None:

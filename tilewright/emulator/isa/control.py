@@ -74,9 +74,12 @@ def trap(decoder: Decoder) -> Built:
 
 
 def _stop(kind: str, message: str) -> Any:
+    """The whole launch ends, as it does on a device."""
+
     def control(lanes: Lanes, scheduler: Any, at: int) -> int | None:
         lanes.report(kind, message, np.arange(lanes.count))
-        return leave(lanes, scheduler, at)
+        scheduler.stop()
+        return None
 
     return control
 

@@ -237,7 +237,45 @@ def test_two_roles_that_wait_for_each_other() -> None:
 
 
 def test_endless_loops_end_at_the_limit() -> None:
-    assert kinds(execute("L: bra L;", limit=1000)) == ["no-end"]
+    (finding,) = execute("L: bra L;", limit=1000).findings
+    assert finding.kind == "no-end"
+    assert "1,000 executed" in finding.message
+    assert "--limit" in finding.message
+
+
+def test_a_trap_ends_the_launch_and_nothing_else_is_reported() -> None:
+    arrays = buffers(32)
+    found = execute("setp.eq.u32 %p1, %r0, 3; @%p1 trap; bar.sync 0; st.global.u32 [%rd3], %r0;", *arrays, blocks=3)
+    assert kinds(found) == ["trap"]
+    assert not arrays[1].any()
+
+
+@pytest.mark.parametrize("between", ["bar.sync 0;", "bar.sync 1, 64; mov.u32 %r9, 0;"])
+def test_an_own_read_after_a_read_that_is_ordered_is_the_only_one(between: str) -> None:
+    """A lane reads and then writes what other lanes of its warp read before the barrier."""
+    body = f"""
+    shl.b32 %r1, %r0, 2; xor.b32 %r2, %r1, 4; st.shared.u32 [%r1], %r0; {between}
+    ld.shared.u32 %r3, [%r2]; {between}
+    ld.shared.u32 %r4, [%r1]; add.u32 %r4, %r4, %r3; st.shared.u32 [%r1], %r4; {between}
+    ld.shared.u32 %r5, [%r2]; st.global.u32 [%rd3], %r5;
+    """
+    arrays = buffers(64)
+    assert not execute(body, *arrays, threads=64, shared=256).findings
+    thread = np.arange(64)
+    assert (arrays[1] == (thread ^ 1) + thread).all()
+    racy = body.replace(f"ld.shared.u32 %r3, [%r2]; {between}", "ld.shared.u32 %r3, [%r2];")
+    assert kinds(execute(racy, *buffers(64), threads=64, shared=256)) == ["race"]
+
+
+def test_what_the_system_keeps_of_shared_memory_is_zeros_behind_the_own() -> None:
+    body = """mov.u32 %r1, %reserved_smem_offset_1; shl.b32 %r2, %r0, 2; add.u32 %r1, %r1, %r2;
+    ld.shared.u32 %r3, [%r1]; st.shared.u32 [%r1], %r0; st.shared.u32 [%r2], %r0; st.global.u32 [%rd3], %r3;"""
+    arrays = buffers(32)
+    arrays[1][:] = 5
+    assert not execute(body, *arrays, shared=128).findings
+    assert not arrays[1].any()
+    outside = "shl.b32 %r2, %r0, 2; st.shared.u32 [%r2+128], %r0;"
+    assert kinds(execute(outside, *buffers(32), shared=128)) == ["out-of-bounds"]
 
 
 def test_traps_and_constant_memory() -> None:

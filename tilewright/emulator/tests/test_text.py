@@ -77,6 +77,45 @@ def test_scopes_constants_calls_and_switches() -> None:
     assert (out == wanted).all()
 
 
+_CALLEES = """
+.func (.param .b32 r) twice(.param .b32 a) { .reg .b32 %t; ld.param.b32 %t, [a]; add.u32 %t, %t, %t; st.param.b32 [r], %t; ret; }
+.func (.param .b32 r) minus(.param .b32 a) { .reg .b32 %t; ld.param.b32 %t, [a]; neg.s32 %t, %t; st.param.b32 [r], %t; ret; }
+.func (.param .b32 r) other(.param .b32 a) { .reg .b32 %t; mov.u32 %t, 7; st.param.b32 [r], %t; ret; }
+.func nothing(.param .b32 a) { ret; }
+.global .align 8 .u64 table[2] = {twice, minus};
+.extern .func (.param .b32 r) vprintf(.param .b64 text, .param .b64 values);
+"""  # noqa: E501
+
+
+def test_calls_through_registers_go_to_the_function_whose_address_they_hold() -> None:
+    body = """
+    and.b32 %r1, %r0, 1; mov.u64 %rd5, table; mad.wide.u32 %rd5, %r1, 8, %rd5; ld.global.u64 %rd6, [%rd5];
+    setp.gt.u32 %p1, %r0, 27; mov.u64 %rd7, other; selp.b64 %rd6, %rd7, %rd6, %p1; setp.ne.u32 %p2, %r0, 5;
+    { .param .b32 x; .param .b32 y; st.param.b32 [x], %r0; st.param.b32 [y], 55;
+      kind: .callprototype (.param .b32 _) _ (.param .b32 _); @%p2 call (y), %rd6, (x), kind;
+      ld.param.b32 %r2, [y]; }
+    st.global.u32 [%rd3], %r2;
+    """
+    out = np.zeros(32, np.uint32)
+    assert not execute(body, np.zeros(32, np.uint32), out, before=_CALLEES).findings
+    lane = np.arange(32)
+    wanted = np.where(lane > 27, 7, np.where(lane % 2 == 0, 2 * lane, -lane))
+    wanted[5] = 55
+    assert (out.view(np.int32) == wanted).all()
+    nowhere = body.replace("mov.u64 %rd7, other", "mov.u64 %rd7, 64")
+    (finding,) = execute(nowhere, np.zeros(32, np.uint32), out, before=_CALLEES).findings
+    assert finding.kind == "trap"
+
+
+def test_a_printf_gives_a_result() -> None:
+    body = """
+    { .param .b64 x; .param .b64 y; .param .b32 z; st.param.b64 [x], %rd0; st.param.b64 [y], %rd0;
+      call.uni (z), vprintf, (x, y); ld.param.b32 %r2, [z]; }
+    st.global.u32 [%rd3], %r2;
+    """
+    assert not execute(body, np.zeros(32, np.uint32), np.ones(32, np.uint32), before=_CALLEES).findings
+
+
 def test_special_registers() -> None:
     body = """mov.u32 %r1, %ctaid.y; mov.u32 %r2, %nctaid.x; mov.u32 %r3, %ctaid.x; mad.lo.u32 %r1, %r1, %r2, %r3;
     mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.y; mad.lo.u32 %r6, %r5, %r4, %r0; mov.u32 %r7, %ntid.y;
