@@ -271,10 +271,10 @@ class Planning:
             )
         return self._products[node]
 
-    def lane_by_lane(self, node: Compute) -> tuple[ElementWise | None, list[Refusal]]:
-        """The record that multiplies the factors of a compute lane by lane, if there is one; what was refused."""
+    def lane_by_lane(self, node: Compute) -> tuple[tuple[ElementWise, ...], list[Refusal]]:
+        """Records that multiply the factors of a compute lane by lane; what was refused."""
         if not isinstance(self.machine, Cpu):
-            return None, []
+            return (), []
         return find_element_wise(node, self.intrinsics, self.machine)
 
     def apart(self, group: Group) -> str:

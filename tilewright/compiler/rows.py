@@ -139,13 +139,13 @@ def _operations(body: Expr) -> int:
 
 def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list[int]) -> list[int]:
     """The order of a result whose main node multiplies lane by lane: the loop of the lanes innermost."""
-    found, _ = planning.lane_by_lane(group.main)
-    if found is None or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
+    whole = next((each for each in planning.lane_by_lane(group.main)[0] if each.whole), None)
+    if whole is None or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
         return order
     dims = [dim for dim in order if group.main.axes[dim].extent != 1]
-    if not dims or group.main.axes[dims[-1]] in found.loops:
+    if not dims or group.main.axes[dims[-1]] in whole.loops:
         return order
-    last = group.main.axes.index(found.loops[-1])
+    last = group.main.axes.index(whole.loops[-1])
     return [dim for dim in order if dim != last] + [last]
 
 
@@ -153,16 +153,17 @@ def _lanes(planning: Planning, group: Group) -> int:
     """Lanes of the record that multiplies the main node's factors lane by lane, 0 if none does; says why."""
     found, refused = planning.lane_by_lane(group.main)
     stored = planning.plan.stored.get(group.nodes[-1].name)
-    decision = None
-    if found is not None and stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):
-        decision = decide(group.main, found, _by_strides(stored), refused)
+    decided = None
+    if stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):
+        decided = decide(group.main, found, _by_strides(stored), refused)
     on_cpu = isinstance(planning.machine, Cpu)
     unmapped = (planning.find_product if on_cpu else planning.find_block_product)(group.main)[1]
-    if found is None or decision is None:
+    if decided is None:
         planning.plan.decisions += [replace(unmapped, refused=(*unmapped.refused, *refused))] if unmapped else []
         return 0
+    lane_by_lane, decision = decided
     planning.plan.decisions.append(decision)
-    return found.lanes
+    return lane_by_lane.lanes
 
 
 def _by_strides(stored: Stored) -> list[int]:

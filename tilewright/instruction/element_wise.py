@@ -1,7 +1,8 @@
-"""Sums of products in which some loop indexes both factors and the result: a multiply-add of two vectors.
+"""Sums of products that are no product of panels: a multiply-add along one loop of the result.
 
-Depthwise convolutions and the like have no loop for the vector of an outer product, but their channel is the lane of
-``Dst[i] += Src1[i] * Src2[i]``. The nest that computes them runs its vector along that loop.
+Depthwise convolutions and the like have no loop for the rows of an outer product. Where their channel is innermost it
+is the lane of ``Dst[i] += Src1[i] * Src2[i]``; where their pixels are, these are the lanes of
+``Dst[i] += Src1[] * Src2[i]``. The nest that computes them runs its vector along that loop.
 """
 
 from __future__ import annotations
@@ -33,15 +34,27 @@ class ElementWise:
     def lanes(self) -> int:
         return self.record.loops[0].extent
 
+    @property
+    def whole(self) -> bool:
+        """Whether both factors are vectors."""
+        return all(operand.loops for operand in self.record.sources)
+
     def along(self, loop: Axis) -> Mapping:
         return Mapping(self.match, ((loop,),))
 
 
-def find_element_wise(compute: Compute, registry: Registry, machine: Cpu) -> tuple[ElementWise | None, list[Refusal]]:
-    """The first record of the machine that multiplies the factors of `compute` lane by lane; what was refused."""
+def find_element_wise(
+    compute: Compute, registry: Registry, machine: Cpu
+) -> tuple[tuple[ElementWise, ...], list[Refusal]]:
+    """Records of the machine that multiply the factors of `compute` lane by lane, and what was refused.
+
+    The first record that takes a vector of both factors, then the first that takes one value of a factor.
+    """
     factors, refused = product_factors(compute), list[Refusal]()
     if factors is None or any(axis.extent == 0 for axis in compute.loops):
-        return None, refused
+        return (), refused
+    vectors: list[ElementWise] = []
+    broadcasts: list[ElementWise] = []
     inputs = tuple(read.dtype for read in factors)
     targets = targets_of(machine.architecture)
     for record in registry:
@@ -49,7 +62,8 @@ def find_element_wise(compute: Compute, registry: Registry, machine: Cpu) -> tup
             continue
         if record.destination.dtype != compute.output.dtype or len(record.sources) != 2:
             continue
-        if tuple(operand.dtype for operand in record.sources) != inputs or not all(o.loops for o in record.sources):
+        among = vectors if all(operand.loops for operand in record.sources) else broadcasts
+        if among or sorted(operand.dtype for operand in record.sources) != sorted(inputs):
             continue
         missing = [feature for feature in record.features if feature not in machine.features]
         if missing:
@@ -58,29 +72,34 @@ def find_element_wise(compute: Compute, registry: Registry, machine: Cpu) -> tup
         for found in _matches(compute, record):
             loops = tuple(axis for axis in found.candidates(record.loops[0]) if axis.extent != 1)
             if loops and not found.canonical.before:
-                return ElementWise(record, found, loops), refused
-        refused.append(Refusal(record.name, "a loop indexes both factors and the result"))
-    return None, refused
+                among.append(ElementWise(record, found, loops))
+                break
+        else:
+            factors_indexed = "both factors" if among is vectors else "one factor"
+            refused.append(Refusal(record.name, f"a loop indexes {factors_indexed} and the result"))
+    return (*vectors, *broadcasts), refused
 
 
-def decide(compute: Compute, found: ElementWise, order: Sequence[int], refused: Sequence[Refusal]) -> Decision | None:
-    """The decision for a result that is stored in `order` (dimensions, innermost last); None if the mapping is not
-    proven, or its vector would not run along the innermost dimension.
+def decide(
+    compute: Compute, found: Sequence[ElementWise], order: Sequence[int], refused: Sequence[Refusal]
+) -> tuple[ElementWise, Decision] | None:
+    """The record for a result that is stored in `order` (dimensions, innermost last), and why; None if no mapping is
+    proven whose vector runs along the innermost dimension.
     """
     axes = [compute.axes[dim] for dim in order if compute.axes[dim].extent != 1]
-    if not axes or axes[-1] not in found.loops:
-        return None
-    mapping = found.along(axes[-1])
-    if judge(mapping, "signature", differential=True).refusal is not None:
-        return None
-    return Decision(
-        f"instruction of {compute.name}",
-        f"{mapping} on {found.record.name}",
-        "the loop indexes both factors and is innermost in the result",
-        refused=tuple(refused),
-    )
+    for each in found:
+        if not axes or axes[-1] not in each.loops:
+            continue
+        mapping = each.along(axes[-1])
+        if judge(mapping, "signature", differential=True).refusal is not None:
+            continue
+        indexed = "both factors" if each.whole else "one factor"
+        subject, chosen = f"instruction of {compute.name}", f"{mapping} on {each.record.name}"
+        reason = f"the loop indexes {indexed} and is innermost in the result"
+        return each, Decision(subject, chosen, reason, refused=tuple(refused))
+    return None
 
 
 @lru_cache(maxsize=1024)
 def _matches(compute: Compute, record: Intrinsic) -> tuple[Match, ...]:
-    return match(with_borders(compute), record)
+    return match(with_borders(compute), record, commute=True)

@@ -51,7 +51,30 @@ def test_the_record_is_named_and_decides_the_lanes() -> None:
     assert program != other
 
 
+@pytest.mark.parametrize(("image", "kernel"), [("f32", "f32"), ("f64", "f64"), ("u8", "i8")])
+@pytest.mark.parametrize("size", [5, 16, 33])
+def test_lone_images_have_the_pixels_of_a_row_as_lanes(image: str, kernel: str, size: int) -> None:
+    rng = np.random.default_rng(2)
+    b = GraphBuilder()
+    x = b.input("x", (2, 3, size, size), image)
+    factor = rng.integers(-3, 4, (3, 1, 3, 3)).astype({"f32": "f4", "f64": "f8", "i8": "i1"}[kernel])
+    w = b.constant(factor, "w")
+    accumulate = "i32" if kernel == "i8" else None
+    graph = b.finish([conv.conv(b, x, w, pads=1, strides=2, groups=3, name="second", accumulate=accumulate)])
+    line, program = chosen(graph)
+    record = {"f32": "fma_16_f32_f32", "f64": "fma_8_f64_f64", "i8": "widen_16_s8u8_s32"}[kernel]
+    assert f"on {record}, because the loop indexes one factor" in line
+    narrower, other = chosen(graph, standard().without(record))
+    assert "because the loop indexes one factor" in narrower
+    assert record not in narrower
+    assert program != other or size < 33  # a row of 3 or 8 pixels is one vector with both
+    value = rng.integers(0, 9, (2, 3, size, size)).astype({"f32": "f4", "f64": "f8", "u8": "u1"}[image])
+    for intrinsics in (None, standard().without(record)):
+        module = compile_graph(graph, threads=1, options=Options(cache=False, intrinsics=intrinsics))
+        np.testing.assert_array_equal(module(value), evaluate(graph, [value])[0])
+
+
 def test_without_any_record_it_is_a_plain_nest() -> None:
-    names = [record.name for record in standard() if record.name.startswith("fma_full")]
+    names = [record.name for record in standard() if record.name.startswith("fma_")]
     line, _ = chosen(depthwise(32), standard().without(*names))
     assert line == "instruction of second: none, because no record has a mapping that runs in place"
