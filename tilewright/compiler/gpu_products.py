@@ -11,6 +11,7 @@ from tilewright.compiler.rows import fill_borders
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
+from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.block_product import BlockProduct, block_shape
 from tilewright.instruction.in_place import walked_dimension
@@ -50,7 +51,8 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     planning.add_kernel(group.name, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
     plan.products[node.name] = {
         "kernel": group.name, "instruction": shape.intrinsic, "block": [shape.m, shape.n, shape.k],
-        "warps": list(shape.warps), "stages": shape.stages, "splits": shape.splits, "schedule": {"tile": dict(schedule.tile)},
+        "warps": list(shape.warps), "stages": shape.stages, "splits": shape.splits,
+        "schedule": {"tile": dict(schedule.tile)},
     }  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def _factor(planning: Planning, product: BlockProduct) -> Stored:
 
     Such a constant is laid out anew when it is packed, at no cost.
     """
-    tensor = product.b.tensor
+    node, tensor = product.compute, product.b.tensor
     stored = planning.stored(tensor)
     if tensor.name not in planning.constants:
         return stored
@@ -74,4 +76,8 @@ def _factor(planning: Planning, product: BlockProduct) -> Stored:
     assert dim is not None
     read, order = with_last(tensor, dim)
     reason = f"{near.name} walks neighbours of {product.a.tensor.name}"
-    return place_relayout(planning, packed(read, order), order, read, reason)
+    relayout, names = packed(read, order), (index.name for index in order.indices)
+    moved = relayout.output[order.places(dict(zip(names, product.b.indices, strict=True)))]
+    body = transform(node.body, lambda each: moved if each == product.b else None)
+    planning.plan.mapped[node.name] = (relayout, replace(node, body=body))
+    return place_relayout(planning, relayout, order, read, reason)

@@ -12,12 +12,16 @@ import pytest
 import tilewright
 from tilewright import emulator
 from tilewright.codegen.nvptx import ptxas
+from tilewright.compiler.plan import make_plan
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, shape
+from tilewright.instruction.relayout import PREFIX
 from tilewright.kernel.passes.table import PIPELINES, REQUIRED
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 
@@ -150,6 +154,18 @@ CONVOLUTIONS: dict[str, Build] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_products(name: str) -> None:
     assert products(check(CONVOLUTIONS[name]))
+
+
+def test_constants_in_another_order_are_nodes_of_the_mapped_graph() -> None:
+    graph = graph_of(CONVOLUTIONS["many channels"])
+    machine = resolve("sm_80")
+    assert isinstance(machine, Gpu)
+    plan = make_plan(graph, machine, 1)
+    mapped = plan.mapped_graph()
+    (into,) = (node for node in mapped.nodes if node.name.startswith(PREFIX))
+    assert into.name in {name for kernel in plan.kernels for name in kernel.reads}
+    arrays = arrays_of(graph, np.random.default_rng(0))
+    np.testing.assert_array_equal(evaluate(mapped, arrays)[0], evaluate(graph, arrays)[0])
 
 
 @pytest.mark.parametrize("seed", range(6))
