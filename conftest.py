@@ -1,10 +1,19 @@
-"""`pytest --device=cuda`: what tests run in the emulator also runs on the GPU, and its results are the GPU's."""
+"""`pytest --device=cuda`: what tests run in the emulator also runs on the GPU, and its results are the GPU's.
+
+`pytest --kernels=FILE`: `ptxas` checks every kernel that a test compiles, and the file lists what each takes.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kernel_report import KernelReport, install
+
+_REPORT = pytest.StashKey[KernelReport]()
+_WATCHED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -12,6 +21,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "cuda: every kernel that the emulator runs for a test runs on the GPU too, whose results the test then checks"
     )
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator", help=help_)
+    help_ = "have ptxas check every kernel that a test compiles, and list registers, spills and shared memory in FILE"
+    parser.addoption("--kernels", metavar="FILE", default=None, help=help_)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_REPORT] = KernelReport(assemble=config.getoption("--kernels") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    report = item.config.stash[_REPORT]
+    report.test = item.nodeid
+    if not item.config.stash.get(_WATCHED, False):
+        item.config.stash[_WATCHED] = install(report)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist
+        session.config.workeroutput["kernels"] = session.config.stash[_REPORT].rows
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_REPORT].merge(getattr(node, "workeroutput", {}).get("kernels", []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    report, place = config.stash[_REPORT], config.getoption("--kernels")
+    if lines := report.lines():
+        terminalreporter.section("kernels")
+        terminalreporter.write("\n".join(lines) + "\n")
+    if place is not None:
+        report.write(Path(place))
+        terminalreporter.write(f"all of them: {place}\n")
 
 
 @pytest.fixture(autouse=True)

@@ -12,19 +12,21 @@ from pathlib import Path
 
 from tilewright.errors import InvalidProgram
 
+_WARNING = re.compile(r"^(?:ptxas\b.*?)?(?:warning *: *|info *: *(?=\(C\d+\)))(.*)$", re.MULTILINE)  # or the driver's
 _PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu13", "nvidia-cuda-nvcc-cu12")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What `ptxas` says of an entry: registers per thread, bytes spilled (stored and loaded) and on the stack, and
-    static shared memory.
+    """What `ptxas` says of an entry: registers per thread, bytes spilled (stored and loaded) and on the stack, static
+    shared memory, and warnings, such as of products that it makes wait for each other.
     """
 
     registers: int
     spills: int
     stack_bytes: int
     shared_bytes: int
+    warnings: tuple[str, ...] = ()
 
 
 @cache
@@ -63,10 +65,13 @@ def check(ptx: str, arch: str) -> dict[str, Resources] | None:
 
 
 def parsed(report: str) -> dict[str, Resources]:
-    """Resources of every entry in what ``ptxas -v`` prints."""
+    """Resources of every entry in what ``ptxas -v`` prints. A warning that names no entry is one of each."""
     found: dict[str, Resources] = {}
-    for part in report.split("Compiling entry function '")[1:]:
-        name = part[: part.index("'")]
+    parts = report.split("Compiling entry function '")[1:]
+    names = [part[: part.index("'")] for part in parts]
+    said = warnings(report)
+    for name, part in zip(names, parts, strict=True):
+        others = {f"'{other}'" for other in names if other != name}
 
         def number(pattern: str, text: str = part) -> int:
             return sum(map(int, re.findall(pattern, text)))
@@ -76,5 +81,11 @@ def parsed(report: str) -> dict[str, Resources]:
             number(r"(\d+) bytes spill (?:stores|loads)"),
             number(r"(\d+) bytes stack frame"),
             number(r"(\d+) bytes smem"),
+            tuple(line for line in said if f"'{name}'" in line or not any(other in line for other in others)),
         )
     return found
+
+
+def warnings(report: str) -> tuple[str, ...]:
+    """What the assembler warns of: its warnings, and what it calls a potential loss of performance."""
+    return tuple(dict.fromkeys(match[1].strip() for match in _WARNING.finditer(report)))

@@ -6,15 +6,18 @@ Works in the device's primary context, which torch and CuPy use too, so that add
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.codegen.nvptx import ptxas
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.manifest import Kernel, TensorMap
 
+_log = logging.getLogger(__name__)
 _DEFAULT_SHARED_BYTES = 48 << 10  # what a block may have without asking
 _LOG_BYTES = 8 << 10
 _ELEMENTS = {
@@ -96,14 +99,20 @@ class CudaDriver:
 
     def load(self, code: bytes) -> Any:
         self._enter()
-        log = bytearray(_LOG_BYTES)
+        errors, remarks = bytearray(_LOG_BYTES), bytearray(_LOG_BYTES)
         option = self._api.CUjit_option
-        names = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        names = [
+            option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, option.CU_JIT_INFO_LOG_BUFFER,
+            option.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+        ]  # fmt: skip
+        values = [errors, len(errors), remarks, len(remarks)]
         try:
-            return self._call(self._api.cuModuleLoadDataEx, code + b"\0", len(names), names, [log, len(log)])
+            library = self._call(self._api.cuModuleLoadDataEx, code + b"\0", len(names), names, values)
         except DriverFault as fault:
-            said = log.split(b"\0")[0].decode(errors="replace").strip()
-            raise DriverFault(fault.code, said or str(fault)) from fault
+            raise DriverFault(fault.code, _text(errors) or str(fault)) from fault
+        for warning in ptxas.warnings(_text(remarks)):
+            _log.warning("%s: %s", self.name, warning)
+        return library
 
     def unload(self, library: Any) -> None:
         self._enter()
@@ -252,6 +261,10 @@ class CudaDriver:
             failed, text = ask(status)
             texts.append(str(status) if failed or text is None else text.decode())
         return DriverFault(*texts)
+
+
+def _text(log: bytearray) -> str:
+    return log.split(b"\0")[0].decode(errors="replace").strip()
 
 
 class _Event:

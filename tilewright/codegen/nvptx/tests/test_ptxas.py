@@ -27,6 +27,27 @@ def test_reports_of_several_entries() -> None:
     }
 
 
+def test_warnings_belong_to_the_entry_that_they_name_or_to_all() -> None:
+    serial = "(C7510) Potential Performance Loss: products wait for each other in function 'second'"
+    ignored = "(C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry."
+    old = "unsupported .version"
+    report = f"ptxas info    : {serial}\nptxas info    : {ignored}\nptxas a.ptx, line 1; warning : {old}\n{REPORT}"
+    assert {name: each.warnings for name, each in ptxas.parsed(report).items()} == {
+        "first": (ignored, old),
+        "second": (serial, ignored, old),
+    }
+
+
+def test_registers_that_cannot_be_handed_over_are_a_warning() -> None:
+    if ptxas.find() is None:
+        pytest.skip("no ptxas here")
+    text = """.version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(){
+        setmaxnreg.inc.sync.aligned.u32 160; ret; }"""
+    found = ptxas.check(text, "sm_90a")
+    assert found is not None
+    assert "'setmaxnreg' ignored" in found["k"].warnings[0]
+
+
 def test_wrong_text_is_refused() -> None:
     if ptxas.find() is None:
         pytest.skip("no ptxas here")

@@ -138,6 +138,24 @@ def test_launches_pass_words_that_were_prepared(monkeypatch: pytest.MonkeyPatch)
     assert [ctypes.c_uint64.from_address(place).value for place in places] == [0x1000, 0x3000]
 
 
+def test_what_the_assembler_warns_of_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Assembling(Api):
+        def __getattr__(self, name: str) -> Any:
+            def load(code: bytes, count: int, names: Sequence[str], values: Sequence[Any]) -> tuple[int, int]:
+                remarks = b"info    : 0 bytes gmem\ninfo    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored"
+                values[names.index("CU_JIT_INFO_LOG_BUFFER")][: len(remarks)] = remarks
+                return 0, 7
+
+            return load if name == "cuModuleLoadDataEx" else super().__getattr__(name)
+
+    with caplog.at_level(logging.WARNING):
+        assert opened(monkeypatch, Assembling()).load(b"code") == 7
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["A GPU: (C7508) Potential Performance Loss: 'setmaxnreg' ignored"]
+
+
 def test_tensor_maps_are_encoded_again_where_the_tensor_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api()
     device = opened(monkeypatch, api)
