@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tilewright.expr.core import Compute, Tensor
@@ -17,14 +17,15 @@ from tilewright.expr.text import parse_compute
 from tilewright.instruction import algorithm4
 from tilewright.instruction.emulate import emulate, reference, small_values
 from tilewright.instruction.intrinsic import Intrinsic
-from tilewright.instruction.mapping import Mapping, mappings
+from tilewright.instruction.mapping import Mapping, Mode, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
 from tilewright.instruction.relayout import apply_mappings, relayouts, stored_read
-from tilewright.instruction.tests.sample_records import listed, matrix, record
-from tilewright.instruction.tests.sweep import Case, cases, run
+from tilewright.instruction.tests.sample_records import OPERATORS, listed, matrix, record
+from tilewright.instruction.tests.sweep import Case, combinations, run
 from tilewright.instruction.validation import judge
 
+SWEPT = 335  # cases of each of the 15 operators
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -129,6 +130,14 @@ def test_a_space_of_millions_is_walked_lazily() -> None:
     assert [sum(map(len, each.sets)) for each in found[:2]] == [3, 3]
 
 
-@pytest.mark.parametrize("case", list(cases(300, 7)), ids=lambda case: f"{case.operator}-{case.record.name}")
-def test_random_case_of_the_sweep(case: Case) -> None:
-    assert run(case) in ("exact", "no mapping", "too large")
+SWEEP = tuple({record.name: record for _, record, _ in combinations()}.values())
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@settings(max_examples=SWEPT, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(st.sampled_from(SWEEP), st.sampled_from(("points", "signature")), st.integers(0, (1 << 30) - 1))
+def test_random_cases_of_the_sweep(operator: str, record: Intrinsic, mode: Mode, seed: int) -> None:
+    """5,025 cases that have a mapping, over all operators, records and both modes."""
+    outcome = run(Case(operator, record, mode, seed))
+    assume(outcome not in ("no mapping", "too large"))
+    assert outcome == "exact"
