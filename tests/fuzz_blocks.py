@@ -38,7 +38,11 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
     "order-blocks": {"group": (1, 2, 8)},
     "split-k": {"splits": (1, 2, 3)},
     "persistent": {"blocks": (0, 1, 2)},
-    "pipeline-loads": {"stages": (1, 2, 3, 4)},
+    "pipeline-loads": {
+        "stages": (1, 2, 3, 4),
+        "schedule": ("tensor-core", "load-first"),
+        "memory": ("swizzled", "padded", "plain"),
+    },
     "pipeline-tensor-copies": {"stages": (1, 2, 4)},
     "pack-shared": {"least": (0, 64, 1024)},
 }

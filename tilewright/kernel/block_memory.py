@@ -44,8 +44,8 @@ class StageOp(IRDLOperation):
     """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
 
     What lies outside `bounds` becomes 0 there and is not read. `type` is the tile with the layout of the threads that
-    copy; element t lies where `memory`, a layout from offsets to elements, has it (row-major without). The copy is done
-    when a wait says so.
+    copy; element t lies where `memory` has it: a layout from offsets to elements, or rows with padding, ``#padded<…>``
+    (row-major without). The copy is done when a wait says so.
     """
 
     name = "tile.stage"
@@ -101,6 +101,18 @@ class AwaitOp(Wait):
     """Wait until all groups but the `pending` latest have arrived; what was read before may be overwritten after."""
 
     name = "tile.await"
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """What the block read of its memory before may be overwritten after."""
+
+    name = "tile.barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 @irdl_op_definition

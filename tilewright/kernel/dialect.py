@@ -53,6 +53,7 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.block_memory import AwaitOp as AwaitOp
+from tilewright.kernel.block_memory import BarrierOp as BarrierOp
 from tilewright.kernel.block_memory import CommitOp as CommitOp
 from tilewright.kernel.block_memory import StageOp as StageOp
 from tilewright.kernel.block_memory import StagingOp as StagingOp
@@ -519,7 +520,7 @@ Tile = Dialect(
     "tile",
     [
         FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
-        PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, UnstageOp, IotaOp,
+        PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
         BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
         *RING_OPERATIONS,
         *BOX_STORES,

@@ -22,6 +22,7 @@ from tilewright.kernel.box_stores import HANDLERS as BOX_STORES
 from tilewright.kernel.dialect import (
     AllocOp,
     AwaitOp,
+    BarrierOp,
     BufferOp,
     CommitOp,
     FuncOp,
@@ -45,6 +46,7 @@ from tilewright.kernel.ring_interpreter import HANDLERS as RINGS
 from tilewright.kernel.simt import written_view
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
+from tilewright.layouts.shared import Padded
 from tilewright.layouts.text import parse
 
 
@@ -277,7 +279,10 @@ def _staged(program: _Program, op: StageOp | UnstageOp, extents: tuple[int, ...]
     """Where in block memory the elements of a tile lie."""
     count = np.arange(int(np.prod(extents)))
     if op.memory.data:
-        count = np.argsort(parse(op.memory.data).to_linear(extents).table())
+        layout = parse(op.memory.data)
+        if isinstance(layout, Padded):
+            return layout.offsets(extents) + program.scalar(op.place)
+        count = np.argsort(layout.to_linear(extents).table())
     return count.reshape(extents) + program.scalar(op.place)
 
 
@@ -315,6 +320,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     StageOp: _run_stage,
     CommitOp: lambda program, op: None,
     AwaitOp: lambda program, op: None,
+    BarrierOp: lambda program, op: None,
     UnstageOp: _run_unstage,
     LoadOp: _run_load,
     StoreOp: _run_store,

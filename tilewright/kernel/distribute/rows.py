@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.access import MatrixLoad, matrix_load, row_major_memory
 from tilewright.layouts.linear import LinearLayout
-from tilewright.layouts.shared import padding_for
+from tilewright.layouts.shared import Padded, padding_for
+from tilewright.layouts.text import parse
 
 MEMORIES = ("swizzled", "padded", "plain")
 """How tiles lie in shared memory between two layouts."""
@@ -21,6 +22,9 @@ class Rows:
     extents: tuple[int, int]
     order: tuple[int, int]
     pad: int
+
+    def __str__(self) -> str:
+        return str(Padded(self.pad, self.order))
 
     @property
     def columns(self) -> int:
@@ -42,6 +46,19 @@ class Rows:
     def matrix_load(self, layout: LinearLayout, bits: int) -> MatrixLoad | None:
         """How matrices of the rows fill a layout, with offsets as if there were no padding."""
         return matrix_load(layout, row_major_memory(self.extents, self.order), bits)
+
+
+def padded_rows(memory: str, extents: Sequence[int]) -> Rows | None:
+    """The rows that the text of a memory says; None where it is another layout.
+
+    >>> padded_rows("#padded<pad=8, O=[1,0]>", (32, 16))
+    Rows(extents=(32, 16), order=(1, 0), pad=8)
+    """
+    layout = parse(memory) if memory else None
+    if not isinstance(layout, Padded):
+        return None
+    (rows, columns), (first, second) = extents, layout.order
+    return Rows((rows, columns), (first, second), layout.pad)
 
 
 def rows_between(source: LinearLayout, bits: int, memory: str) -> Rows | None:

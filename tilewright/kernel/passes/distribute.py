@@ -30,7 +30,7 @@ from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, 
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
 from tilewright.kernel.distribute.rings import expand
-from tilewright.kernel.distribute.rows import rows_between, rows_of
+from tilewright.kernel.distribute.rows import padded_rows, rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
@@ -421,7 +421,7 @@ class _Expansion(Threads):
         self, memory: str, extents: Sequence[int], layout: LinearLayout, buffer: SSAValue, place: SSAValue
     ) -> Access:
         """Accesses to a tile that lies in a buffer of the block as the text of its memory says."""
-        rows = rows_of(memory, extents)
+        rows = padded_rows(memory, extents)
         if rows is None:
             return self.staged(places(layout, memory_of(memory, tuple(extents))), buffer, place)
         return Access(self, layout, rows.strides, place, (), ACCESS_BYTES, element_bytes(buffer))
@@ -460,7 +460,7 @@ class _Expansion(Threads):
     def unstage(self, op: tile.UnstageOp) -> SSAValue:
         layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]
         extents, bits = shape(op.result), element_bytes(buffer) * 8
-        rows = rows_of(op.memory.data, extents)
+        rows = padded_rows(op.memory.data, extents)
         if rows is None:
             loads = matrix_load(layout, memory_of(op.memory.data, extents), bits)
         else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
@@ -12,24 +13,36 @@ from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, TensorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.errors import InvalidArgument
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
 from tilewright.kernel.distribute.layout import layout_of, with_layout
+from tilewright.kernel.distribute.rows import Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
+from tilewright.layouts.linear import LinearLayout
+
+SCHEDULES: Final = ("tensor-core", "load-first")
+"""When a trip copies for a later one: before it computes, or behind."""
 
 
 @dataclass(frozen=True)
 class PipelineLoadsPass(ModulePass):
-    """Copy the tiles that a loop reads `stages` - 1 trips ahead, each trip into the next of `stages` buffers.
+    """Copy the tiles that a loop reads several trips ahead, into `stages` buffers in turns.
 
     Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.convert %x  … }
     After:   stage(0) commit stage(1) commit
              scf.for %k { await 1  stage(%k + 2)  commit  %y = tile.unstage …  … }
+    or:      stage(0) commit stage(1) commit stage(2) commit
+             scf.for %k { await 2  %y = tile.unstage …  …  barrier  stage(%k + 3)  commit }
+    The first is the `schedule` "tensor-core": a trip fills the buffer that the trip before has read, with one barrier,
+    and `stages` - 1 tiles are on their way. The second, "load-first", fills its own again behind what it computes: one
+    tile more, and one barrier more. Tiles lie as `memory` says: swizzled, or in rows that are padded or plain.
+
     Legal for loads without mask whose only use is a conversion, perhaps of another shape, of memory that the kernel
     does not write, at offsets and in bounds that only the loop's counter and values from outside decide, in pieces of 4
     bytes or more; outside of bounds are zeros. Needs `assign-layouts`. Groups are committed in every trip, so that
@@ -39,6 +52,12 @@ class PipelineLoadsPass(ModulePass):
 
     name = "pipeline-loads"
     stages: int = 3
+    schedule: str = "tensor-core"
+    memory: str = "swizzled"
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise InvalidArgument(f"schedule {self.schedule!r} for copies", help=f"one of {', '.join(SCHEDULES)}")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
@@ -48,13 +67,27 @@ class PipelineLoadsPass(ModulePass):
             if isinstance(kernel, FuncOp) and not kernel.block and (stages := _stages(kernel, self.stages)) > 1:
                 written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
                 for loop in [each for each in operations(kernel.body) if isinstance(each, scf.ForOp)]:
-                    _pipeline(loop, stages, written)
+                    _pipeline(loop, _Settings(stages, self.schedule == "load-first", self.memory), written)
 
 
 def _stages(kernel: FuncOp, default: int) -> int:
     """How many buffers the loads of a kernel have: what its attribute `stages` says."""
     found = kernel.attributes.get("stages")
     return found.value.data if isinstance(found, IntegerAttr) else default
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Buffers, whether a trip fills its own again, and how tiles lie in them."""
+
+    stages: int
+    refills: bool
+    memory: str
+
+    @property
+    def ahead(self) -> int:
+        """How many trips a copy runs ahead."""
+        return self.stages - (0 if self.refills else 1)
 
 
 @dataclass(frozen=True)
@@ -71,9 +104,9 @@ class _Staged:
     elements: int
 
 
-def _pipeline(loop: scf.ForOp, stages: int, written: set[SSAValue]) -> None:
-    body = loop.body.block
-    found = [staged for op in body.ops if (staged := _candidate(op, body, written)) is not None]
+def _pipeline(loop: scf.ForOp, given: _Settings, written: set[SSAValue]) -> None:
+    body, stages = loop.body.block, given.stages
+    found = [staged for op in body.ops if (staged := _candidate(op, body, written, given.memory)) is not None]
     if not found:
         return
     before = _Before(loop)
@@ -82,22 +115,26 @@ def _pipeline(loop: scf.ForOp, stages: int, written: set[SSAValue]) -> None:
         for s in found
     ]
     # Trips that run ahead of the loop.
-    for trip in range(stages - 1):
+    for trip in range(given.ahead):
         ahead = before.add(arith.MuliOp(before.number(trip), loop.step))
         counter = before.add(arith.AddiOp(loop.lb, ahead))
         when = before.add(tile.CompareOp("lt", counter, loop.ub))
         for staged, buffer in zip(found, buffers, strict=True):
             _copy(before, staged, body, counter, buffer, before.number(trip * staged.elements), when)
         before.add_only(tile.CommitOp())
-    # The loop: wait for this trip's tiles, start those of the trip `stages` - 1 ahead in the buffer that is free.
+    # The loop: wait for this trip's tiles, start those of a later trip in the buffer that is free.
     at = _Before(body.first_op)
     done = at.add(arith.SubiOp(body.args[0], loop.lb))
     trip_number = at.add(arith.DivUIOp(done, loop.step))
-    own = at.add(arith.RemUIOp(trip_number, at.number(stages)))
-    free = at.add(arith.RemUIOp(at.add(arith.AddiOp(trip_number, at.number(stages - 1))), at.number(stages)))
-    counter = at.add(arith.AddiOp(body.args[0], at.add(arith.MuliOp(loop.step, at.number(stages - 1)))))
+    own = free = at.add(arith.RemUIOp(trip_number, at.number(stages)))
+    if not given.refills:
+        free = at.add(arith.RemUIOp(at.add(arith.AddiOp(trip_number, at.number(given.ahead))), at.number(stages)))
+    counter = at.add(arith.AddiOp(body.args[0], at.add(arith.MuliOp(loop.step, at.number(given.ahead)))))
     when = at.add(tile.CompareOp("lt", counter, loop.ub))
-    at.add_only(tile.AwaitOp(stages - 2))
+    at.add_only(tile.AwaitOp(given.ahead - 1))
+    if given.refills:
+        at = _Before(body.last_op)
+        at.add_only(tile.BarrierOp())
     for staged, buffer in zip(found, buffers, strict=True):
         place = at.add(arith.MuliOp(free, at.number(staged.elements)))
         _copy(at, staged, body, counter, buffer, place, when)
@@ -112,7 +149,7 @@ def _pipeline(loop: scf.ForOp, stages: int, written: set[SSAValue]) -> None:
             body.erase_op(op)
 
 
-def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | None:
+def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) -> _Staged | None:
     if not isinstance(op, tile.LoadOp) or op.mask is not None or op.view in written or not shape(op.result):
         return None
     reshapes: list[tile.ReshapeOp] = []
@@ -127,10 +164,9 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | 
     if source is None or target is None or own is None or needed is None or op.view.owner is body:
         return None
     size = element_bytes(op.view)
-    memory, _ = staging(source, target, size * 8)
-    here = memory.reshape(shape(op.result))
+    memory = _memory(source, target, size * 8, lies if not reshapes else "swizzled")
     align = 1 if op.align is None else op.align.value.data
-    width = min(contiguity(own, here), 1 << (len(places(own, here).of("register"))), max(1, align // size))
+    width = min(memory.run(own, shape(op.result)), max(1, align // size))
     width = min(width, neighbours(own, tile.strides_of(op), max(1, align // size)))
     while not aligned(own, tile.strides_of(op), width):
         width //= 2
@@ -139,11 +175,39 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue]) -> _Staged | 
     # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces.
     warps, lanes = own.in_size("warp"), own.in_size("lane")
     copied = coalesced(shape(op.result), tile.strides_of(op), width, warps, lanes)
-    if contiguity(copied, here) < width or neighbours(copied, tile.strides_of(op), width) < width:
+    if memory.run(copied, shape(op.result)) < width or neighbours(copied, tile.strides_of(op), width) < width:
         copied = own
     type_ = with_layout(op.result.type, copied)
     assert isinstance(type_, TensorType)
-    return _Staged(op, type_, reshapes, user, needed, str(here), str(memory), prod(shape(op.result)))
+    written_as = memory.text(shape(op.result))
+    return _Staged(op, type_, reshapes, user, needed, written_as, memory.text(source.shape), memory.elements)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """How the elements of a tile lie in a buffer: as a layout says, or in rows."""
+
+    layout: LinearLayout
+    rows: Rows | None
+
+    def run(self, layout: LinearLayout, extents: Sequence[int]) -> int:
+        """How many registers of a thread, in order, lie side by side."""
+        if self.rows is not None:
+            return neighbours(layout, self.rows.strides, layout.in_size("register"))
+        here = self.layout.reshape(extents)
+        return min(contiguity(layout, here), 1 << len(places(layout, here).of("register")))
+
+    def text(self, extents: Sequence[int]) -> str:
+        """The memory of the same elements as a tile of other extents."""
+        return str(self.layout.reshape(extents)) if self.rows is None else str(self.rows)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.layout.shape) if self.rows is None else self.rows.elements
+
+
+def _memory(source: LinearLayout, target: LinearLayout, bits: int, lies: str) -> _Memory:
+    return _Memory(staging(source, target, bits)[0], rows_between(source, bits, lies))
 
 
 def _only_user(value: SSAValue, body: Block) -> Operation | None:
