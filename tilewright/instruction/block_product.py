@@ -109,8 +109,8 @@ def block_shape(
     )
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
-    second = (str(other), f"{other.cycles:.0f} cycles") if other else ()
-    return first.shape, Decision(subject, str(first), reason, *second, refused=found.refused)
+    second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")
+    return first.shape, Decision(subject, str(first), reason, second, price, found.refused)
 
 
 def block_candidates(

@@ -20,6 +20,7 @@ from tilewright.instruction.mma.problem import bits as element_bits
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
+SECTOR_BYTES = 32  # of global memory, which moves whole
 COPY_UNITS = frozenset({"mbarrier", "tma", "wgmma"})
 WARPS, ROWS = 4, 64  # of a group that computes a product together, and of the product
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
@@ -137,7 +138,8 @@ def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple
 
 
 def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[BlockShape]:
-    """Tiles that are no more than twice as large as the product along any loop; one stage, one part of k."""
+    """Tiles no larger than the product along any loop, rounded up, whose rows fill sectors: in one stage and part."""
+    narrowest = SECTOR_BYTES // min(problem.operand_bytes, problem.result_bytes)
     rows, columns, depth = (max(_power(size), 16) for size in (problem.m, problem.n, problem.k))
     for record in records:
         m, n, k = extents(record)
@@ -147,7 +149,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
             for down, across in GROUP_GRIDS:
                 for tiles in (1, 2):
                     tile = (m * down * tiles, n * across)
-                    if (tile[0] <= rows or tile[0] == m) and (tile[1] <= columns or tile[1] == 8):
+                    if (tile[0] <= rows or tile[0] == m) and min(narrowest, columns) <= tile[1] <= columns:
                         for deep in depths:
                             yield BlockShape(*tile, deep, (WARPS * down, across), record.name)
             continue
@@ -155,9 +157,9 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
             for height in WARP_ROWS:
                 for width in WARP_COLUMNS:
                     tile = (height * down, width * across)
-                    if height % m or width % n or (tile[0] > rows and down > 1) or (tile[1] > columns and across > 1):
+                    if height % m or width % n or (tile[0] > rows and down > 1):
                         continue
-                    if (tile[0] <= rows or height == m) and (tile[1] <= columns or width == n):
+                    if (tile[0] <= rows or height == m) and min(narrowest, columns) <= tile[1] <= columns:
                         for deep in depths:
                             yield BlockShape(*tile, deep, (down, across), record.name)
 

@@ -103,7 +103,7 @@ def test_products_whose_operands_the_copy_engine_moves(options: Options, tmp_pat
     x, w = b.input("x", (256, 64), "f16"), b.input("w", (64, 128), "f16")
     module = tilewright.compile(b.finish([linalg.matmul(b, x, w)]), machine=few, options=options)
     (kernel,) = module.manifest.kernels
-    assert sorted(seen.argument for seen in kernel.tensor_maps) == [0, 1]
+    assert sorted(seen.argument for seen in kernel.tensor_maps) == [0, 1, 2]
     module.save(tmp_path / "product.twm")
     loaded = tilewright.load(tmp_path / "product.twm", options=options)
     assert loaded.manifest == module.manifest

@@ -94,7 +94,7 @@ def product(
     ("dtype", "machine", "instruction"),
     [
         ("f16", "sm_75", "mma_m16n8k8_f16_f32"), ("f16", "sm_80", "mma_m16n8k16_f16_f32"),
-        ("bf16", "sm_90a", "mma_m16n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
+        ("bf16", "sm_90a", "wgmma_m64n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
         ("i8", "sm_80", "mma_m16n8k32_s8_s32"), ("f64", "sm_80", "mma_m8n8k4_f64_f64"),
         ("f32", "sm_80", "fma"), ("bf16", "sm_75", "fma"), ("f64", "sm_75", "fma"),
     ],
@@ -103,7 +103,8 @@ def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instru
     module = check(product(dtype, (40, 24, 48)), machine)
     (decided,) = products(module)
     assert decided["instruction"] == instruction
-    assert ("mma.sync" in ptx(module)) == (instruction != "fma")
+    assert ("mma.sync" in ptx(module)) == instruction.startswith("mma")
+    assert ("wgmma.mma_async" in ptx(module)) == instruction.startswith("wgmma")
     assert instruction in module.explain()
 
 

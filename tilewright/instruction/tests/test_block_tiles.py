@@ -1,0 +1,109 @@
+"""Tiles of products on the blocks of a GPU: which are found, what refuses others, what decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import linalg
+from tilewright.instruction.block_product import block_candidates, block_shape, find_block_product
+from tilewright.instruction.block_tiles import Ranking, extents, registers
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+
+Sizes = tuple[int, int, int]
+
+
+def ranked(sizes: Sizes, machine: str = "sm_90a", dtype: str = "f16", batch: int = 0, **given: object) -> Ranking:
+    m, n, k = sizes
+    lead = (batch,) if batch else ()
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
+    product, _ = find_block_product(graph.nodes[0])
+    assert product is not None
+    return block_candidates(product, gpu(machine), result=dtype, **given)[0]  # type: ignore[arg-type]
+
+
+def gpu(name: str) -> Gpu:
+    machine = resolve(name)
+    assert isinstance(machine, Gpu)
+    return machine
+
+
+@pytest.mark.parametrize("size", [2048, 4096, 8192])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_large_products_are_of_four_warps_where_there_are_such(size: int, dtype: str) -> None:
+    first = ranked((size, size, size), dtype=dtype).candidates[0]
+    assert (first.shape.m, first.shape.n, first.shape.k) == (128, 256, 64)
+    assert (first.shape.intrinsic, first.shape.warps) == (f"wgmma_m64n256k16_{dtype}_f32", (8, 1))
+    assert (first.shape.stages, first.shape.splits) == (4, 1)
+
+
+@pytest.mark.parametrize("size", [1024, 4096, 8192])
+def test_on_single_warps_a_warp_has_no_more_than_its_registers(size: int) -> None:
+    first = ranked((size, size, size), "sm_80").candidates[0]
+    assert first.shape.intrinsic == "mma_m16n8k16_f16_f32"
+    assert first.shape.m * first.shape.n >= 128 * 128
+    assert first.shape.stages >= 3
+    assert first.registers <= 255
+
+
+def test_what_would_be_cheaper_is_refused_by_name() -> None:
+    found = ranked((4096, 4096, 4096))
+    assert {refusal.rule for refusal in found.refused} == {"registers"}
+    assert "256x256" in found.refused[0].candidate
+    assert "255 there are" in found.refused[0].values
+    assert not any(each.registers > 255 for each in found.candidates)
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"off": ("tensor-copies",)}, "pass tensor-copies"),
+        ({"no_boxes": "rows of x are 6 bytes apart"}, "boxes of the copy engine"),
+    ],
+    ids=["switched off", "no boxes"],
+)
+def test_without_boxes_single_warps_do_it(given: dict[str, object], rule: str) -> None:
+    found = ranked((4096, 4096, 4096), **given)
+    assert not any(each.boxed for each in found.candidates)
+    assert rule in {refusal.rule for refusal in found.refused}
+
+
+@pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
+def test_k_is_cut_where_tiles_are_few_and_sums_long(machine: str) -> None:
+    first = ranked((256, 256, 16384), machine).candidates[0]
+    assert first.shape.splits > 1
+    assert first.blocks <= gpu(machine).multiprocessors
+    assert ranked((4096, 4096, 512), machine).candidates[0].shape.splits == 1
+    assert ranked((256, 256, 16384), machine, off=("split-k",)).candidates[0].shape.splits == 1
+
+
+def test_many_batches_need_no_parts() -> None:
+    assert ranked((256, 256, 16384), batch=64).candidates[0].shape.splits == 1
+
+
+@pytest.mark.parametrize("sizes", [(1000, 500, 300), (16, 4096, 4096), (5, 7, 9)], ids=str)
+def test_candidates_keep_their_limits(sizes: Sizes) -> None:
+    machine = gpu("sm_90a")
+    found = ranked(sizes).candidates
+    assert list(found) == sorted(found, key=lambda each: each.cycles)
+    for each in found:
+        shape, (m, n, k) = each.shape, extents(each.record)
+        rows = m * shape.warps[0] // (4 if each.boxed else 1)
+        assert not (shape.m % rows or shape.n % (n * shape.warps[1]) or shape.k % k)
+        assert each.shared_bytes <= machine.shared_bytes_per_block
+        assert registers(shape, each.record) == each.registers <= machine.max_registers_per_thread
+
+
+def test_decisions_name_the_record_and_what_came_second() -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
+    product, _ = find_block_product(graph.nodes[0])
+    assert product is not None
+    shape, decision = block_shape(product, gpu("sm_90a"), result="f16")
+    text = decision.explain()
+    assert f"{shape}" in text
+    assert "wgmma_m64n256k16_f16_f32" in text
+    assert "second: " in text
+    assert "refused: 256x256" in text
