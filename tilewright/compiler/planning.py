@@ -22,6 +22,7 @@ from tilewright.instruction.block_product import BlockProduct, find_block_produc
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
+from tilewright.instruction.relayout import none_twice
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
@@ -301,7 +302,7 @@ class Planning:
         if mapping is None or reads not in ([mapping.a], [mapping.b]):
             return "no product alone reads it, and once"
         if reads == [mapping.b]:
-            return "" if _taken(mapping) <= result.size else "packing takes elements of it several times"
+            return "" if none_twice(_taken(mapping), result) else "packing takes elements of it several times"
         return "" if mapping.group > 1 else f"{mapping.instruction} takes single elements of it"
 
     def _can_be_panels(self, mapping: InPlace) -> bool:

@@ -20,7 +20,7 @@ from functools import reduce as fold
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.affine import affine, simplify
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, select
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, select, walk
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
@@ -183,10 +183,17 @@ def fold_constants(graph: Graph) -> Graph:
     return _used_constants(replace(graph, nodes=tuple(kept), constants=constants))
 
 
+def none_twice(taken: int, result: Tensor) -> bool:
+    """Whether a relayout that takes so many elements of a map's result may compute them: none of them twice."""
+    return taken <= result.size
+
+
 def fuse_producers(graph: Graph) -> Graph:
     """`graph` with every relayout reading what its producer reads, where that producer is a map with one use.
 
-    Padding, element-wise operators and inverse relayouts then happen while the operand is packed.
+    Padding, element-wise operators and inverse relayouts then happen while the operand is packed. What computes is left
+    where elements would be computed twice. What only moves is always fused, unlike in the plan for a CPU: there padding
+    is part of how a tensor is stored, and other moves are views or copies that are read many times.
     """
     changed = True
     while changed:
@@ -198,8 +205,10 @@ def fuse_producers(graph: Graph) -> Graph:
                 continue
             for tensor in node.inputs():
                 producer = producers.get(tensor.name)
-                single = producer is not None and len(consumers[tensor.name]) == 1 and tensor.name not in outputs
-                if producer is not None and single and producer.accum is None:
+                if producer is None or len(consumers[tensor.name]) != 1 or tensor.name in outputs:
+                    continue
+                moves = _only_moves(producer.body)
+                if producer.accum is None and (moves or none_twice(_taken_by(node, tensor), tensor)):
                     merged = inline(node, producer)
                     nodes_now = tuple(merged if each is node else each for each in graph.nodes if each is not producer)
                     graph, changed = replace(graph, nodes=nodes_now), True
@@ -218,6 +227,26 @@ def named_by_content(relayout: Compute) -> Compute:
     content = f"{compute_digest(draft)} {sources} {print_statement(draft)}"
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     return replace(draft, output=replace(draft.output, name=f"{PREFIX}{digest}"))
+
+
+# Fusing
+
+
+def _only_moves(expr: Expr) -> bool:
+    """Whether values are as they were read, or constants."""
+    if isinstance(expr, Apply) and expr.function == "select":
+        condition, *values = expr.args
+        return not any(isinstance(each, Read) for each in walk(condition)) and all(map(_only_moves, values))
+    return isinstance(expr, Read | Const)
+
+
+def _taken_by(relayout: Compute, tensor: Tensor) -> int:
+    """How many elements of a tensor a relayout takes, those that it takes again counted again; none where it pads."""
+    points, body = relayout.output.size, relayout.body
+    if isinstance(body, Apply) and body.function == "select" and isinstance(body.args[2], Const):
+        inside = Compute(Tensor("_", relayout.output.shape, "bool"), relayout.axes, body.args[0])
+        points = int(evaluate_compute(inside, {}).sum()) if not inside.inputs() else points
+    return points * len({read for read in relayout.reads() if read.tensor == tensor})
 
 
 # Building

@@ -82,6 +82,19 @@ def test_constants_are_folded_and_maps_fused() -> None:
     np.testing.assert_array_equal(run(fused), run(graph))
 
 
+@pytest.mark.parametrize(("computed", "fused"), [("max(X[n, c, p, q], 0.0)", False), ("X[n, c, q, p]", True)])
+def test_what_windows_take_several_times_is_not_computed_again(computed: str, fused: bool) -> None:
+    text = TWO.replace("Y: ", f"A: f32[n:2, c:4, p:6, q:6] = {computed}\nY: ").replace("+= X[", "+= A[")
+    graph = parse_graph(text, dict(two().constants))
+    mapped = apply_mappings(
+        graph, {"Y": chosen(graph, "Y", ["npq", "k", "crs"]), "Z": chosen(graph, "Z", ["npq", "k", "c"])}
+    )
+    merged = fuse_producers(fold_constants(mapped))
+    assert ("A" not in {node.name for node in merged.nodes}) == fused
+    assert "R" not in {node.name for node in merged.nodes}  # of which each element is taken once
+    np.testing.assert_array_equal(run(merged), run(graph))
+
+
 def test_relayouts_that_undo_each_other_cancel() -> None:
     graph = two(without_relu=True)
     first, second = chosen(graph, "Y", ["npq", "k", "crs"]), chosen(graph, "Z", ["npq", "k", "c"])
