@@ -20,3 +20,7 @@ class Arithmetic(Protocol):
     @property
     def exponents(self) -> Callable[..., Any] | None:
         """``exponents(value, name, *others)`` for "scalef", "getexp" and "getmant", where instructions do that."""
+
+    @property
+    def power_of_two(self) -> Callable[..., Any] | None:
+        """2 to the f32 value, within 2 ulp, where one instruction does that."""

@@ -14,16 +14,20 @@ from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
 from tilewright.lower.blocks import point_of_block
-from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
+from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import grid_of
+from tilewright.lower.passes import divisors_of, reciprocal_of
 from tilewright.operator.nest import Nest, NestNode
 from tilewright.operator.nest_blocks import NestBlocks
+
+#: Beyond 2 to the first, a divisor is multiplied by 2 to the second, or its reciprocal.
+_RANGES = {"f32": (100, 64), "f64": (900, 512)}
 
 Step = Callable[[BodyEmitter, Mapping[Axis, Expr], list[SSAValue]], list[SSAValue]]
 
@@ -39,6 +43,11 @@ def lower_block_nest(name: str, nest: Nest, schedule: NestBlocks, views: Sequenc
     _BlockNest(builder, nest, schedule, memory).run()
     builder.insert(tile.ReturnOp())
     return func
+
+
+def scale_of(name: str) -> str:
+    """What a dividend is multiplied by before the reciprocal of a divisor."""
+    return f"scale of {name}"
 
 
 class _BlockNest:
@@ -86,12 +95,11 @@ class _BlockNest:
     def _value(self, node: NestNode) -> None:
         """A stored value of every element, or a value per row."""
         if node.tensor.name not in self.covering:
-            self.kept[node.tensor.name] = self._of_row().emit(self._here(node.body))
-            self._store_row(node)
+            self._keep(node, self._of_row().emit(self._here(node.body)))
             return
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(node.body), where))
+            value = emitter.emit(substitute(self._here(self._body(node)), where))
             assert node.index is not None
             place = substitute(self._here(node.index), where)
             emitter.store(value, self.memory[node.tensor.name], place, node.tensor.dtype)
@@ -107,7 +115,7 @@ class _BlockNest:
             found = []
             for number, (node, dtype) in enumerate(zip(nodes, types, strict=True)):
                 assert node.accum is not None
-                value = emitter.emit(substitute(self._here(node.body), where))
+                value = emitter.emit(substitute(self._here(self._body(node)), where))
                 value = self._existing(emitter, Value(emitter.full(value), value.dtype), node.accum, dtype)
                 if carried:
                     value = combine(node.accum, self.builder, Value(carried[number], dtype), value)
@@ -124,8 +132,7 @@ class _BlockNest:
             assert node.accum is not None
             if len(self.extents) > self.first:
                 total = self._combined(total, node.accum, dtypes.is_unsigned(dtype))
-            self.kept[node.tensor.name] = Value(total, dtype)
-            self._store_row(node)
+            self._keep(node, Value(total, dtype))
 
     def _combined(self, total: SSAValue, accum: str, unsigned: bool) -> SSAValue:
         """The sums over the inner dimensions of a tile, all of them as one."""
@@ -150,10 +157,51 @@ class _BlockNest:
         neutral = builder.insert(tile.BroadcastOp(builder.number(identity(accum, dtype).value, dtype), self.extents))
         return Value(builder.insert(tile.SelectOp(inside, value.ssa, neutral)), value.dtype)
 
-    def _store_row(self, node: NestNode) -> None:
+    def _body(self, node: NestNode) -> Expr:
+        """What a node computes of an element, with products in the place of quotients by values of its row.
+
+        ``x / y`` is ``(x * s) * (1 / (y * s))``, with a power of two s that keeps the reciprocal in range: 1, but for
+        the largest and smallest y.
+        """
+        divisors = [name for name in divisors_of(node.body, self.kept) if reciprocal_of(name) in self.kept]
+
+        def rule(expr: Expr) -> Expr | None:
+            if isinstance(expr, Apply) and expr.function == "div" and isinstance(expr.args[1], Read):
+                name = expr.args[1].tensor.name
+                if name in divisors:
+                    dividend = transform(expr.args[0], rule)
+                    for factor in (scale_of(name), reciprocal_of(name)):
+                        dividend = Apply("mul", (dividend, Read(Tensor(factor, (), expr.dtype), ())), expr.dtype)
+                    return dividend
+            return None
+
+        return transform(node.body, rule) if divisors else node.body
+
+    def _keep(self, node: NestNode, value: Value) -> None:
+        """Keep a value of the row, and its reciprocal where elements are divided by it; store it if it is stored."""
+        name = node.tensor.name
+        self.kept[name] = value
+        elements = [each for each in self.nest.nodes if each.accum is not None or each.tensor.name in self.covering]
+        if value.dtype in _RANGES and any(divisors_of(each.body, (name,)) for each in elements):
+            self._invert(name)
         if node.index is not None:
-            name = node.tensor.name
-            self._of_row().store(self.kept[name], self.memory[name], self._here(node.index), node.tensor.dtype)
+            self._of_row().store(value, self.memory[name], self._here(node.index), node.tensor.dtype)
+
+    def _invert(self, name: str) -> None:
+        value, builder = self.kept[name], self.builder
+        limit, power = _RANGES[value.dtype]
+
+        def number(exponent: float) -> Value:
+            made = builder.number(2.0**exponent, value.dtype)
+            return Value(builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made, value.dtype)
+
+        magnitude, scale = FUNCTIONS["abs"](builder, [value]), number(0)
+        for predicate, bound, exponent in (("gt", limit, -power), ("lt", -limit, power)):
+            far = builder.insert(tile.CompareOp(predicate, magnitude.ssa, number(bound).ssa))
+            scale = Value(builder.insert(tile.SelectOp(far, number(exponent).ssa, scale.ssa)), value.dtype)
+        scaled = FUNCTIONS["mul"](builder, [value, scale])
+        self.kept[scale_of(name)] = scale
+        self.kept[reciprocal_of(name)] = FUNCTIONS["div"](builder, [number(0), scaled])
 
     # Where
 
@@ -226,9 +274,10 @@ class _BlockNest:
 
         def provide(name: str) -> Provider:
             def value(read: Read) -> Value:
-                return self.kept.get(name) or emitter.emit(substitute(self._here(self.nodes[name].body), place))
+                return self.kept.get(name) or emitter.emit(substitute(self._here(self._body(self.nodes[name])), place))
 
             return value
 
-        emitter.provided = {name: provide(name) for name in self.nodes}
+        scalars = [spelled(name) for name in self.nodes for spelled in (scale_of, reciprocal_of)]
+        emitter.provided = {name: provide(name) for name in (*self.nodes, *scalars)}
         return emitter

@@ -6,7 +6,7 @@ scratch where they are costly, recomputed where they are cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -166,22 +166,7 @@ class Passes:
 
     def invariant_divisors(self, body: Expr) -> list[str]:
         """Names of per-row scalars that every element of a float row is divided by, where the last place may differ."""
-        if not self.vector_inside:
-            return []
-        below = [child for node in walk(body) if _jumps(node) for child in node.children()]
-        exact = {name for child in below for name in self._divisors(child)}
-        return sorted(self._divisors(body) - exact)
-
-    def _divisors(self, body: Expr) -> set[str]:
-        return {
-            node.args[1].tensor.name
-            for node in walk(body)
-            if isinstance(node, Apply)
-            and node.function == "div"
-            and dtypes.is_float(node.dtype)
-            and isinstance(node.args[1], Read)
-            and node.args[1].tensor.name in self.kept
-        }
+        return divisors_of(body, self.kept) if self.vector_inside else []
 
     def reciprocals(self, divisors: Sequence[str]) -> SSAValue:
         """Compute the reciprocals, and whether all are far from overflow and underflow, so that they may be used."""
@@ -436,6 +421,25 @@ def replace_views(emitter: BodyEmitter, views: Mapping[str, SSAValue]) -> BodyEm
 
 def _ignore(carried: list[SSAValue]) -> None:
     assert not carried
+
+
+def divisors_of(body: Expr, scalars: Collection[str]) -> list[str]:
+    """Names of scalars that a float is divided by where the last place of the quotient may differ."""
+    below = [child for node in walk(body) if _jumps(node) for child in node.children()]
+    exact = {name for child in below for name in _divisors(child, scalars)}
+    return sorted(_divisors(body, scalars) - exact)
+
+
+def _divisors(body: Expr, scalars: Collection[str]) -> set[str]:
+    return {
+        node.args[1].tensor.name
+        for node in walk(body)
+        if isinstance(node, Apply)
+        and node.function == "div"
+        and dtypes.is_float(node.dtype)
+        and isinstance(node.args[1], Read)
+        and node.args[1].tensor.name in scalars
+    }
 
 
 def _jumps(expr: Expr) -> bool:

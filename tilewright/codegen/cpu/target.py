@@ -52,6 +52,10 @@ class Target:
     def exponents(self) -> Callable[..., Value] | None:
         return exponent if self.has("avx512f") and self.has("avx512vl") else None
 
+    @property
+    def power_of_two(self) -> None:
+        return None
+
     def feature_string(self) -> str:
         return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.lacking)])
 

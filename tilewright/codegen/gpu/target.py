@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
@@ -32,6 +34,10 @@ class GpuTarget:
 
     @property
     def exponents(self) -> None:
+        return None
+
+    @property
+    def power_of_two(self) -> Callable[..., Any] | None:
         return None
 
     def attribute(self) -> DictionaryAttr:

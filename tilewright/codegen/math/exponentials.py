@@ -9,9 +9,13 @@ from llvmlite import ir
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.value import Value, start
 
+LOG2_E = 1.44269502162933349609375  # to f32
+LOG2_E_LOW = 1.4426950408889634 - LOG2_E
+LN_2 = 0.6931471805599453
+
 
 def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
-    """e to the x. f32: 1.2 ulp; f64: 1.3 ulp; denormal results to nearest."""
+    """e to the x. f32: 1.2 ulp, 3.5 where an instruction gives powers of two; f64: 1.3 ulp; denormals to nearest."""
     v = start(builder, x, target)
     c = v.kind
     return exp(v.at_least(c.exp_low).at_most(c.exp_high)).value
@@ -95,6 +99,10 @@ def _reduce_exp(x: Value) -> _Reduced:
 def exp(x: Value) -> Value:
     """exp of x between the bounds where it underflows to 0 and overflows to infinity."""
     c = x.kind
+    if x.has_power_of_two:
+        t = x * LOG2_E
+        rest = x.fma(LOG2_E_LOW, x.fma(LOG2_E, -t))  # of x log2(e), with what the constant lacks
+        return t.power_of_two() * rest.fma(LN_2, 1.0)
     shifted = x.fma(1.4426950408889634, c.round_magic)
     n = shifted - c.round_magic
     r = n.fma(-c.ln2_high, x)

@@ -48,6 +48,10 @@ class Value:
     def has_exponents(self) -> bool:
         return self.target is not None and self.target.exponents is not None
 
+    @property
+    def has_power_of_two(self) -> bool:
+        return self.kind.bits == 32 and self.target is not None and self.target.power_of_two is not None
+
     # Floating-point arithmetic
 
     def __add__(self, other: Operand) -> Value:
@@ -197,6 +201,13 @@ class Value:
         assert self.target is not None, "has_exponents says whether there are any"
         assert self.target.exponents is not None, "has_exponents says whether there are any"
         found: Value = self.target.exponents(self, name, *others)
+        return found
+
+    def power_of_two(self) -> Value:
+        """2 to this value, as the target's instruction gives it."""
+        assert self.target is not None, "has_power_of_two says whether there is one"
+        assert self.target.power_of_two is not None, "has_power_of_two says whether there is one"
+        found: Value = self.target.power_of_two(self)
         return found
 
     @property

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.target import GpuTarget, described, named
+from tilewright.codegen.math.value import Value
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.machine.description import Gpu
@@ -20,6 +23,10 @@ class Target(GpuTarget):
     """The processor ("sm_90a") and the features ("ptx80") as LLVM names them; what passes know of the machine."""
 
     triple: str = TRIPLE
+
+    @property
+    def power_of_two(self) -> Callable[[Value], Value]:
+        return _power_of_two
 
     @property
     def capability(self) -> int:
@@ -40,6 +47,13 @@ class Target(GpuTarget):
         version = max(self.ptx, ptx)
         others = [f"+{name}" for name in self.features if not name.startswith("ptx")]
         return ",".join([*([f"+ptx{version}"] if version else []), *others])
+
+
+def _power_of_two(value: Value) -> Value:
+    """``ex2.approx``: 2 ulp. PTX ISA 8.0, "Floating Point Instructions: ex2"."""
+    scalar = value.float_scalar
+    function = value.builder.module.declare_intrinsic("llvm.nvvm.ex2.approx.f", (), ir.FunctionType(scalar, [scalar]))
+    return value.with_value(value.builder.call(function, [value.value]))
 
 
 def target_for(machine: Gpu) -> Target:

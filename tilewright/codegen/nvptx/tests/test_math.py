@@ -9,9 +9,10 @@ import pytest
 from tilewright.codegen.nvptx.tests.execute import agree, emulate, kernel
 from tilewright.expr.special import erf
 
-# Units in the last place of f32 that `codegen.math` promises; the square root is rounded correctly.
+# Units in the last place of f32 that `codegen.math` promises; the square root is rounded correctly. The exponential
+# takes its power of two from an instruction, which the emulator rounds correctly and devices within 2.
 BOUNDS = {
-    "exp": 1.2, "expm1": 1.6, "tanh": 2.5, "sinh": 2.3, "cosh": 1.5, "log": 1.0, "log1p": 1.0, "asinh": 1.8,
+    "exp": 1.5, "expm1": 1.6, "tanh": 2.5, "sinh": 2.3, "cosh": 1.5, "log": 1.0, "log1p": 1.0, "asinh": 1.8,
     "acosh": 2.1, "atanh": 2.0, "erf": 1.9, "sin": 1.6, "cos": 1.6, "tan": 3.1, "asin": 2.4, "acos": 1.2,
     "atan": 1.9, "sqrt": 0.5,
 }  # fmt: skip
