@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from xdsl.dialects.builtin import DenseArrayBase, NoneAttr, StringAttr, TensorType
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseArrayBase, DenseIntOrFPElementsAttr, NoneAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.errors import InvalidProgram
@@ -32,6 +33,20 @@ def layout_of(value: SSAValue | Attribute) -> LinearLayout | None:
     if not isinstance(type_, TensorType) or not isinstance(type_.encoding, StringAttr):
         return None
     return _parsed(type_.encoding.data, tuple(type_.get_shape()))
+
+
+def give(value: SSAValue, layout: LinearLayout) -> None:
+    """Put a tile into a layout, where it is made; a scalar stays what it is."""
+    made = with_layout(value.type, layout)
+    if made == value.type:
+        return
+    value._type = made
+    owner = value.owner
+    if isinstance(owner, arith.ConstantOp):
+        dense = owner.properties["value"]
+        assert isinstance(dense, DenseIntOrFPElementsAttr)
+        assert isinstance(made, TensorType)
+        owner.properties["value"] = DenseIntOrFPElementsAttr(made, dense.data)
 
 
 @lru_cache(maxsize=4096)
