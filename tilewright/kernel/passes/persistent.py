@@ -15,6 +15,7 @@ from tilewright.kernel import rings
 from tilewright.kernel.box_stores import FinishStoresOp
 from tilewright.kernel.dialect import INDEX, FuncOp, ProgramIdOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
+from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.tensor_copies import trips_of
 from tilewright.kernel.rewrite import insert_before, replace_by_values
 from tilewright.kernel.tile_types import i64s
@@ -26,9 +27,9 @@ class PersistentPass(ModulePass):
 
     Before:  tile.func grid [64, 32] { tile.ring  %m = tile.program_id 0  … }
     After:   tile.func grid [132] { tile.ring  scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
-    Legal for any kernel; the rings go on turning from tile to tile, so that the copies of the next one start while this
-    one is stored. Grids of no more programs than `blocks` (the multiprocessors of the machine, where 0) stay.
-    Comes after `tensor-copies`.
+    Legal where rings are used as often in every tile; they go on turning from tile to tile, so that the copies of the
+    next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
+    machine, where 0) stay. Comes after `tensor-copies`.
     """
 
     name = "persistent"
@@ -39,8 +40,30 @@ class PersistentPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block and 0 < blocks < kernel.programs:
                 found = [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]
-                if found:
+                if found and all(_is_used_alike(ring) for ring in found):
                     _stay(kernel, found, blocks)
+
+
+def _is_used_alike(ring: rings.RingOp) -> bool:
+    """Whether the loops round what fills a ring have as many trips in every program."""
+    fills = [use.operation for use in ring.state.uses if isinstance(use.operation, rings.FillOp)]
+    loops = [loop for fill in fills for loop in _loops_round(fill)]
+    return all(_is_same_everywhere(bound) for loop in loops for bound in (loop.lb, loop.ub, loop.step))
+
+
+def _loops_round(op: Operation) -> list[scf.ForOp]:
+    parent = op.parent_op()
+    if parent is None or isinstance(parent, FuncOp):
+        return []
+    return [*([parent] if isinstance(parent, scf.ForOp) else []), *_loops_round(parent)]
+
+
+def _is_same_everywhere(value: SSAValue) -> bool:
+    """Whether a number depends on no coordinate of the program and on no counter of a loop."""
+    owner = value.owner
+    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp) or type(owner) not in PURE:
+        return False
+    return all(map(_is_same_everywhere, owner.operands))
 
 
 def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
