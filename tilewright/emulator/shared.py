@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.emulator.clocks import Clocks
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.memory import Bytes
+from tilewright.emulator.rounding import alike
 from tilewright.emulator.scalars import Array
 
 RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above, offset below
@@ -190,7 +191,10 @@ class SharedMemory:
         self._count(lanes, "store", who, offsets, size)
         cells = self.cells(offsets, size)
         old = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
-        same = np.repeat((old == values).reshape(len(offsets), -1), max(1, width // self.granule), axis=1)
+        floor = self.clocks.block_floor[offsets[:, None] // self.stride]
+        recent = (np.maximum(self.write_time[cells], self.last_read[cells]) > floor).any()
+        same = (alike(old, values) if recent else old == values).reshape(len(offsets), -1)
+        same = np.repeat(same, max(1, width // self.granule), axis=1)
         same &= self.write_time[cells] != 0
         if not strong:
             self.check_write(lanes, numbers, who, offsets, cells, same)
@@ -285,6 +289,8 @@ class SharedMemory:
         """Several threads of one instruction that write different values to the same place."""
         stored = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
         lost = (stored != values).reshape(len(offsets), -1)
+        if lost.any():
+            lost &= ~alike(stored, values).reshape(len(offsets), -1)
         if lost.any():
             lost = np.repeat(lost, max(1, width // self.granule), axis=1)
             self._report_cells(

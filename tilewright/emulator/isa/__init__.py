@@ -14,6 +14,7 @@ from tilewright.emulator.isa import (
     matrices,
     mbarrier,
     synchronise,
+    video,
     warp,
     warpgroup,
 )
@@ -21,5 +22,5 @@ from tilewright.emulator.isa.table import INSTRUCTIONS
 
 __all__ = [
     "INSTRUCTIONS", "approximations", "async_copy", "atomics", "compare", "control", "convert", "floating", "integer",
-    "load_store", "logic", "matrices", "mbarrier", "synchronise", "warp", "warpgroup",
+    "load_store", "logic", "matrices", "mbarrier", "synchronise", "video", "warp", "warpgroup",
 ]  # fmt: skip

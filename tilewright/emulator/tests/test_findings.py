@@ -77,6 +77,25 @@ def test_equal_values_in_one_place_are_no_race_and_different_ones_are() -> None:
     assert run64("mov.u32 %r2, s; st.shared.u32 [%r2], %r0;")[0] == ["race"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "scale", "found"),
+    [("f32", 2e-7, []), ("f32", 1e-2, ["race"]), ("f64", 1e-15, []), ("f64", 1e-3, ["race"])],
+)  # fmt: skip
+def test_lanes_that_add_in_another_order_do_not_race(kind: str, scale: float, found: list[str]) -> None:
+    """Reductions over butterflies leave sums in all lanes that differ in their last bits; any of them may stay."""
+    value = {"f32": "%f1", "f64": "%fd1"}[kind]
+    body = f"""mov.u32 %r2, s; and.b32 %r5, %r0, 7; cvt.rn.{kind}.u32 {value}, %r5;
+    mul.{kind} {value}, {value}, {_constant(scale, kind)}; add.{kind} {value}, {value}, {_constant(1.0, kind)};
+    st.shared.{kind} [%r2], {value};"""
+    assert run64(body)[0] == found
+
+
+def _constant(value: float, kind: str) -> str:
+    if kind == "f32":
+        return f"0f{int(np.float32(value).view(np.uint32)):08x}"
+    return f"0d{int(np.float64(value).view(np.uint64)):016x}"
+
+
 def test_atomics_do_not_race_with_each_other() -> None:
     body = """mov.u32 %r2, s; setp.eq.u32 %p1, %r0, 0; mov.u32 %r5, 0; @%p1 st.shared.u32 [%r2], %r5; bar.sync 0;
     atom.shared.add.u32 %r6, [%r2], 1; bar.sync 0; ld.shared.u32 %r7, [%r2]; st.global.u32 [%rd3], %r7;"""

@@ -49,6 +49,11 @@ def permuted(a: int, b: int, control: int) -> int:
     return found
 
 
+def parts(value: int, bits: int, is_signed: bool) -> list[int]:
+    found = [value >> at & ((1 << bits) - 1) for at in range(0, 32, bits)]
+    return [signed(each, bits) for each in found] if is_signed else found
+
+
 CASES: dict[str, tuple[int, Callable[..., int]]] = {
     "add.s32": (2, lambda a, b: a + b), "sub.u32": (2, lambda a, b: a - b), "mul.lo.s32": (2, lambda a, b: a * b),
     "mul.hi.u32": (2, lambda a, b: a * b >> 32), "mul.hi.s32": (2, lambda a, b: signed(a) * signed(b) >> 32),
@@ -76,6 +81,21 @@ CASES: dict[str, tuple[int, Callable[..., int]]] = {
     "dp4a.u32.u32": (3, lambda a, b, c: c + sum((a >> 8 * i & 255) * (b >> 8 * i & 255) for i in range(4))),
     "dp4a.s32.s32": (3, lambda a, b, c: c + sum(signed(a >> 8 * i, 8) * signed(b >> 8 * i, 8) for i in range(4))),
     "szext.clamp.s32": (2, lambda a, b: signed(a & (1 << min(b, 32)) - 1, min(b, 32)) if b else 0),
+    "vabsdiff4.u32.u32.u32.add": (
+        3, lambda a, b, c: c + sum(abs(x - y) for x, y in zip(parts(a, 8, False), parts(b, 8, False), strict=True))
+    ),
+    "vmax2.s32.s32.s32": (
+        3, lambda a, b, c: sum(
+            (max(x, y) & 0xFFFF) << 16 * at
+            for at, (x, y) in enumerate(zip(parts(a, 16, True), parts(b, 16, True), strict=True))
+        ),
+    ),
+    "vadd4.s32.s32.u32.sat": (
+        3, lambda a, b, c: sum(
+            (min(x + y, 127) & 0xFF) << 8 * at
+            for at, (x, y) in enumerate(zip(parts(a, 8, True), parts(b, 8, False), strict=True))
+        ),
+    ),
     "bmsk.clamp.b32": (2, lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32)),
 }  # fmt: skip
 
