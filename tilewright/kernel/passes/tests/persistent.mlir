@@ -19,14 +19,10 @@
 // CHECK:             tile.release %[[S]][%[[N]]]
 // CHECK:           tile.store %r
 
-// One program for each multiprocessor, tiles that use the ring more often than others, and kernels without rings stay as
-// they are.
+// One program for each multiprocessor, and kernels without rings, stay as they are.
 // CHECK-LABEL: @two
 // CHECK-SAME:    grid [2]
 // CHECK-NOT:     scf.for %{{[0-9]+}}
-// CHECK-LABEL: @uneven
-// CHECK-SAME:    grid [6]
-// CHECK:         tile.ring 1
 // CHECK-LABEL: @without
 // CHECK-SAME:    grid [6]
 // CHECK:         tile.load
@@ -73,30 +69,6 @@ tile.func @two(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf3
   }
   %co = arith.muli %i, %width : index
   tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xf32>, memref<16384xf32>
-  tile.return
-}
-tile.func @uneven(%a: memref<49152xf16>, %b: memref<16384xf16>, %c: memref<49152xf32>) grid [6] {
-  %p = tile.program_id 0
-  %bm = arith.constant 64 : index
-  %low = arith.constant 0 : index
-  %depth = arith.constant 128 : index
-  %step = arith.constant 64 : index
-  %own = arith.muli %p, %step : index
-  %end = arith.minsi %own, %depth : index
-  %width = arith.constant 128 : index
-  %i = arith.muli %p, %bm : index
-  %rows = arith.muli %i, %depth : index
-  %z = arith.constant dense<0.0> : tensor<64x128xf32>
-  %r = scf.for %k = %low to %end step %step iter_args(%acc = %z) -> (tensor<64x128xf32>) {
-    %ao = arith.addi %rows, %k : index
-    %bo = arith.muli %k, %width : index
-    %x = tile.load %a[%ao] strides [128, 1] align 16 : memref<49152xf16> -> tensor<64x64xf16>
-    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xf16> -> tensor<64x128xf16>
-    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
-    scf.yield %d : tensor<64x128xf32>
-  }
-  %co = arith.muli %i, %width : index
-  tile.store %r, %c[%co] strides [128, 1] align 16 : tensor<64x128xf32>, memref<49152xf32>
   tile.return
 }
 tile.func @without(%a: memref<49152xf16>, %b: memref<16384xf16>, %c: memref<49152xf32>) grid [6] {
