@@ -75,16 +75,21 @@ class Emission(emission.Emission):
         return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)
 
     def narrowed(self, values: Sequence[ir.Value], wanted: Attribute) -> list[ir.Value] | None:
-        """Pairs by one instruction."""
+        """Pairs by one instruction. For f16 it is named: LLVM takes pairs apart that are widened again, and where those
+        are results of products of four warps, ptxas then lets each product wait for the one before (its C7514).
+        """
         if self.target.capability < 80:
             return None
         builder, narrow, found = self.builder, BF16 if is_bfloat(wanted) else F16, list[ir.Value]()
         for start in range(0, len(values), 2):
             pair = list(values[start : start + 2])
             filled = vector(builder, pair if len(pair) == 2 else [*pair, ir.Constant(F32, 0.0)])
-            cut = builder.fptrunc(filled, ir.VectorType(narrow, 2))
             if narrow == BF16:
+                cut = builder.fptrunc(filled, ir.VectorType(narrow, 2))
                 cut = builder.bitcast(cut, ir.VectorType(I16, 2))
+            else:
+                low, high = scalars_of(builder, filled)
+                cut = self.call("llvm.nvvm.ff2f16x2.rn", ir.VectorType(F16, 2), [high, low])
             found += scalars_of(builder, cut)[: len(pair)]
         return found
 
