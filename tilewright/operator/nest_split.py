@@ -90,9 +90,9 @@ def split(nest: Nest, axis: Axis, count: int) -> SplitNest:
 
 
 def _divided(nest: Nest) -> Axis | None:
-    """The inner loop to divide, the one with the longest steps; None where the nest is not of sums alone."""
+    """The inner loop to divide, the one with the longest steps; None without one, and in a nest not of sums alone."""
     sums = {node.tensor.name for node in nest.nodes if node.accum is not None}
-    if not sums or any(nest.covers_inner(node) for node in nest.nodes):
+    if not sums or not nest.inner or any(nest.covers_inner(node) for node in nest.nodes):
         return None
     for node in nest.nodes:
         own = [read for read in walk(node.body) if isinstance(read, Read) and not read.indices]
