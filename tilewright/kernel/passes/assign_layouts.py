@@ -82,6 +82,7 @@ class _Assignment:
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes = access_bytes
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
+        self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -144,6 +145,9 @@ class _Assignment:
         if not shape(op.result):
             return
         layout = self.coalesced(op, op.result)
+        if shape(op.result) in self.staged and op.mask is None:  # beside a ring there is no room to pass through
+            self.give(op.result, self.staged[shape(op.result)])
+            return
         wanted = self.usual_asked(shape(op.result))
         if wanted is not None and self.serves(op, wanted, layout):
             layout = wanted
@@ -249,6 +253,8 @@ class _Assignment:
         layout = result_layout(op.intrinsic.data, (m, n), dealt)
         self.convert(op, list(op.operands).index(op.c), layout)
         self.give(op.result, layout)
+        self.seen[shape(op.result)] = layout  # as for other products
+        self.staged[shape(op.result)] = layout
 
     def element_wise(self, op: Operation) -> None:
         tiles = [index for index, operand in enumerate(op.operands) if shape(operand)]
