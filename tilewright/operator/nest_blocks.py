@@ -40,6 +40,7 @@ ACCESSES = 4  # of a thread in a map: more would not all be under way
 ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
 DISPATCH_SECONDS = 5e-10  # between the starts of two blocks, whatever multiprocessor they are for
 SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
+MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
 HEAVY = 8  # an access that moves less than this part of the heaviest one has no say
 
 
@@ -196,8 +197,11 @@ class _Candidates:
     def _of(self, warps: int, each: int) -> Iterator[NestBlocks]:
         """The tiles that give every thread of so many warps so many elements."""
         points = warps * self.lanes * each
+        small = prod(_rounded(_extent(axis)) for axis in self.order) < self.lanes * self.vector  # threads are left over
         if self.fast not in self.nest.inner:
-            yield from self._made(self._box(self.order_of(self.nest.outer), points), warps)
+            box = self._box(self.order_of(self.nest.outer), points)
+            if prod(box.values()) == points or small:
+                yield from self._made(box, warps)
         if not self.nest.inner:
             return
         inner = self.order_of(self.nest.inner)
@@ -205,7 +209,6 @@ class _Candidates:
         share = 2
         while share <= points:  # of the tile, along inner loops
             box = {**self._box(inner, share), **self._box(outer, points // share)}
-            small = points == self.lanes * self.vector  # loops may have less for even that
             if prod(box.values()) == points or small:
                 yield from self._made(box, warps)
             share *= 2
@@ -221,7 +224,8 @@ class _Candidates:
         crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
         if crossing is not None:
             assert self.crossed is not None
-            side = 1 << ((points.bit_length() - 1) // 2)
+            others = prod(_rounded(_extent(axis)) for axis in axes if axis != crossing)
+            side = max(1 << ((points.bit_length() - 1) // 2), points // others)
             box[crossing.name] = min(_rounded(_extent(crossing)), side)
             points //= box[crossing.name]
         for axis in axes:
@@ -366,7 +370,7 @@ class _Model:
         loads = max(1, each // vector) * max(1, sum(not access.writes for access in self.heavy()))
         # What was read before is near: only elements that are new make a thread wait for memory.
         new = max((access.elements / access.points for access in self.heavy() if not access.writes), default=1.0)
-        waits = ceil(trips * loads * new / min(TOGETHER, loads * unrolled))
+        waits = max(1, ceil(trips * loads * new / min(TOGETHER, loads * max(1, unrolled))))
         reads = sum(self._moved(a, schedule) * (times if a.inside else 1) for a in self.accesses if not a.writes)
         writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
         under_way = resident * reads / blocks / waits / times
@@ -392,7 +396,7 @@ class _Model:
         """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
         nest = self.nest
         reads = sum(not access.writes for access in self.heavy())
-        live = max(1, reads) + (0 if schedule.holds_rows(nest) else self.sums)
+        live = min(MOST_LIVE, max(1, reads)) + (0 if schedule.holds_rows(nest) else min(MOST_LIVE, self.sums))
         wide = max((access.element for access in self.accesses), default=4) > 4
         unrolled = min(TOGETHER, prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled))
         return SPARE_REGISTERS + each * (live + unrolled - 1) * (2 if wide else 1)
@@ -462,7 +466,7 @@ def _accesses(nest: Nest) -> list[_Access]:
         for tensor, index, is_store in (*reads, *writes):
             form = affine(index)
             walked = [axis for axis in loops if (form or Affine()).coefficient(axis)] if form is not None else loops
-            points = prod(_extent(axis) for axis in walked)
+            points = max(1, prod(_extent(axis) for axis in walked))
             elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
             inside = any(axis in nest.inner for axis in walked)
             size = dtypes.size_bytes(tensor.dtype)
