@@ -23,7 +23,7 @@ from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
 from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import linalg
+from tilewright.expr.ops import elementwise, linalg
 from tilewright.kernel.distribute.tests.programs import ragged_matmul
 from tilewright.kernel.distribute.warpgroup import operand_of
 from tilewright.kernel.interpreter import run_kernel
@@ -247,6 +247,25 @@ def test_a_graph_gets_products_of_four_warps() -> None:
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False))
     assert b"wgmma.mma_async" in module.artifact.code
     np.testing.assert_array_equal(module(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
+
+
+@pytest.mark.parametrize("epilogue", ["bias", "residual"])
+def test_epilogues_stay_where_products_lie(epilogue: str) -> None:
+    """What an epilogue reads takes no memory beside the ring; ptxas sees no product that must wait for another."""
+    b = GraphBuilder()
+    x, w = b.input("x", (256, 64), "f16"), b.input("w", (64, 512), "f16")
+    c = b.input("c", (512,) if epilogue == "bias" else (256, 512), "f16")
+    graph = b.finish([elementwise.binary(b, linalg.matmul(b, x, w), c, "add")])
+    module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
+    text = module.artifact.code.decode()
+    resources = ptxas.check(text, "sm_90a")
+    assert resources is None or not any(each.spills or each.warnings for each in resources.values())
+    (kernel,) = module.manifest.kernels
+    assert kernel.shared_bytes <= gpu("sm_90a").shared_bytes_per_block
+    arrays = [RNG.integers(-3, 4, tuple(t.shape)).astype(np.float16) for t in graph.inputs]  # type: ignore[arg-type]
+    found = module(*arrays)  # raises for findings
+    wide = [each.astype(np.float32) for each in arrays]
+    np.testing.assert_array_equal(found, (wide[0] @ wide[1] + wide[2]).astype(np.float16))
 
 
 # Planted errors -------------------------------------------------------------------------------------------------------
