@@ -19,6 +19,7 @@ from tilewright.graph.groups import Group
 from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.block_product import BlockProduct, find_block_product
+from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.registry import Registry, standard
@@ -87,11 +88,13 @@ def _undecided(*_: Any) -> None:
 class ChooseProduct:
     """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
 
-    A space is that of the contraction before its vector operand is packed; the string is the name of its node.
+    A space is that of the contraction before its vector operand is packed; the string is the name of its node. `tile`
+    chooses among the tiles that a block of a GPU may have, cheapest first.
     """
 
     mapping: ChooseMapping = _undecided
     point: Callable[[ProductSpace, str], ProductPoint | None] = _undecided
+    tile: Callable[[Ranking, str], Candidate | None] = _undecided
 
 
 @dataclass

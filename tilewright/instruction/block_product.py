@@ -9,7 +9,7 @@ part of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -18,7 +18,7 @@ from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
-from tilewright.instruction.block_tiles import BlockProblem, Ranking, rank
+from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, rank
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
 from tilewright.instruction.intrinsic import Intrinsic
@@ -87,8 +87,12 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
 def block_shape(
     product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "",
+    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
-    """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds."""
+    """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
+
+    `choose` is asked first.
+    """
     subject = f"block of {product.compute.name}"
     m, n, k = product.sizes
     a, b, c = _types(product)
@@ -101,9 +105,12 @@ def block_shape(
         shape = _fma_shape((_rounded(m), _rounded(n), _rounded(k)), target.subgroup_size, stages)
         reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
         return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
-    first, *others = found.candidates
+    asked = choose(found)
+    first, *others = found.candidates if asked is None else (asked, *found.candidates)
     reason = (
-        f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c} the one with the fewest predicted cycles, "
+        f"it was chosen; {first.cycles:.0f} predicted cycles for {m}x{n}x{k} {a},{b}->{c}"
+        if asked is not None
+        else f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c} the one with the fewest predicted cycles, "
         f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
         f"{first.shared_bytes} bytes of block memory"
     )
