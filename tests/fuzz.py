@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import os
@@ -403,6 +404,8 @@ def outcome(kind: str, seed: int) -> tuple[str, str]:
 def run_batch(kind: str, seeds: Sequence[int]) -> None:
     """In the child: print a line before and after each case."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)  # IR is full of cycles, and most of it is in use
     for seed in seeds:
         print(json.dumps({"begin": seed}), flush=True)
         result, details = outcome(kind, seed)

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,19 @@ import numpy as np
 from tilewright import emulator
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.compiler.compile import build
 from tilewright.errors import CompileError
+from tilewright.expr.core import Tensor
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import attention, conv, norm
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
 from tilewright.kernel.tile_types import i64s
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.runtime.emulated import with_maps
+from tilewright.options import Options
+from tilewright.runtime.emulated import run_module, with_maps
 
 Array = np.ndarray[Any, Any]
 MOST_INSTRUCTIONS = 1_000_000
@@ -46,15 +52,19 @@ PATIENCE = 20  # times the instructions of the kernel as it was, before a mutant
 
 @dataclass(frozen=True)
 class Family:
-    """One kernel: a tile program for a machine, with arguments, and the bytes from one slot to the next."""
+    """A tile program of one kernel or a whole graph for a machine, with arguments, the last of which is the result.
 
-    program: str
+    `slot` is how many bytes lie between one slot and the next.
+    """
+
+    program: str | Callable[[GraphBuilder], Tensor]
     machine: str
     arguments: Callable[[], list[Any]]  # those that are written hold NaN
     slot: int = 0
     disable: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warps: tuple[int, int] = (0, 0)  # of a block along m and n, where the passes are told
+    multiprocessors: int = 2
     wanted: Callable[[Sequence[Array]], Array] | None = None  # the last argument afterwards
     tolerance: float = 1e-5
 
@@ -108,6 +118,53 @@ def _softmax(rows: int, columns: int) -> Callable[[Sequence[Array]], Array]:
     return wanted
 
 
+def _normalised(rows: int, columns: int) -> Callable[[], list[Any]]:
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(size).astype(np.float32) for size in (rows * columns, columns, columns)]
+    return lambda: [*(each.copy() for each in given), np.full(rows * columns, np.nan, np.float32)]
+
+
+def _layer_norm(rows: int, columns: int) -> Callable[[Sequence[Array]], Array]:
+    def wanted(given: Sequence[Array]) -> Array:
+        x = given[0].reshape(rows, columns).astype(np.float64)
+        scaled = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        return np.asarray(scaled * given[1] + given[2]).reshape(-1)
+
+    return wanted
+
+
+def _convolution(given: Sequence[Array]) -> Array:
+    x = np.pad(given[0].reshape(8, 6, 6).astype(np.float32), ((0, 0), (1, 1), (1, 1)))
+    w = given[1].reshape(18, 8, 2, 2).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(1, 2))
+    return np.einsum("cijuv,ocuv->oij", windows, w).reshape(-1)
+
+
+_HISTOGRAM = """
+tile.func @k(%x: memref<120xi32>, %out: memref<16xi32>) grid [2] threads [64, 1, 1] warp 32 {
+  %t = simt.thread_id 0
+  %p = tile.program_id 0
+  %c16 = arith.constant 16 : index
+  %c64 = arith.constant 64 : index
+  %c120 = arith.constant 120 : index
+  %zero = arith.constant 0 : i32
+  %one = arith.constant 1 : i32
+  %bins = simt.shared align 16 : memref<16xi32, "shared">
+  %few = tile.compare "lt" %t, %c16 : index -> i1
+  tile.store %zero, %bins[%t] mask %few : i1 strides [] : i32, memref<16xi32, "shared">
+  simt.barrier
+  %base = arith.muli %p, %c64 : index
+  %at = arith.addi %base, %t : index
+  %there = tile.compare "lt" %at, %c120 : index -> i1
+  %v = tile.load %x[%at] mask %there : i1 strides [] : memref<120xi32> -> i32
+  %bin = arith.index_cast %v : i32 to index
+  %old = simt.atomic "add" %one, %bins[%bin] mask %there : i32, memref<16xi32, "shared"> -> i32
+  simt.barrier
+  %sum = tile.load %bins[%t] mask %few : i1 strides [] : memref<16xi32, "shared"> -> i32
+  %all = simt.atomic "add" %sum, %out[%t] mask %few : i32, memref<16xi32> -> i32
+  tile.return
+}
+"""  # every block counts in its memory, then adds to the counts of all
 _M8 = "mma_m16n8k8_f16_f32"
 FAMILIES: dict[str, Family] = {
     "copies ahead": Family(
@@ -154,29 +211,55 @@ FAMILIES: dict[str, Family] = {
         programs.attention((1, 72, 16), (32, 16), (2, 1)), "sm_80", _rows_of_heads(1, 72, 16), 512,
         wanted=_attention(1, 72, 16), tolerance=5e-3,
     ),
+    # Four tiles of five slices for one block: those of a tile begin in each of the four slots.
     "boxes and four warps": Family(
-        programs.ragged_matmul((72, 48, 168), (64, 32, 32)), "sm_90a", _product(72, 48, 168), 4096,
-        wanted=_times(72, 48, 168),
+        programs.ragged_matmul((72, 56, 136), (64, 32, 32)), "sm_90a", _product(72, 56, 136), 4096,
+        wanted=_times(72, 56, 136), multiprocessors=1,
     ),
     "boxes, all warps alike": Family(
-        programs.ragged_matmul((264, 32, 200), (128, 32, 32)), "sm_90a", _product(264, 32, 200), 4096, ("warp-roles",),
-        warps=(8, 1), wanted=_times(264, 32, 200),
+        programs.ragged_matmul((392, 32, 136), (128, 32, 32)), "sm_90a", _product(392, 32, 136), 4096, ("warp-roles",),
+        warps=(8, 1), wanted=_times(392, 32, 136), multiprocessors=1,
     ),
     "boxes, a block per tile": Family(
         programs.matmul((64, 64, 288), (64, 64, 32)), "sm_90a", _product(64, 64, 288), 4096, ("persistent",),
         wanted=_times(64, 64, 288),
+    ),
+    "atomics": Family(
+        _HISTOGRAM, "sm_80", lambda: [np.random.default_rng(0).integers(0, 16, 120).astype(np.int32),
+        np.zeros(16, np.int32)], 16, wanted=lambda given: np.bincount(given[0], minlength=16),
+    ),
+    "graph: softmax": Family(
+        lambda b: norm.softmax(b, b.input("x", (3, 300), "f32")), "sm_80", _mapped(900, 900), 8,
+        wanted=_softmax(3, 300),
+    ),
+    "graph: layer norm": Family(
+        lambda b: norm.layer_norm(
+            b, b.input("x", (5, 200), "f32"), b.input("scale", (200,), "f32"), b.input("bias", (200,), "f32")
+        ), "sm_80", _normalised(5, 200), 8, wanted=_layer_norm(5, 200),
+    ),
+    "graph: convolution": Family(
+        lambda b: conv.conv(b, b.input("x", (1, 8, 6, 6), "f16"), b.input("w", (18, 8, 2, 2), "f16"), pads=1), "sm_80",
+        lambda: [*_integers(8 * 36, 18 * 32), np.full(18 * 49, np.nan, np.float16)], 512, wanted=_convolution,
+    ),
+    "graph: attention": Family(
+        lambda b: attention.attention(b, *(b.input(x, (1, 40, 16), "f16") for x in "qkv"), scale=0.25), "sm_80",
+        lambda: [*_rows_of_heads(1, 40, 16)()[:3], np.full(640, np.nan, np.float16)], 512,
+        wanted=_attention(1, 40, 16), tolerance=5e-3,
     ),
 }  # fmt: skip
 
 
 @cache
 def code_of(name: str) -> PtxCode:
-    """The kernel of a family, compiled once."""
-    family, module = FAMILIES[name], parse_module(FAMILIES[name].program)
+    """The kernels of a family, compiled once."""
+    family = FAMILIES[name]
     machine = resolve(family.machine)
     assert isinstance(machine, Gpu)
-    target = target_for(machine)
-    module.attributes["tile.target"] = replace(target, facts=replace(target.facts, multiprocessors=2)).attribute()
+    if not isinstance(family.program, str):
+        return generate(parse_module(_artifact(name).program))
+    module, target = parse_module(family.program), target_for(machine)
+    few = replace(target, facts=replace(target.facts, multiprocessors=family.multiprocessors))
+    module.attributes["tile.target"] = few.attribute()
     if family.warps != (0, 0):
         for func in module.body.block.ops:
             func.attributes["warps"] = i64s(family.warps)
@@ -184,9 +267,21 @@ def code_of(name: str) -> PtxCode:
     return generate(module)
 
 
+@cache
+def _artifact(name: str) -> Any:
+    """The graph of a family, built for its machine."""
+    family, b = FAMILIES[name], GraphBuilder()
+    assert not isinstance(family.program, str)
+    return build(b.finish([family.program(b)]), resolve(family.machine), 1, Options(cache=False))
+
+
 def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Finding], list[Any], int]:
     """Findings, arguments afterwards, and the instructions of all warps."""
     code, arguments = code_of(name), FAMILIES[name].arguments()
+    if code.launches:
+        constants = np.frombuffer(_artifact(name).constants, np.uint8)
+        done = run_module(replace(code, ptx=ptx), arguments[:-1], arguments[-1:], constants, limit)
+        return done.findings, arguments, sum(sum(counts.warp_instructions.values()) for _, counts in done.counts)
     module, findings, instructions = emulator.parse(ptx), [], 0
     for kernel in code.kernels:
         given = arguments
@@ -295,14 +390,22 @@ ERRORS: dict[str, Plant] = {
     "no commit": _gone(r"cp\.async\.commit_group|wgmma\.commit_group"),
     "no fence": _gone(r"fence\.", r"wgmma\.fence"),
     "no copy": _gone(r"cp\.async\.(ca|cg|bulk)"),
-    "no store to shared memory": _gone(r"st\.shared"),
+    "no store to shared memory": _gone(r"(@!?%p\d+ )?st\.shared"),
+    "no atomic": _gone(r"(@!?%p\d+ )?(atom|red)\."),
+    "not atomic": _changed(
+        r"red\.relaxed\.\w+\.(\w+)\.add\.(u32) (\[.*\]), (%r\d+);",
+        lambda match: (
+            f"{{ .reg .b32 old; ld.{match[1]}.{match[2]} old, {match[3]}; add.{match[2]} old, old, {match[4]}; "
+            f"st.{match[1]}.{match[2]} {match[3]}, old; }}"
+        ),
+    ),
     "other slot": _other_slot,
     "no term of a swizzle": _one_term,
     "a bit of a swizzle": _changed(
         r"^xor\.b32 (%r\d+), (%r\d+), (\d+);",
         lambda match: f"xor.b32 {match[1]}, {match[2]}, {int(match[3]) & (int(match[3]) - 1)};",
     ),
-    "no mask": _changed(r"@!?%p\d+ (?=(ld|st)\.global)", lambda match: ""),
+    "no mask": _changed(r"@!?%p\d+ (?=(ld|st|atom|red|cp)\.)", lambda match: ""),
     "no condition of a mask": _either_condition,
     "no bound of a copy": _changed(r"(?<=\], )(16|8|4), %r\d+;", lambda match: f"{match[1]};"),
     "no mbarrier": _gone(r"mbarrier\.init"),
@@ -329,11 +432,13 @@ ERRORS: dict[str, Plant] = {
 
 def mutants(name: str) -> list[Mutant]:
     """Every error at every site of a kernel, in the order of its lines."""
-    lines = code_of(name).ptx.splitlines()
-    facts = _facts([_plain(line) for line in lines], FAMILIES[name].slot)
+    lines = [_plain(line) for line in code_of(name).ptx.splitlines()]
+    entries = [0, *(number for number, line in enumerate(lines) if ".entry" in line), len(lines)]
     return [
         Mutant(name, kind, number, line, text)
-        for number, line in enumerate((_plain(line) for line in lines), 1)
+        for start, end in pairwise(entries)
+        for facts in (_facts(lines[start:end], FAMILIES[name].slot),)
+        for number, line in enumerate(lines[start:end], start + 1)
         for kind, plant in ERRORS.items()
         for text in plant(line, facts)
         if text != line
@@ -389,9 +494,9 @@ _NOT_STORED = (
     "The bound of columns of b in a slice that other rows follow: what is read beyond it lies in b, and enters only "
     "columns of c that are beyond the bound of c, which are not stored."
 )
-_LATER_RELEASE = (
-    "Slot s + 1 is released for this turn after slot s, and no product between the two needs the box that is waited "
-    "for: the wait is longer, and ends."
+_NOT_COPIED = (
+    "A copy of a tensor into one with a border: loads and the store of a thread have one mask, and a load that is not "
+    "masked reads another row of the tensor, which the thread does not store."
 )
 _FRESH_SLOT = "The first turn of a slot: nothing was in it, its mbarrier and the next one let go at once."
 _NOBODY_WAITS = "The release of the last slot behind the last product: no box follows that waits for it."
@@ -407,16 +512,11 @@ EQUIVALENT: list[tuple[str, str, str, str]] = [
     ("multiply-adds", "no bound of a copy", r"\[%r\d+(\+1024)?\], .* 8, %r", _NOT_STORED),
     ("registers ahead", "no mask", r"mov.b32 %r\d+, 0; mov.b32 .* ld\.global\.nc\.v2\.b32 .*\+0\]", _NOT_STORED),
     ("boxes.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", _ONE_BLOCK),
-    ("boxes and four warps|boxes, all warps alike", "other slot", r"mbarrier\.try_wait", _LATER_RELEASE),
     ("boxes, a block per tile", "other slot", r"mbarrier\.try_wait", _FRESH_SLOT),
     ("boxes, a block per tile", "no wait for an mbarrier", r"mbarrier\.try_wait", _FRESH_SLOT),
     ("boxes, a block per tile", "other slot", r"mbarrier\.arrive\.shared", _NOBODY_WAITS),
     ("boxes, a block per tile", "no arrival", r"mbarrier\.arrive\.shared", _NOBODY_WAITS),
-    (
-        "boxes and four warps", "a bit of a swizzle", r"xor\.b32 .*, 48;",
-        "It is 48 less the first column of the tile, 48 or 16; without the bit, 32 or 0. A thread's first two pairs of "
-        "columns are left of 16 and are not tested, its last two lie between 16 and 32.",
-    ),
+    ("graph: convolution", "no mask", r"mov.b16 %rs\d+, 0; @%p1 ld\.global\.nc", _NOT_COPIED),
 ]  # fmt: skip
 """Errors that change nothing: family and kind, a pattern of the line, and why. Found errors are not excused by it."""
 

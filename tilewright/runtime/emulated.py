@@ -88,11 +88,16 @@ class Emulated:
 
 
 def run_module(
-    code: Code, inputs: Sequence[Array], outputs: Sequence[Array], constants: Array | None = None
+    code: Code,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    constants: Array | None = None,
+    limit: int | None = None,
 ) -> Emulated:
     """Run every launch in order; `outputs` are written in place, `constants` are the bytes that launches read.
 
-    Raises InvalidArgument where an array has not the size that a launch wants.
+    With `limit`, a launch of which warps execute more instructions is a finding. Raises InvalidArgument where an array
+    has not the size that a launch wants.
     """
     from tilewright import emulator
 
@@ -101,10 +106,11 @@ def run_module(
     if len(constants) != code.constants_bytes:
         raise InvalidArgument(f"{len(constants)} bytes", where="constants", help=f"{code.constants_bytes} bytes")
     module, done = emulator.parse(code.ptx), Emulated()
+    limited = {} if limit is None else {"limit": limit}
     for launch in code.launches:
         kernel = code.kernel(launch.kernel)
         arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.arguments])
-        made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
+        made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes, **limited)
         memories.written(launch.arguments)
         done.findings += made.findings
         done.counts.append((launch.kernel, made.counts))
