@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.cases import Case
 
 OURS = "tilewright"
+TUNED = "tilewright tuned"  # the fastest of the few tiles that the model finds best
+TRIALS = 5  # of each of them
 BACKENDS = {
     "sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION",
     "sdpa math": "MATH",
@@ -28,7 +31,8 @@ def names(case: Case) -> list[str]:
     if case.build is None:
         return ["torch"]
     compiled = [] if case.one_call else ["torch.compile"]
-    return ["torch", *compiled, *(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else []), OURS]
+    others = [*(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else [])]
+    return ["torch", *compiled, *others, OURS, *([TUNED] if case.family == "gemm" and case.triton else [])]
 
 
 def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | None = None) -> Callable[..., Any]:
@@ -49,6 +53,8 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
         return getattr(kernels, case.triton)  # type: ignore[no-any-return]
     if name in BACKENDS:
         return _sdpa(BACKENDS[name], torch)
+    if name == TUNED:
+        return _tuned(case, torch, device, compiled)
     if compiled is not None:
         return _compiled(compiled / case.file_name, device)
     return _ours(case, torch, device)
@@ -83,12 +89,70 @@ def _compiled(path: Path, device: str) -> Callable[..., Any]:
     return DeviceModule(Artifact.read(path), "cuda" if device == "cuda" else "emulator")
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """A module of ours, and its tile."""
+
+    module: Callable[..., Any]
+    tile: str
+
+    def __call__(self, *arrays: Any) -> Any:
+        return self.module(*arrays)
+
+
+def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
+    """The fastest of our modules whose tiles differ."""
+    if device != "cuda":
+        raise Missing("tiles are measured on a device")
+    from tilewright.runtime.artifact import Artifact
+    from tilewright.runtime.cuda.module import DeviceModule
+
+    if compiled is None:
+        found = list(_variants(case, _machine(torch)))
+    else:
+        paths = sorted(compiled.glob(f"{case.file_name}.tile*"))
+        found = [(path.name, Artifact.read(path)) for path in paths]
+    if not found:
+        raise Missing("there is no choice of tiles")
+    arrays = [torch.randn(shape, device=device, dtype=torch.float32).to(_type(torch, case)) for shape in case.shapes]
+    timed: list[tuple[float, int, Tuned]] = []
+    for tile, artifact in found:
+        module = DeviceModule(artifact, "cuda")
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        module(*arrays)
+        start.record()
+        for _ in range(TRIALS):
+            module(*arrays)
+        end.record()
+        end.synchronize()
+        timed.append((start.elapsed_time(end), len(timed), Tuned(module, tile)))
+    return min(timed)[2]
+
+
+def _type(torch: Any, case: Case) -> Any:
+    return {"f16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+
+
+def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
+    import tilewright
+    from tilewright.compiler.gpu_tiles import variants
+    from tilewright.machine.description import Gpu
+    from tilewright.machine.registry import resolve
+
+    found = resolve(machine)
+    assert isinstance(found, Gpu)
+    return variants(case.graph(), found, tilewright.Options(tf32=case.tf32))
+
+
 def compile_ahead(case: Case, folder: Path, machine: str) -> None:
     """Write the code of a case to a folder; no GPU and no torch are needed."""
     import tilewright
 
     options = tilewright.Options(tf32=case.tf32)
     tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
+    if TUNED in names(case):
+        for number, (_, artifact) in enumerate(_variants(case, machine)):
+            artifact.save(folder / f"{case.file_name}.tile{number}")
 
 
 def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
@@ -96,7 +160,11 @@ def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
 
     options = tilewright.Options(tf32=case.tf32)
     if device == "cuda":
-        capability = torch.cuda.get_device_capability(0)
-        machine = MACHINES.get(capability) or max(name for key, name in MACHINES.items() if key <= capability)
-        return tilewright.compile(case.graph(), machine=machine, options=options, device="cuda")
+        return tilewright.compile(case.graph(), machine=_machine(torch), options=options, device="cuda")
     return tilewright.compile(case.graph(), machine="sm_80", options=options, device="emulator")
+
+
+def _machine(torch: Any) -> str:
+    """The machine that code for this GPU is made for."""
+    capability = torch.cuda.get_device_capability(0)
+    return MACHINES.get(capability) or max(name for key, name in MACHINES.items() if key <= capability)

@@ -73,7 +73,7 @@ class Worker:
         try:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device, self.compiled)
-                row.note = _resources(function) if name == contenders.OURS else ""
+                row.note = _resources(function) if name == contenders.OURS else getattr(function, "tile", "")
                 row.error = self._error(case, function, name)
                 if not row.error <= case.bound:  # NaN neither
                     row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"
