@@ -33,8 +33,12 @@ EMULATED = 0.1  # of the cases
 TOGETHER = 0.5  # of the cases; in the others threads run warp by warp, which takes as often the time
 VERIFIED = 0.1  # of the cases, after every pass, having been text before: half of the time of these
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "assign-layouts": {"access_bytes": (4, 8, 16)},
-    "distribute": {"memory": ("swizzled", "padded", "plain"), "matrix_loads": (True, False)},
+    "assign-layouts": {"access_bytes": (4, 8, 16), "promote": (True, True, False)},
+    "distribute": {
+        "memory": ("swizzled", "padded", "plain"),
+        "matrix_loads": (True, False),
+        "outer_product": (True, False),
+    },
     "order-blocks": {"group": (1, 2, 8)},
     "split-k": {"splits": (1, 2, 3)},
     "persistent": {"blocks": (0, 1, 2)},

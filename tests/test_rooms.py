@@ -38,7 +38,7 @@ GUESTS = {
     "xdsl": {"kernel", "lower", "codegen", "language", "compiler", "cli"},
     "llvmlite": {"machine", "codegen", "runtime", "compiler", "cli"},
     "onnx": {"frontend"},
-    "torch": {"frontend", "compiler"},
+    "torch": {"frontend", "compiler", "reproduce"},
     "pydantic": {"machine"},
     "rich": {"cli", "report", "reproduce"},
     "typer": {"cli"},

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.arguments import AsJson, Device
 from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
 from tilewright.errors import CompileError, InvalidArgument
 
@@ -17,6 +17,7 @@ example: tilewright reproduce
          tilewright reproduce amos-mappings
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
          tilewright reproduce mlir-matmul --without padding,swizzle
+         tilewright reproduce mlir-matmul --device cuda --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
 exit status: 0 every claim is met, 1 one is not, 2 bad usage or file, 3 no matplotlib for --plot
@@ -57,6 +58,7 @@ def reproduce(
     without: Without = None,
     sizes: Sizes = None,
     machine: MachineName = None,
+    device: Device = None,
     case: Case = None,
     document: Document = None,
     stored: Stored = None,
@@ -73,7 +75,7 @@ def reproduce(
             ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
             ("batch", batch), ("without", None if without is None else without.split(",")),
             ("sizes", None if sizes is None else _numbers(sizes)),
-            ("machine", machine), ("case", case),
+            ("machine", machine), ("device", device), ("case", case),
         )
         if value is not None
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Layouts for all tiles of a kernel: accesses choose theirs to coalesce, what is computed keeps that of its operands.
 
-Constants and counts have no layout of their own: they are made again in the layout of whoever uses them. Where an
-operation needs a tile in another layout than it is in, a `tile.convert` says so.
+What holds one value everywhere has no layout of its own: it is made again in the layout of whoever uses it. Where an
+operation needs another tile in another layout than it is in, a `tile.convert` says so; `remove-conversions` looks at them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -26,6 +26,7 @@ from tilewright.kernel.distribute.boxes import boxed
 from tilewright.kernel.distribute.layout import (
     canonical,
     check_extents,
+    give,
     layout_of,
     projected,
     tile_layout_of,
@@ -37,6 +38,7 @@ from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.indices import divisor
+from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import global_access
 from tilewright.layouts.blocked import initial_blocked
@@ -63,6 +65,7 @@ class AssignLayoutsPass(ModulePass):
     warps: int = 4
     lanes: int = 32
     access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
+    promote: bool = True  # operands of products to shared memory; else lanes load what they hold of them
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
@@ -70,17 +73,18 @@ class AssignLayoutsPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = warps_of(kernel) or self.warps
-                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, tile_layout_of(kernel))
+                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, tile_layout_of(kernel), self.promote)
                 made.block(kernel.body.block)
 
 
 class _Assignment:
     def __init__(
-        self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None
-    ) -> None:
+        self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
+        promote: bool = True,
+    ) -> None:  # fmt: skip
         self.dealt, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
-        self.access_bytes = access_bytes
+        self.access_bytes, self.promote = access_bytes, promote
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
 
@@ -100,19 +104,22 @@ class _Assignment:
                 self.element_wise(op)
             case tile.ReduceOp():
                 layout = self.anchored(op, 0)
-                self.give(op.result, projected(layout, shape(op.result)))
+                give(op.result, projected(layout, shape(op.result)))
             case tile.BroadcastOp() if shape(op.value):
                 self.broadcast(op)
             case tile.ReshapeOp() if shape(op.value):
                 layout = self.anchored(op, 0)
                 if shape(op.result):
-                    self.give(op.result, canonical(layout.reshape(shape(op.result))))
+                    give(op.result, canonical(layout.reshape(shape(op.result))))
             case tile.DotOp():
                 layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
                 for index, layout in enumerate(layouts):
-                    self.box(op.operands[index], layout)
+                    if self.promote:
+                        self.box(op.operands[index], layout)
+                    elif index < 2:
+                        self.direct(op.operands[index], layout)
                     self.convert(op, index, layout)
-                self.give(op.result, layouts[2])
+                give(op.result, layouts[2])
                 self.seen[shape(op.result)] = layouts[2]  # counts, masks and repeated rows meet the product there
             case rings.StagedDotOp():
                 self.staged_dot(op)
@@ -131,7 +138,7 @@ class _Assignment:
                 isinstance(op, tile.BroadcastOp | tile.ReshapeOp) and shape(op.result)
             ):
                 if shape(op.results[0]):
-                    self.give(op.results[0], self.usual(shape(op.results[0])))
+                    give(op.results[0], self.usual(shape(op.results[0])))
             case _ if type(op) in ELEMENT:
                 self.element_wise(op)
             case _ if any(shape(value) for value in (*op.operands, *op.results)):
@@ -146,12 +153,12 @@ class _Assignment:
             return
         layout = self.coalesced(op, op.result)
         if shape(op.result) in self.staged and op.mask is None:  # beside a ring there is no room to pass through
-            self.give(op.result, self.staged[shape(op.result)])
+            give(op.result, self.staged[shape(op.result)])
             return
         wanted = self.usual_asked(shape(op.result))
         if wanted is not None and self.serves(op, wanted, layout):
             layout = wanted
-        self.give(op.result, layout)
+        give(op.result, layout)
         if op.mask is not None and shape(op.mask):
             self.convert(op, list(op.operands).index(op.mask), layout)
         if wanted is not None and layout != wanted:
@@ -196,7 +203,13 @@ class _Assignment:
         size = element_bytes(load.view)
         other = boxed(layout, wanted, strides.index(1), size, self.warps, self.lanes)
         if other is not None:
-            self.give(value, other)
+            give(value, other)
+
+    def direct(self, value: SSAValue, wanted: LinearLayout) -> None:
+        """Let lanes load what they hold of an operand of a product."""
+        load = value.owner
+        if isinstance(load, tile.LoadOp) and load.mask is None and value.has_one_use():
+            give(value, wanted)
 
     def store(self, op: tile.StoreOp) -> None:
         if not shape(op.value):
@@ -252,7 +265,7 @@ class _Assignment:
         dealt = self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
         layout = result_layout(op.intrinsic.data, (m, n), dealt)
         self.convert(op, list(op.operands).index(op.c), layout)
-        self.give(op.result, layout)
+        give(op.result, layout)
         self.seen[shape(op.result)] = layout  # as for other products
         self.staged[shape(op.result)] = layout
 
@@ -266,14 +279,14 @@ class _Assignment:
             self.convert(op, index, layout)
         for result in op.results:
             if shape(result):
-                self.give(result, layout)
+                give(result, layout)
 
     def broadcast(self, op: tile.BroadcastOp) -> None:
         """To a layout whose copies along the repeated dimensions are those of the operand, if one is known."""
         extents = shape(op.result)
         layout = self.usual(extents)
         self.convert(op, 0, projected(layout, shape(op.value)))
-        self.give(op.result, layout)
+        give(op.result, layout)
 
     def loop(self, op: scf.ForOp) -> None:
         """Tiles go round a loop in the layout in which a trip leaves them, found by a trial: no trip converts."""
@@ -295,7 +308,7 @@ class _Assignment:
     def body(self, op: scf.ForOp, layouts: Sequence[LinearLayout | None]) -> None:
         for argument, layout in zip(list(op.body.block.args[1:]), layouts, strict=True):
             if layout is not None:
-                self.give(argument, layout)
+                give(argument, layout)
         self.block(op.body.block)
 
     def branch(self, op: scf.IfOp) -> None:
@@ -304,7 +317,7 @@ class _Assignment:
                 self.block(block)
         for result in op.results:
             if shape(result):
-                self.give(result, self.usual(shape(result)))
+                give(result, self.usual(shape(result)))
         for region in op.regions:
             self.yielded(op, region)
 
@@ -319,7 +332,7 @@ class _Assignment:
                 )
                 if wanted is not None:
                     self.convert(last, index, wanted)
-                    self.give(op.results[index], wanted)
+                    give(op.results[index], wanted)
 
     # Layouts
 
@@ -340,30 +353,19 @@ class _Assignment:
         self.seen.setdefault(layout.shape, layout)
         return layout
 
-    def give(self, value: SSAValue, layout: LinearLayout) -> None:
-        made = with_layout(value.type, layout)
-        if made == value.type:
-            return
-        value._type = made
-        owner = value.owner
-        if isinstance(owner, arith.ConstantOp):
-            dense = owner.properties["value"]
-            assert isinstance(dense, DenseIntOrFPElementsAttr)
-            assert isinstance(made, TensorType)
-            owner.properties["value"] = DenseIntOrFPElementsAttr(made, dense.data)
-
     def convert(self, op: Operation, index: int, layout: LinearLayout) -> None:
         """Let `op` read an operand in a layout."""
         value = op.operands[index]
         if layout_of(value) == layout:
             return
         owner = value.owner
-        if isinstance(owner, Operation) and _is_anywhere(value):
+        if _is_repeated(value) or (isinstance(owner, arith.ConstantOp) and uniform(value) is not None):
+            assert isinstance(owner, Operation)
             again = owner.clone()
             block = op.parent
             assert block is not None
             block.insert_op_before(again, op)
-            self.give(again.results[0], layout)
+            give(again.results[0], layout)
             again.results[0].name_hint = value.name_hint
             op.operands[index] = again.results[0]
             return
@@ -390,4 +392,8 @@ def _before_conversion(value: SSAValue) -> SSAValue:
 def _is_anywhere(value: SSAValue) -> bool:
     """Whether a tile can be made in any layout: constants, counts, repeated scalars."""
     owner = value.owner
-    return isinstance(owner, _ANYWHERE) or (isinstance(owner, tile.BroadcastOp) and not shape(owner.value))
+    return isinstance(owner, _ANYWHERE) or _is_repeated(value)
+
+
+def _is_repeated(value: SSAValue) -> bool:
+    return isinstance(value.owner, tile.BroadcastOp) and not shape(value.owner.value)

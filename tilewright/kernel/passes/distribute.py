@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from xdsl.context import Context
@@ -61,6 +62,7 @@ class DistributePass(ModulePass):
     lanes: int = 32
     memory: str = "swizzled"  # of conversions; or "padded", "plain"
     matrix_loads: bool = True  # where the machine has them
+    outer_product: bool = True  # of a step of k all products before those of the next; else one sum after the other
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
@@ -68,12 +70,15 @@ class DistributePass(ModulePass):
         for kernel in list(op.body.ops):
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = prod(warps_of(kernel) or (self.warps,))
-                made = distribute(kernel, warps, self.lanes, self.memory, matrix_loads)
+                made = distribute(kernel, warps, self.lanes, self.memory, matrix_loads, self.outer_product)
                 op.body.block.insert_op_before(made, kernel)
                 op.body.block.erase_op(kernel)
 
 
-def distribute(kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True) -> FuncOp:
+def distribute(
+    kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True,
+    outer_product: bool = True,
+) -> FuncOp:  # fmt: skip
     """The kernel in distributed form."""
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(
@@ -84,7 +89,7 @@ def distribute(kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled",
     for old, new in values.items():
         new.name_hint = old.name_hint
     expansion = _Expansion(made.body.block, values)
-    expansion.memory, expansion.matrix_loads = memory, matrix_loads
+    expansion.memory, expansion.matrix_loads, expansion.outer_product = memory, matrix_loads, outer_product
     loads = (tile.LoadOp, tile.GatherOp)
     expansion.read = {op.operands[0] for op in tile.operations(kernel.body) if isinstance(op, loads)}
     expansion.block(kernel.body.block)
@@ -101,6 +106,7 @@ class _Expansion(Threads):
         self.read: set[SSAValue] = set() if outside is None else outside.read
         self.memory: str = "swizzled" if outside is None else outside.memory
         self.matrix_loads: bool = True if outside is None else outside.matrix_loads
+        self.outer_product: bool = True if outside is None else outside.outer_product
 
     def block(self, source: Block) -> None:
         for op in source.ops:
@@ -234,7 +240,7 @@ class _Expansion(Threads):
     # Products, reductions, conversions
 
     def dot(self, op: tile.DotOp) -> SSAValue:
-        """One instruction per fragment of the result and step of k; k outermost, so that neighbours are independent."""
+        """One instruction per fragment of the result and step of k; k outermost if neighbours are to be independent."""
         name = op.intrinsic.data
         if name == FMA:
             return self.multiply_add(op)
@@ -245,12 +251,13 @@ class _Expansion(Threads):
             {start: self.picked(value, registers) for start, registers in places.items()}
             for value, places in zip(held, places, strict=True)
         )
-        for k in sorted({start[1] for start in a}):
-            for m, n in c:
-                c[m, n] = self.add(simt.MmaOp(name, a[m, k], b[k, n], c[m, n])).results[0]
+        steps, sums = sorted({start[1] for start in a}), list(c)
+        order = product(steps, sums) if self.outer_product else ((k, sum_) for sum_, k in product(sums, steps))
+        for k, (m, n) in order:
+            c[m, n] = self.add(simt.MmaOp(name, a[m, k], b[k, n], c[m, n])).results[0]
         joined = self.joined(list(c.values()))
-        order = [register for registers in places[2].values() for register in registers]
-        return self.picked(joined, [order.index(register) for register in range(len(order))])
+        own = [register for registers in places[2].values() for register in registers]
+        return self.picked(joined, [own.index(register) for register in range(len(own))])
 
     def multiply_add(self, op: tile.DotOp) -> SSAValue:
         """Row by row of the thread's box of c, k outermost: an element of a times a row of b."""

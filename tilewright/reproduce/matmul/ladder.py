@@ -1,7 +1,7 @@
 """The ladder of a product on a GPU: each optimisation on top of those before, counted in the emulator and predicted.
 
-What a slice of k costs a block is counted: the difference between runs that differ by some slices. The model of level 3
-turns that into time at any size; nothing of it is measured on a device.
+What 64 of k cost a block is counted: the difference between runs that differ by some slices. The model of level 3 turns
+that into time at any size. Where there is a GPU the levels are timed there too (`measured`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
-from tilewright.errors import InvalidArgument
+from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarchy, predict
 from tilewright.instruction.registry import standard
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import Claim, Table, positive
+from tilewright.reproduce.matmul.measured import Measured, Timing, measure, torch_library
 from tilewright.reproduce.matmul.switches import (
     INTRINSIC,
     LEVELS,
@@ -35,6 +36,7 @@ from tilewright.reproduce.matmul.switches import (
 )
 from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.runtime import emulated
+from tilewright.runtime.cuda.driver import Driver, open_driver
 
 MACHINE: Final = "nvidia-rtx-3090"  # of the publication, with the clock that it was locked to
 SIZES: Final = tuple(range(1024, 16384 + 1, 256))
@@ -43,6 +45,7 @@ WAVEFRONT_BYTES: Final = 128  # of shared memory
 BYTES_A: Final = 2
 BYTES_C: Final = 4
 SLICES: Final = (3, 5)  # of the two runs whose difference is counted
+DEPTH: Final = 64  # of k, what is counted
 TOLERANCE: Final = 0.03
 
 
@@ -51,7 +54,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Slice:
-    """What a block does for one slice of k, and for its tile of C beside that; counts of warps, bytes of the block."""
+    """What a block does for 64 of k, be that one slice or several, and for its tile of C; counts of warps, bytes."""
 
     instructions: float
     global_requests: float
@@ -65,7 +68,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Step:
-    """A level of the ladder: what is on, the tiles, what a slice costs, and what of C moves in a slice."""
+    """A level of the ladder: what is on, the tiles, and what 64 of k cost."""
 
     name: str
     on: tuple[str, ...]
@@ -76,12 +79,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything of this experiment: counts per level, predicted seconds per level and size."""
+    """Everything of this experiment: counts per level, predicted and, on a device, measured seconds per level and size.
+
+    `unmeasured` says why there are none of a device.
+    """
 
     machine: str
     without: tuple[str, ...]
     steps: tuple[Step, ...]
     seconds: Mapping[str, Mapping[int, float]]
+    measured: Measured | None = None
+    unmeasured: str = ""
 
     @cached_property
     def peak(self) -> float:
@@ -95,7 +103,8 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return _counted(self.steps), _predicted(self)
+        timed = () if self.measured is None else (_timed(self, self.measured), *_ratios(self, self.measured))
+        return _counted(self.steps), _predicted(self), *timed, _switches()
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -109,7 +118,13 @@ class Report:
         }
         ends = [float(size) for size in self.seconds[self.steps[0].name]]
         lines["peak"] = tuple((size, self.peak) for size in (ends[0], ends[-1]))
-        return (Curves(f"Products on {self.machine}, as the model predicts", "M = N = K", "TFLOP/s", lines),)
+        predicted = Curves(f"Products on {self.machine}, as the model predicts", "M = N = K", "TFLOP/s", lines)
+        if self.measured is None:
+            return (predicted,)
+        found = {**self.measured.levels, self.measured.library or "torch": self.measured.products}
+        lines = {name: tuple((float(size), _rate(size, each)) for size, each in times.items())
+                 for name, times in found.items() if times}  # fmt: skip
+        return predicted, Curves(f"Products on {self.measured.device}, measured", "M = N = K", "TFLOP/s", lines)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,6 +134,9 @@ class Report:
             "seconds": {
                 level: {str(size): value for size, value in times.items()} for level, times in self.seconds.items()
             },
+            "measured": None if self.measured is None else asdict(self.measured),
+            "unmeasured": self.unmeasured,
+            "switches": {name: asdict(switch) for name, switch in SWITCHES.items()},
             "claims": [asdict(claim) for claim in self.claims],
         }  # fmt: skip
 
@@ -133,11 +151,22 @@ class Report:
             level: {int(size): positive(value) for size, value in times.items()}
             for level, times in found["seconds"].items()
         }
-        return cls(str(found["machine"]), tuple(found["without"]), steps, seconds)
+        timed = found.get("measured")
+        return cls(
+            str(found["machine"]), tuple(found["without"]), steps, seconds,
+            None if timed is None else Measured.from_json(timed), str(found.get("unmeasured", "")),
+        )  # fmt: skip
 
 
-def report(without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE) -> Report:
-    """Count every level in the emulator and predict every size; raises InvalidArgument for what cannot be."""
+def report(
+    without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE, device: str = "auto"
+) -> Report:
+    """Count every level in the emulator, predict every size, and time all of it where there is a GPU.
+
+    `device`: "cuda" or "cuda:1", "emulator" to count only, or "auto". Raises InvalidArgument for what cannot be,
+    DeviceError and MissingExtra where a GPU is asked for that cannot be used.
+    """
+    driver, reason = _opened(device)
     found = resolve(machine)
     if not isinstance(found, Gpu) or INTRINSIC not in found.intrinsics:
         fact = f"{found.name} does not have {INTRINSIC}"
@@ -145,20 +174,37 @@ def report(without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: s
     for size in sizes:
         if size % 256 or size < 256:
             raise InvalidArgument(f"size {size}", where="--sizes", help="multiples of 256: every level's tiles fit")
-    steps = tuple(counted_step(level, on, found) for level, on in closed(without).items())
+    levels = closed(without)
+    steps = tuple(counted_step(level, on, found) for level, on in levels.items())
     model = hierarchy(found)
     seconds = {step.name: {size: predicted(step, (size, size, size), model) for size in sizes} for step in steps}
-    return Report(machine, tuple(without), steps, seconds)
+    timed = None
+    if driver is not None:
+        chosen = {level: settings(on) for level, on in levels.items()}
+        timed = measure(chosen, sizes, found, driver, torch_library(driver))
+    return Report(machine, tuple(without), steps, seconds, timed, reason)
+
+
+def _opened(device: str) -> tuple[Driver | None, str]:
+    """The device to time on; without one, why."""
+    if device == "emulator":
+        return None, "the emulator was asked for, which counts"
+    try:
+        return open_driver("cuda" if device == "auto" else device), ""
+    except (DeviceError, MissingExtra) as error:
+        if device != "auto":
+            raise
+        return None, error.message
 
 
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
 def counted_step(level: str, on: Iterable[str], machine: Gpu) -> Step:
-    """A level with what one slice of k costs a block."""
+    """A level with what 64 of k cost a block."""
     chosen = settings(frozenset(on))
     few, many = (counts(chosen, slices, machine) for slices in SLICES)
-    apart = SLICES[1] - SLICES[0]
+    apart = (SLICES[1] - SLICES[0]) * chosen.tiling.block[2] / DEPTH
     between = {name: (many[name] - few[name]) / apart for name in many}
     ordered = tuple(name for name in SWITCHES if name in on)
     return Step(level, ordered, chosen.tiling.block, chosen.tiling.warps, Slice(**between))
@@ -200,24 +246,24 @@ def _emulate(module: Any, machine: Gpu, arrays: list[Any]) -> emulated.Emulated:
 
 
 def predicted(step: Step, sizes: Sizes, machine: Hierarchy) -> float:
-    """Seconds by the model of level 3: a slice on a multiprocessor is an execution of its middle level.
+    """Seconds by the model of level 3: 64 of k on a multiprocessor are an execution of its middle level.
 
     A warp issues one instruction per cycle and sub-core or keeps its matrix unit busy, whichever takes longer; shared
     memory moves a wavefront per cycle; what blocks that run at the same time read alike comes from main memory once.
     Loads hide behind products where they are ahead of them, otherwise nothing hides anything.
     """
-    (m, n, k), (bm, bn, bk), cost = sizes, step.block, step.slice
+    (m, n, k), (bm, bn, _), cost = sizes, step.block, step.slice
     warps = step.warps[0] * step.warps[1]
     unit_cycles = core_cycles(standard().find(INTRINSIC), machine) * machine.units_per_core
     busy = max(cost.instructions, cost.products * unit_cycles) / warps
     rows, columns = _wave(m // bm, n // bn, machine.cores, "reorder-blocks" in step.on)
-    operands = (bm + bn) * bk * BYTES_A
-    shared = (bm * rows + bn * columns) * bk * BYTES_A / (rows * columns)
+    operands = (bm + bn) * DEPTH * BYTES_A
+    shared = (bm * rows + bn * columns) * DEPTH * BYTES_A / (rows * columns)
     other = max(0.0, cost.global_bytes - operands)  # of C in every slice, and sectors that are fetched for a part
     nest = (
         Level(bytes_in=cost.wavefronts * WAVEFRONT_BYTES / warps, resident_bytes=0),
         Level(parallel=(warps,), bytes_in=shared + other, bytes_out=bm * bn * BYTES_C, resident_bytes=0),
-        Level(reductions=(k // bk,), parallel=(m // bm * (n // bn),), resident_bytes=0),
+        Level(reductions=(k // DEPTH,), parallel=(m // bm * (n // bn),), resident_bytes=0),
     )
     overlap = inf if "latency-hiding" in step.on else 1.0
     return predict(nest, busy, machine, overlap=overlap).seconds
@@ -247,18 +293,70 @@ def _counted(steps: Sequence[Step]) -> Table:
         for step in steps
     )  # fmt: skip
     note = "Instructions, requests, wavefronts and products are those of all warps; asynchronous copies are requests."
-    return Table("One slice of k in one block, counted by the emulator", heads, rows, note)
+    return Table(f"{DEPTH} of k in one block, counted by the emulator", heads, rows, note)
 
 
 def _predicted(found: Report) -> Table:
-    sizes = [size for size in SHOWN if size in found.seconds[found.steps[0].name]]
-    sizes = sizes or list(found.seconds[found.steps[0].name])
+    sizes = _shown(found.seconds[found.steps[0].name])
     rows = tuple(
         (step.name, _adds(step), *(f"{found.teraflops(step.name, size):.1f}" for size in sizes)) for step in found.steps
     )
-    note = f"The matrix units' peak is {found.peak:.0f} TFLOP/s. No device was measured."
+    note = f"The matrix units' peak is {found.peak:.0f} TFLOP/s."
+    if found.measured is None:
+        note += f" No device was measured: {found.unmeasured or 'there was none'}."
     return Table(f"TFLOP/s on {found.machine}, predicted by the model of level 3",
                  {"level": "left", "adds": "left", **{f"{size}": "right" for size in sizes}}, rows, note)  # fmt: skip
+
+
+def _rate(size: int, timing: Timing) -> float:
+    """TFLOP/s."""
+    return 2 * size**3 / timing.seconds / 1e12
+
+
+def _shown(sizes: Iterable[int]) -> list[int]:
+    """The sizes that tables have: those of the publication's powers of two, else all."""
+    every = sorted(sizes)
+    return [size for size in SHOWN if size in every] or every
+
+
+def _timed(found: Report, timed: Measured) -> Table:
+    sizes = _shown({size for times in (*timed.levels.values(), timed.products) for size in times})
+    lines = [(step.name, _adds(step), timed.levels[step.name]) for step in found.steps]
+    if timed.library:
+        lines.append((timed.library, "torch.matmul, which is cuBLAS", timed.products))
+    rows = tuple(
+        (name, adds, *(f"{_rate(size, times[size]):.1f}" if size in times else "-" for size in sizes))
+        for name, adds, times in lines
+    )
+    every = [each for _, _, times in lines for each in times.values()]
+    spread = max(((each.high - each.low) / each.seconds for each in every), default=0.0)
+    note = f"Medians; the range from the 10th to the 90th percentile is {spread:.0%} of them or less. Inputs rotate."
+    note += "" if timed.library else " There is no torch here, so nothing to compare with."
+    for what, names in (("Wrong", timed.wrong), ("Left out", timed.left_out)):
+        note += f" {what}: {', '.join(names)}." if names else ""
+    return Table(f"TFLOP/s on {timed.device}, measured",
+                 {"level": "left", "adds": "left", **{f"{size}": "right" for size in sizes}}, rows, note)  # fmt: skip
+
+
+def _ratios(found: Report, timed: Measured) -> tuple[Table, ...]:
+    """Each level's part of the library's rate; none without a library."""
+    if not timed.products:
+        return ()
+    sizes = _shown(timed.products)
+    rows = []
+    for step in found.steps:
+        times = timed.levels[step.name]
+        parts = (timed.products[size].seconds / times[size].seconds if size in times else None for size in sizes)
+        rows.append((step.name, *("-" if part is None else f"{part:.1%}" for part in parts)))
+    note = "The library writes c as f16, the ladder reads and writes c as f32: c += a b."
+    heads = {"level": "left", **{f"{size}": "right" for size in sizes}}
+    return (Table(f"Part of the rate of {timed.library}", heads, tuple(rows), note),)
+
+
+def _switches() -> Table:
+    rows = tuple((name, ", ".join(each.needs) or "-", each.on, each.off) for name, each in SWITCHES.items())
+    heads = {"switch": "left", "needs": "left", "on": "left", "off": "left"}
+    return Table("What the switches change here", heads, rows, "swizzle takes the place of padding.")
 
 
 def _adds(step: Step) -> str:
@@ -268,14 +366,12 @@ def _adds(step: Step) -> str:
 
 def _claims(found: Report) -> Iterable[Claim]:
     steps = {step.name: step for step in found.steps}
-    large = [size for size in found.seconds["L2"] if size >= 4096]
     names = [name for name in LEVELS if name >= "L2"]
-    slower = [
-        f"{later} at {size}" for earlier, later in pairwise(names) for size in large
-        if found.seconds[later][size] > found.seconds[earlier][size] * (1 + TOLERANCE)
-    ]  # fmt: skip
+    slower = _slower(found.seconds, names)
     yield Claim("ladder", "no level from L2 on is slower than the one before by more than 3 % from 4096 on",
-                "by the model, as no device is measured", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
+                "by the model", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
+    if found.measured is not None:
+        yield from _measured_claims(found.measured, names)
     worse = [
         f"{later}: {what}" for earlier, later in pairwise(names)
         for what in ("global_bytes", "conflicts", "barriers", "products")
@@ -296,3 +392,20 @@ def _claims(found: Report) -> Iterable[Claim]:
     (bm, bn, bk) = steps["L7"].block
     intensity = 2 * bm * bn * bk / last.global_bytes
     yield Claim("intensity", "operations per byte from global memory", "64", f"{intensity:.0f}", intensity == 64)
+
+
+def _measured_claims(timed: Measured, names: Sequence[str]) -> Iterable[Claim]:
+    seconds = {name: {size: each.seconds for size, each in times.items()} for name, times in timed.levels.items()}
+    slower = _slower(seconds, names)
+    yield Claim("ladder on the device", "no level from L2 on is slower than the one before by more than 3 %, 4096 on",
+                f"measured on {timed.device}", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
+    yield Claim("products on the device", "every level computes the product, by a sample of rows and columns in f64",
+                "none is wrong", ", ".join(timed.wrong) or "none is", not timed.wrong)  # fmt: skip
+
+
+def _slower(seconds: Mapping[str, Mapping[int, float]], names: Sequence[str]) -> list[str]:
+    """Levels that are slower than the one before at a large size that both have."""
+    return [
+        f"{later} at {size}" for earlier, later in pairwise(names) for size, own in seconds[later].items()
+        if size >= 4096 and size in seconds[earlier] and own > seconds[earlier][size] * (1 + TOLERANCE)
+    ]  # fmt: skip

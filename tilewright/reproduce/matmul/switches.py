@@ -18,25 +18,63 @@ from tilewright.kernel.text import parse_module
 Sizes = tuple[int, int, int]  # M, N, K
 INTRINSIC: Final = "mma_m16n8k16_f16_f32"
 
-#: What every switch does, in the order of the ladder, and which others it needs.
-SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
-    "tiles": (),
-    "matrix-ops": ("tiles",),
-    "hoist-c": (),
-    "padding": ("tiles",),
-    "vector-copy": ("tiles",),
-    "latency-hiding": ("tiles", "hoist-c"),
-    "ldmatrix": ("matrix-ops",),
-    "swizzle": ("tiles",),
-    "async-copy": ("vector-copy", "latency-hiding", "swizzle"),
-    "prefetch": ("async-copy", "matrix-ops"),
-    "reorder-blocks": ("tiles",),
-}
+
+@dataclass(frozen=True)
+class Switch:
+    """An optimisation: the switches that it needs, what it does here, and what is left without it."""
+
+    needs: tuple[str, ...]
+    on: str
+    off: str
+
+
+#: By the names of the publication's steps, in the order of the ladder; the last two are what came after it.
+SWITCHES: Final[Mapping[str, Switch]] = {
+    "block-tiling": Switch(
+        (), "a block computes a tile of c, slice of k by slice", "a thread per element of c, every k from global memory"
+    ),
+    "shared": Switch(
+        ("block-tiling",), "slices of a and b pass through shared memory", "lanes load what they multiply themselves"
+    ),
+    "warp-tiling": Switch(
+        ("block-tiling",), "a warp computes a tile, which its lanes hold", "a thread has one element of the tile"
+    ),
+    "matrix-ops": Switch(("warp-tiling",), "mma.sync", "multiply-adds"),
+    "permute": Switch(
+        ("matrix-ops",), "the loops of a warp's tile are inside of the slice: c once per slice",
+        "c is read and written for each step of the instruction along k",
+    ),
+    "outer-product": Switch(
+        ("matrix-ops",), "all products of a step of k follow each other", "all steps of one sum follow each other"
+    ),
+    "unroll": Switch(
+        ("matrix-ops",), "a slice is 64 deep: four steps of k in a row, every fragment read once",
+        "a slice, and a trip, is one step of k; inside of a step fragments are still read once",
+    ),
+    "hoist-c": Switch(("permute", "unroll"), "c stays in registers over all slices", "c is read and written per slice"),
+    "padding": Switch(("shared",), "rows in shared memory have 16 bytes behind them", "rows follow each other"),
+    "vector-copy": Switch(("shared",), "copies of 16 bytes", "copies of 2 bytes"),
+    "latency-hiding": Switch(
+        ("shared", "hoist-c"), "the next slice is loaded while this one is multiplied", "copy, then compute"
+    ),
+    "ldmatrix": Switch(("shared", "matrix-ops"), "ldmatrix", "loads of 32 bits per lane"),
+    "swizzle": Switch(("shared",), "pieces of rows change places; takes the place of padding", "row after row"),
+    "reorder-blocks": Switch(("block-tiling",), "blocks in groups of 8 rows", "row after row of blocks"),
+    "async-copy": Switch(
+        ("vector-copy", "latency-hiding"), "cp.async into three buffers", "through registers into one buffer"
+    ),
+    "prefetch": Switch(
+        ("async-copy",), "fragments of the next step of k are read while products run", "read when they are wanted"
+    ),
+}  # fmt: skip
+EXCLUDES: Final = {"swizzle": "padding"}
+"""What cannot be on together: where the first is, the second goes."""
+
 LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     "L0": (),
-    "L1": ("tiles",),
-    "L2": ("matrix-ops",),
-    "L3": ("hoist-c",),
+    "L1": ("block-tiling", "shared"),
+    "L2": ("warp-tiling", "matrix-ops"),
+    "L3": ("permute", "outer-product", "unroll", "hoist-c"),
     "L4": ("padding",),
     "L5": ("vector-copy",),
     "L6": ("latency-hiding",),
@@ -57,9 +95,21 @@ class Tiling:
         return 32 * prod(self.warps)
 
 
-ELEMENTS: Final = Tiling((8, 16, 64), (2, 2))  # an element of C per thread
-MULTIPLY_ADDS: Final = Tiling((64, 64, 16), (2, 2))
-MATRIX: Final = Tiling((128, 128, 64), (2, 4))  # the running example of the publication
+@dataclass(frozen=True)
+class Tilings:
+    """The tiles of every kind of program; the publication's example has those of `USUAL`."""
+
+    elements: Tiling  # an element of C per thread, which no tile of a block joins; k is what is counted together
+    threads: Tiling  # an element of C per thread
+    boxes: Tiling  # a box of C per thread
+    matrix: Tiling
+
+
+USUAL: Final = Tilings(
+    Tiling((8, 16, 64), (2, 2)), Tiling((16, 16, 16), (2, 4)), Tiling((64, 64, 16), (2, 2)),
+    Tiling((128, 128, 64), (2, 4)),
+)  # fmt: skip
+STEP: Final = 16  # of the instruction, along k
 
 
 @dataclass(frozen=True)
@@ -68,64 +118,119 @@ class Settings:
 
     tiling: Tiling
     intrinsic: str  # "" for an element per thread
+    steps: int  # products of a trip one after the other, each of which reads and writes c
     disable: tuple[str, ...]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def needs(name: str) -> tuple[str, ...]:
+    return SWITCHES[name].needs
 
 
 def closed(without: Iterable[str], levels: Mapping[str, tuple[str, ...]] = LEVELS) -> dict[str, frozenset[str]]:
     """The switches that are on at every level, without some, and without those that need them.
 
-    >>> sorted(closed(["hoist-c"])["L6"])
-    ['matrix-ops', 'padding', 'tiles', 'vector-copy']
+    >>> sorted(closed(["permute"])["L5"] - closed([])["L2"])
+    ['outer-product', 'padding', 'unroll', 'vector-copy']
     """
     off = set(without)
     for name in off:
         if name not in SWITCHES:
             raise InvalidArgument(f"no optimisation {name!r}", where="--without", help=f"one of {', '.join(SWITCHES)}")
-    while more := {name for name, needs in SWITCHES.items() if name not in off and off & set(needs)}:
+    while more := {name for name in SWITCHES if name not in off and off & set(needs(name))}:
         off |= more
     found: dict[str, frozenset[str]] = {}
     on: frozenset[str] = frozenset()
     for level, adds in levels.items():
         on |= {name for name in adds if name not in off}
+        on -= {other for name, other in EXCLUDES.items() if name in on}
         found[level] = on
     return found
 
 
-def settings(on: Collection[str], tiling: Tiling | None = None) -> Settings:
-    """The program and the passes of a set of switches, each of which has what it needs in the set."""
+def check(on: Collection[str]) -> None:
+    """Raises InvalidArgument where a switch is on without what it needs, or with what it excludes."""
     for name in on:
-        missing = [need for need in SWITCHES[name] if need not in on]
+        missing = [need for need in needs(name) if need not in on]
         if missing:
             raise InvalidArgument(f"{name} without {', '.join(missing)}", help="a switch needs those that it rests on")
-    usual = ELEMENTS if "tiles" not in on else MATRIX if "matrix-ops" in on else MULTIPLY_ADDS
+        if EXCLUDES.get(name) in on:
+            raise InvalidArgument(f"{name} and {EXCLUDES[name]}", help="one of them")
+
+
+def settings(on: Collection[str], tilings: Tilings = USUAL) -> Settings:
+    """The program and the passes of a legal set of switches."""
+    check(on)
+    tiling, intrinsic, steps = _program(on, tilings)
     passes = {"hoist-c": "hoist-accumulators", "latency-hiding": "pipeline-registers", "async-copy": "pipeline-loads",
               "prefetch": "prefetch-fragments", "reorder-blocks": "order-blocks"}  # fmt: skip
     memory = "swizzled" if "swizzle" in on else "padded" if "padding" in on else "plain"
     return Settings(
-        tiling or usual,
-        "" if "tiles" not in on else INTRINSIC if "matrix-ops" in on else "fma",
+        tiling,
+        intrinsic,
+        steps,
         tuple(name for switch, name in passes.items() if switch not in on),
         {
-            "assign-layouts": {"access_bytes": 16 if "vector-copy" in on else 2},
-            "distribute": {"memory": memory, "matrix_loads": "ldmatrix" in on},
+            "assign-layouts": {"access_bytes": 16 if "vector-copy" in on else 2, "promote": "shared" in on},
+            "pipeline-loads": {"memory": memory},
+            "distribute": {
+                "memory": memory,
+                "matrix_loads": "ldmatrix" in on,
+                "outer_product": "outer-product" in on or "matrix-ops" not in on,
+            },
         },
     )
 
 
+def _program(on: Collection[str], tilings: Tilings) -> tuple[Tiling, str, int]:
+    """Tiles, instruction, and products one after the other in a trip."""
+    if "block-tiling" not in on:
+        return tilings.elements, "", 1
+    if "matrix-ops" not in on:
+        return tilings.boxes if "warp-tiling" in on else tilings.threads, "fma", 1
+    (bm, bn, bk), warps = tilings.matrix.block, tilings.matrix.warps
+    if "unroll" not in on:
+        return Tiling((bm, bn, STEP), warps), INTRINSIC, 1
+    return tilings.matrix, INTRINSIC, 1 if "permute" in on else bk // STEP
+
+
 def compiled(sizes: Sizes, chosen: Settings) -> Any:
     """The kernel ``k(a, b, c)``, c += a b, in distributed form."""
-    program = tiles(sizes, chosen.tiling, chosen.intrinsic) if chosen.intrinsic else elements(sizes, chosen.tiling)
+    if chosen.intrinsic:
+        program = tiles(sizes, chosen.tiling, chosen.intrinsic, steps=chosen.steps)
+    else:
+        program = elements(sizes, chosen.tiling)
     module = parse_module(program)
     run_pipeline(module, "gpu", chosen.disable, options=chosen.options)
     return module
 
 
-def tiles(sizes: Sizes, tiling: Tiling, intrinsic: str, accumulator: str = "f32", attributes: str = "") -> str:
-    """``c += a b``: a block per tile of c, which is read and written for every slice of k."""
+def tiles(
+    sizes: Sizes, tiling: Tiling, intrinsic: str, accumulator: str = "f32", attributes: str = "", steps: int = 1
+) -> str:
+    """``c += a b``: a block per tile of c, which is read and written for every slice of k, or each of its `steps`."""
     (m, n, k), (bm, bn, bk) = sizes, tiling.block
     a, b, c = f"memref<{m * k}xf16>", f"memref<{k * n}xf16>", f"memref<{m * n}x{accumulator}>"
-    x, y, z = f"tensor<{bm}x{bk}xf16>", f"tensor<{bk}x{bn}xf16>", f"tensor<{bm}x{bn}x{accumulator}>"
+    depth = bk // steps
+    x, y, z = f"tensor<{bm}x{depth}xf16>", f"tensor<{depth}x{bn}xf16>", f"tensor<{bm}x{bn}x{accumulator}>"
+    trip = ""
+    for step in range(steps):
+        own = str(step) if step else ""
+        if step:
+            trip += f"""\
+    %at{own} = arith.constant {step * depth} : index
+    %k{own} = arith.addi %k, %at{own} : index
+"""
+        trip += f"""\
+    %ao{own} = arith.addi %rows, %k{own} : index
+    %kn{own} = arith.muli %k{own}, %width : index
+    %bo{own} = arith.addi %kn{own}, %j : index
+    %x{own} = tile.load %a[%ao{own}] strides [{k}, 1] align 16 : {a} -> {x}
+    %y{own} = tile.load %b[%bo{own}] strides [{n}, 1] align 16 : {b} -> {y}
+    %z{own} = tile.load %c[%co] strides [{n}, 1] align 16 : {c} -> {z}
+    %d{own} = tile.dot "{intrinsic}" %x{own}, %y{own}, %z{own} unsigned "" : {x}, {y}, {z}
+    tile.store %d{own}, %c[%co] strides [{n}, 1] align 16 : {z}, {c}
+"""
     return f"""\
 {_head(sizes, tiling, accumulator, attributes)}
   %bk = arith.constant {bk} : index
@@ -133,15 +238,7 @@ def tiles(sizes: Sizes, tiling: Tiling, intrinsic: str, accumulator: str = "f32"
   %low = arith.constant 0 : index
   %rows = arith.muli %i, %depth : index
   scf.for %k = %low to %depth step %bk {{
-    %ao = arith.addi %rows, %k : index
-    %kn = arith.muli %k, %width : index
-    %bo = arith.addi %kn, %j : index
-    %x = tile.load %a[%ao] strides [{k}, 1] align 16 : {a} -> {x}
-    %y = tile.load %b[%bo] strides [{n}, 1] align 16 : {b} -> {y}
-    %z = tile.load %c[%co] strides [{n}, 1] align 16 : {c} -> {z}
-    %d = tile.dot "{intrinsic}" %x, %y, %z unsigned "" : {x}, {y}, {z}
-    tile.store %d, %c[%co] strides [{n}, 1] align 16 : {z}, {c}
-  }}
+{trip}  }}
   tile.return
 }}
 """

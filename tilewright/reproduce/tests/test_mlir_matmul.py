@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import prod
 from random import Random
@@ -18,40 +19,71 @@ from tilewright.kernel.dialect import LoadOp, StoreOp, shape
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.rules.control import trips as number_of_trips
 from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, is_shared
+from tilewright.kernel.text import print_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import find
 from tilewright.reproduce.matmul import ladder
-from tilewright.reproduce.matmul.switches import LEVELS, SWITCHES, Tiling, closed, compiled, settings
+from tilewright.reproduce.matmul.switches import (
+    LEVELS,
+    SWITCHES,
+    USUAL,
+    Tiling,
+    Tilings,
+    closed,
+    compiled,
+    settings,
+)
 
-RNG = np.random.default_rng(0)
-SMALL = Tiling((32, 32, 32), (2, 2))
-ELEMENTS = Tiling((4, 32, 32), (2, 2))
+SMALL = Tilings(
+    Tiling((2, 16, 16), (1, 1)), Tiling((4, 16, 16), (1, 2)), Tiling((16, 16, 16), (1, 2)), Tiling((16, 32, 32), (1, 2))
+)
 
 
-def subsets() -> list[frozenset[str]]:
-    """Every level, every switch left out of the last, and some legal sets at random."""
+def subsets(count: int) -> list[frozenset[str]]:
+    """Every level, every switch left out of the last, and legal sets at random, all different."""
     found = dict.fromkeys([*closed([]).values(), *(closed([name])["L7"] for name in SWITCHES)])
     random = Random(0)
-    while len(found) < 32:
-        found[closed(random.sample(sorted(SWITCHES), random.randrange(1, 5)))["L7"]] = None
+    while len(found) < count:
+        found[closed(random.sample(sorted(SWITCHES), random.randrange(1, 8)))["L7"]] = None
     return list(found)
 
 
-def check(on: Collection[str]) -> None:
-    tiling = SMALL if "tiles" in on else ELEMENTS
-    m, n, k = 2 * tiling.block[0], 2 * tiling.block[1], 3 * tiling.block[2]
-    a, b, c = (np.asarray(RNG.integers(-2, 3, shape), dtype) for shape, dtype in
+@cache
+def computes(chosen: str) -> bool:
+    """Whether the kernel of some switches, by their names, computes the product; two rows of blocks, two slices.
+
+    Blocks in another order have two columns too.
+    """
+    settled = settings(chosen.split(), SMALL)
+    (bm, bn, bk), rng = settled.tiling.block, np.random.default_rng(0)
+    m, n, k = 2 * bm, bn * (2 if "reorder-blocks" in chosen else 1), 2 * bk
+    a, b, c = (np.asarray(rng.integers(-2, 3, shape), dtype) for shape, dtype in
                (((m, k), np.float16), ((k, n), np.float16), ((m, n), np.float32)))  # fmt: skip
     wanted = c + np.asarray(a.astype(np.float32) @ b.astype(np.float32))
     found = c.ravel()
-    run_kernel(compiled((m, n, k), settings(on, tiling)), "k", [a.ravel(), b.ravel(), found], races=True)
-    np.testing.assert_array_equal(found.reshape(m, n), wanted)
+    run_kernel(compiled((m, n, k), settled), "k", [a.ravel(), b.ravel(), found], races=True)
+    return bool((found.reshape(m, n) == wanted).all())
 
 
-@pytest.mark.parametrize("on", subsets(), ids=lambda on: "+".join(name for name in SWITCHES if name in on) or "none")
-def test_every_legal_set_computes_the_product(on: frozenset[str]) -> None:
-    check(on)
+def test_two_hundred_legal_sets_compute_the_product() -> None:
+    """Sets that mean the same program and passes share a kernel."""
+    sets = subsets(200)
+    one_of = {repr(settings(on, SMALL)): on for on in sets}
+    assert len(sets) == 200
+    assert len(one_of) > 150
+    assert [sorted(on) for on in one_of.values() if not computes(" ".join(sorted(on)))] == []
+
+
+def test_every_switch_changes_the_kernel() -> None:
+    """Left out of the first level that has it, each gives another program text than with it."""
+    texts, sizes = {}, (32, 64, 64)
+    for level, on in closed([]).items():
+        texts[level] = print_module(compiled(sizes, settings(on, SMALL)))
+        for name in LEVELS[level]:
+            less = closed([name], {**dict.fromkeys(LEVELS, ()), level: tuple(on)})[level]
+            assert print_module(compiled(sizes, settings(less, SMALL))) != texts[level], name
+    assert len(set(texts.values())) == len(LEVELS)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +91,7 @@ def test_every_legal_set_computes_the_product(on: frozenset[str]) -> None:
 )
 def test_structure_of_the_examples(size: int, warps: tuple[int, int], grid: tuple[int, int], trips: int) -> None:
     """Blocks of 128x128x64 on 8 warps, slices through registers into padded rows: one slice ahead, two barriers."""
-    chosen = settings(closed([])["L6"], Tiling((128, 128, 64), warps))
+    chosen = settings(closed([])["L6"], replace(USUAL, matrix=Tiling((128, 128, 64), warps)))
     kernel = compiled((size, size, size), chosen).body.block.first_op
     assert (kernel.extents, kernel.block) == (grid, (256, 1, 1))
     (loop,) = [op for op in kernel.body.block.ops if isinstance(op, scf.ForOp)]
@@ -84,22 +116,45 @@ def element_count(value: SSAValue) -> int:
 
 def test_levels_add_to_each_other() -> None:
     levels = list(closed([]).values())
-    assert all(earlier < later for earlier, later in pairwise(levels))
-    assert levels[-1] == set(SWITCHES)
+    assert all(earlier < later for earlier, later in pairwise(levels[:-1]))
+    assert levels[-1] == set(SWITCHES) - {"padding"}  # swizzle takes its place
+    assert levels[-2] - levels[-1] == {"padding"}
     assert set().union(*map(set, LEVELS.values())) == set(SWITCHES)
 
 
+def test_the_switches_are_those_of_the_publication() -> None:
+    assert list(SWITCHES)[:14] == [
+        "block-tiling", "shared", "warp-tiling", "matrix-ops", "permute", "outer-product", "unroll", "hoist-c",
+        "padding", "vector-copy", "latency-hiding", "ldmatrix", "swizzle", "reorder-blocks",
+    ]  # fmt: skip
+
+
 def test_what_needs_a_switch_goes_with_it() -> None:
-    assert closed(["hoist-c"])["L7"] == set(SWITCHES) - {"hoist-c", "latency-hiding", "async-copy", "prefetch"}
-    with pytest.raises(InvalidArgument, match="no optimisation 'unroll'"):
-        closed(["unroll"])
-    with pytest.raises(InvalidArgument, match="latency-hiding without tiles, hoist-c"):
+    gone = {"unroll", "hoist-c", "latency-hiding", "async-copy", "prefetch", "padding"}
+    assert closed(["unroll"])["L7"] == set(SWITCHES) - gone
+    assert closed(["swizzle"])["L7"] == set(SWITCHES) - {"swizzle"}  # with padding instead
+    with pytest.raises(InvalidArgument, match="no optimisation 'tiles'"):
+        closed(["tiles"])
+    with pytest.raises(InvalidArgument, match="latency-hiding without shared, hoist-c"):
         settings(["latency-hiding"])
+    with pytest.raises(InvalidArgument, match="swizzle and padding"):
+        settings(["block-tiling", "shared", "padding", "swizzle"])
+
+
+def test_the_order_of_products() -> None:
+    """All products of a step of k first, or all steps of one sum."""
+    for on, apart in (({"outer-product"}, 4), (set(), 1)):
+        chosen = settings({"block-tiling", "shared", "warp-tiling", "matrix-ops", "permute", "unroll", *on}, USUAL)
+        kernel = compiled((128, 128, 64), replace(chosen, tiling=Tiling((32, 32, 64), (2, 2)))).body.block.first_op
+        products = [op for op in kernel.walk() if isinstance(op, MmaOp)]
+        assert len(products) == 8
+        second = next(number for number, op in enumerate(products) if op.c is products[0].result)
+        assert second == apart // 2 if apart > 1 else 1
 
 
 @pytest.fixture(scope="module")
 def found() -> ladder.Report:
-    return ladder.report(sizes=(1024, 4096))
+    return ladder.report(sizes=(1024, 4096), device="emulator")
 
 
 def test_claims_are_met(found: ladder.Report) -> None:
@@ -121,8 +176,8 @@ def test_rows_without_padding_are_read_in_eight_accesses() -> None:
     """Eight rows of 128 or 256 bytes begin in the same bank; with 16 bytes of padding in eight."""
     machine = resolve(ladder.MACHINE)
     assert isinstance(machine, Gpu)
-    plain = frozenset({"tiles", "matrix-ops", "hoist-c", "vector-copy", "ldmatrix"})
-    tiling = Tiling((64, 64, 64), (2, 2))
+    plain = closed([])["L3"] | {"vector-copy", "ldmatrix"}
+    tiling = replace(USUAL, matrix=Tiling((64, 64, 64), (2, 2)))
     few, many = (
         {on: ladder.counts(settings(on, tiling), slices, machine)["wavefronts"] for on in (plain, plain | {"padding"})}
         for slices in (2, 4)
@@ -151,4 +206,4 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="size 1000"):
         find("mlir-matmul").run(sizes=[1000])
     with pytest.raises(InvalidArgument, match="does not have mma_m16n8k16_f16_f32"):
-        find("mlir-matmul").run(machine="nvidia-v100-sxm2")
+        find("mlir-matmul").run(machine="nvidia-v100-sxm2", device="emulator")
