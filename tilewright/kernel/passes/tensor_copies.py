@@ -47,8 +47,9 @@ class TensorCopiesPass(ModulePass):
     Legal for 16-bit floats with sums in f32, tiles of 64 rows at least, whose loads have no other use and no mask, of
     memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the tensor; a load
     without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier and wgmma.
-    An instruction of four warps is taken with the warps of the kernel where that works; else, and for an instruction of
-    one warp, the widest one is, with warps dealt so that a thread has 128 sums at most. Comes before `assign-layouts`.
+    Where a kernel says how its `warps` are dealt, an instruction of one warp is kept, and one of four is taken with
+    these warps if they fit; else it is the widest, with warps dealt so that a thread has 128 sums at most. Comes before
+    `assign-layouts`.
     """
 
     name = "tensor-copies"
@@ -118,6 +119,8 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     (m, k), (_, n) = shape(dot.a), shape(dot.b)
     a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
     given = warps_of(kernel)
+    if given is not None and product_extents(dot.intrinsic.data) is None:
+        return None
     warps = _asked(dot.intrinsic.data, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
         return None
