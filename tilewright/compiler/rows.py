@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, static_shape, walk
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, identity, static_shape, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
@@ -41,6 +41,9 @@ def write_rows(planning: Planning, group: Group) -> None:
     nest = _by_stride(merge_loops(drop_unit_loops(nest)))
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
     if isinstance(planning.machine, Gpu):
+        if any(axis.extent == 0 for axis in nest.outer):
+            return  # no tile, no block
+        nest = _without_empty_sums(nest)
         found, reason = choose_split(nest, planning.machine, group.name)
         planning.plan.decisions += [] if reason is None else [reason]
         if found is not None:
@@ -95,6 +98,16 @@ def _group_nest(planning: Planning, group: Group) -> Nest:
         body = substitute(planning.flat(node.body, own), unit)
         nodes.append(NestNode(node.output, body, node.accum, index))
     return Nest(group.outer, group.inner, tuple(nodes))
+
+
+def _without_empty_sums(nest: Nest) -> Nest:
+    """The nest, its sums known where an inner loop has no points: then nothing else in it has any along these loops."""
+    if all(axis.extent != 0 for axis in nest.inner):
+        return nest
+    sums = {node: identity(node.accum, node.body.dtype) for node in nest.nodes if node.accum is not None}
+    kept = [node for node in nest.nodes if node in sums or not nest.covers_inner(node)]
+    nodes = tuple(replace(node, body=sums[node], accum=None) if node in sums else node for node in kept)
+    return Nest(nest.outer, (), nodes)
 
 
 def _by_stride(nest: Nest) -> Nest:

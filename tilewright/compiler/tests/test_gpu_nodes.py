@@ -25,7 +25,7 @@ from tilewright.compiler.tests.test_compile_onnx_nodes import Compiled
 from tilewright.errors import CompileError, Unsupported
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv
+from tilewright.expr.ops import conv, norm, reduce
 from tilewright.frontend.onnx.tests.conformance import Arrays, Result, Summary, cases, run, run_case
 from tilewright.options import Options
 
@@ -100,6 +100,19 @@ def test_a_window_over_one_channel(dtype: str) -> None:
     ]
     module = compile_graph(graph, "sm_90a", 1, Options(cache=False), "emulator")
     np.testing.assert_array_equal(module(*arrays), evaluate(graph, arrays)[0])
+
+
+@pytest.mark.parametrize("extents", [(2, 0, 3), (0, 5), (3, 0)])
+def test_loops_without_points(extents: tuple[int, ...]) -> None:
+    """Where there is nothing to sum, sums are known; where there is nothing to store, there is no kernel."""
+    b = GraphBuilder("empty")
+    x = b.input("x", extents, "f32")
+    y = [reduce.reduce_sum(b, x, [1]), reduce.reduce_max(b, x, [0]), norm.softmax(b, x), reduce.reduce_prod(b, x, [-1])]
+    graph = b.finish(y)
+    arrays = [np.zeros(extents, np.float32)]
+    results = compile_graph(graph, "sm_90a", 1, Options(cache=False), "emulator")(*arrays)
+    for found, wanted in zip(results, evaluate(graph, arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def main(arguments: list[str]) -> int:
