@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.emulator.barriers import Barriers
     from tilewright.emulator.mbarriers import Mbarriers
     from tilewright.emulator.memory import GlobalMemory, LocalMemory
+    from tilewright.emulator.releases import Releases
     from tilewright.emulator.shared import SharedMemory
     from tilewright.emulator.warpgroups import Warpgroups
 
@@ -88,6 +89,7 @@ class State:
         self.copies: AsyncCopies
         self.mbarriers: Mbarriers
         self.warpgroups: Warpgroups
+        self.releases: Releases | None = None  # where the kernel has fences, releases or acquires
         self.extra: dict[str, Any] = {}
 
     def place_of(self, position: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -108,6 +108,8 @@ class Linked:
     static_bytes: int = 0
     local_bytes: int = 0
     functions: dict[str, int] = field(default_factory=dict)  # addresses
+    signals: bool = False  # has fences, or accesses that release or acquire
+    waits: bool = False  # may wait for other blocks: has atomic or ordered accesses
     reserved: bool = False  # names the shared memory that hardware keeps for itself
 
 
@@ -152,6 +154,12 @@ class _Linker:
         assert linked.entry.body is not None, "checked by link"
         self._block(linked.entry.body, scope, None, ())
         self._place_shared()
+        for node, _ in linked.instructions:
+            parts = set(node.parts)
+            fences = node.parts[0] in ("fence", "membar") and not parts & {"proxy", "mbarrier_init"}
+            accesses = node.parts[0] in ("ld", "st", "atom", "red")
+            linked.signals |= fences or (accesses and bool(parts & {"acquire", "release", "acq_rel"}))
+            linked.waits |= node.parts[0] == "atom" or (accesses and bool(parts & {"acquire", "relaxed", "volatile"}))
         return linked
 
     def _block(self, block: Block, outer: Scope, end: Name | None, calls: tuple[str, ...]) -> None:

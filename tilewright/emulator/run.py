@@ -20,6 +20,7 @@ from tilewright.emulator.link import Linked, Scope, link
 from tilewright.emulator.mbarriers import Mbarriers
 from tilewright.emulator.memory import GLOBAL_BASE, GlobalMemory, LocalMemory
 from tilewright.emulator.problems import refuse
+from tilewright.emulator.releases import Releases
 from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
@@ -32,6 +33,8 @@ _MOST_BLOCK_THREADS = 1024
 _MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
 _CHUNK_THREADS = 1 << 15
 _CHUNK_SHARED_CELLS = 1 << 22
+_CHUNK_THREADS_WAITING = 1 << 17  # where blocks may wait for each other
+_CHUNK_SHARED_CELLS_WAITING = 1 << 25
 _CHUNK_THREADS_ORDERED = 1 << 12  # where order is followed thread by thread: kernels with mbarriers
 _DEFAULT_LIMIT = 4_000_000
 
@@ -182,6 +185,8 @@ def _chunks(launch: Launch, linked: Linked) -> list[Array]:
     ordered = any(node.parts[0] == "mbarrier" for node, _ in linked.instructions)
     most = _CHUNK_THREADS_ORDERED if ordered else _CHUNK_THREADS
     together = max(1, min(most // threads, _CHUNK_SHARED_CELLS // cells))
+    if linked.waits and not ordered:
+        together = max(together, min(_CHUNK_THREADS_WAITING // threads, _CHUNK_SHARED_CELLS_WAITING // cells))
     numbers = np.arange(blocks)
     cluster = int(np.prod(launch.cluster))
     if cluster > 1:
@@ -221,6 +226,7 @@ def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, 
     cluster = int(np.prod(launch.cluster))
     state.barriers = Barriers(state, np.arange(len(blocks)) // cluster)
     state.copies = AsyncCopies(state)
+    state.releases = Releases(state) if linked.signals and launch.all_shared_bytes else None
     state.mbarriers = Mbarriers(state)
     state.warpgroups = Warpgroups(state)
     state.written_at = {slot: np.zeros(state.size, np.int64) for step in steps for slot in step.guarded}

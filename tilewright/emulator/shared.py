@@ -90,7 +90,7 @@ class SharedMemory:
     # What threads do
 
     def load(
-        self, lanes: Lanes, addresses: Array, width: int, count: int, *, strong: bool = False
+        self, lanes: Lanes, addresses: Array, width: int, count: int, *, order: str = ""
     ) -> tuple[Array, Array | None]:
         """Values, and which lanes read undefined ones."""
         size = width * count
@@ -101,13 +101,13 @@ class SharedMemory:
             kept = np.flatnonzero(good)
             if len(kept):
                 values[kept] = self.bytes.load(offsets[kept], width, count)
-                self.read(lanes, kept, who[kept], offsets[kept], size, strong=strong)
+                self.read(lanes, kept, who[kept], offsets[kept], size, order=order)
             return values, ~good
-        undefined = self.read(lanes, np.arange(len(offsets)), who, offsets, size, strong=strong)
+        undefined = self.read(lanes, np.arange(len(offsets)), who, offsets, size, order=order)
         return self.bytes.load(offsets, width, count), undefined
 
     def read(
-        self, lanes: Lanes, numbers: Array, who: Array, offsets: Array, size: int, *, strong: bool = False
+        self, lanes: Lanes, numbers: Array, who: Array, offsets: Array, size: int, *, order: str = ""
     ) -> Array | None:
         """Check and note reads by threads `who` (lanes `numbers`); returns which of them see undefined bytes."""
         self._count(lanes, "load", who, offsets, size)
@@ -128,7 +128,7 @@ class SharedMemory:
         block, thread = state.block_of[who][:, None], state.thread_of[who][:, None]
         home = offsets[:, None] // self.stride
         late = written > clocks.block_floor[home]
-        if not strong and late.any():
+        if not order and late.any():
             block, thread, home = (np.broadcast_to(each, cells.shape) for each in (block, thread, home))
             unordered = np.zeros(cells.shape, np.bool_)
             other = self.writer[cells[late]]
@@ -138,8 +138,10 @@ class SharedMemory:
                 lanes, "race", "reads byte {at} of shared memory, which {writer} wrote, in no order with it",
                 unordered, numbers, cells,
             )  # fmt: skip
-        if not strong:
+        if not order:
             self._note_reads(state.warp_of[who], state.thread_of[who], cells)
+        elif state.releases is not None:
+            state.releases.read(who, offsets, order)
         if self.undefined[cells].any():
             mask = self.undefined[cells].any(axis=1)
             undefined = mask if undefined is None else undefined | mask
@@ -176,7 +178,7 @@ class SharedMemory:
 
     def store(
         self, lanes: Lanes, addresses: Array, width: int, values: Array, undefined: Array | None = None,
-        *, strong: bool = False,
+        *, order: str = "",
     ) -> None:  # fmt: skip
         """Write, after the checks; `undefined` marks lanes whose value is not defined."""
         size = width * (1 if values.ndim == 1 else values.shape[1])
@@ -196,7 +198,9 @@ class SharedMemory:
         same = (alike(old, values) if recent else old == values).reshape(len(offsets), -1)
         same = np.repeat(same, max(1, width // self.granule), axis=1)
         same &= self.write_time[cells] != 0
-        if not strong:
+        if order and lanes.state.releases is not None:
+            lanes.state.releases.write(who, offsets, order)
+        if not order:
             self.check_write(lanes, numbers, who, offsets, cells, same)
         self.bytes.store(offsets, width, values)
         self.note_write(lanes.state.thread_of[who], cells, 0, keep=same)

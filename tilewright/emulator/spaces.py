@@ -16,19 +16,19 @@ NAMES = {
 
 
 def load(
-    lanes: Lanes, space: str, addresses: Array, width: int, count: int, *, strong: bool = False
+    lanes: Lanes, space: str, addresses: Array, width: int, count: int, *, order: str = ""
 ) -> tuple[Array, Array | None]:
     """Words of `width` bytes, (n,) or (n, count), and which lanes got undefined ones."""
     if space == "global":
         return lanes.state.memory.load(lanes, addresses, width, count)
     if space == "shared":
-        return lanes.state.shared.load(lanes, addresses, width, count, strong=strong)
+        return lanes.state.shared.load(lanes, addresses, width, count, order=order)
     if space == "local":
         return lanes.state.local.load(lanes, addresses, width, count)
     values = np.zeros((lanes.count, count) if count > 1 else lanes.count, CONTAINERS[8 * width])
     undefined = np.zeros(lanes.count, np.bool_)
     for part, chosen, inner, own in parts(lanes, addresses):
-        found, missing = load(part, inner, own, width, count, strong=strong)
+        found, missing = load(part, inner, own, width, count, order=order)
         values[chosen] = found
         undefined[chosen] = False if missing is None else missing
     return values, undefined if undefined.any() else None
@@ -36,7 +36,7 @@ def load(
 
 def store(
     lanes: Lanes, space: str, addresses: Array, width: int, values: Array, undefined: Array | None,
-    *, strong: bool = False,
+    *, order: str = "",
 ) -> None:  # fmt: skip
     """Words (n,) or (n, count) to memory; `undefined` marks lanes whose value nothing defined."""
     if space == "global":
@@ -44,13 +44,13 @@ def store(
             lanes.report("undefined-value", "a value that nothing defined is stored", np.flatnonzero(undefined))
         lanes.state.memory.store(lanes, addresses, width, values)
     elif space == "shared":
-        lanes.state.shared.store(lanes, addresses, width, values, undefined, strong=strong)
+        lanes.state.shared.store(lanes, addresses, width, values, undefined, order=order)
     elif space == "local":
         lanes.state.local.store(lanes, addresses, width, values, undefined)
     else:
         for part, chosen, inner, own in parts(lanes, addresses):
             store(
-                part, inner, own, width, values[chosen], None if undefined is None else undefined[chosen], strong=strong
+                part, inner, own, width, values[chosen], None if undefined is None else undefined[chosen], order=order
             )
 
 

@@ -40,7 +40,7 @@ def atomic(decoder: Decoder) -> Built:
     gives = decoder.name == "atom"
     if decoder.flag("async"):
         raise decoder.error("red.async is not emulated")
-    ordering(decoder)
+    order = ordering(decoder) or "relaxed"
     space = space_of(decoder)
     operation = decoder.one_of(*_UPDATES, "cas")
     hints(decoder)
@@ -77,6 +77,10 @@ def atomic(decoder: Decoder) -> Built:
                     part.report("bad-operand", "an atomic operation on local memory")
                     continue
                 offsets, kept = memory.atomic(part, own + number * width, width)
+                if inner == "shared" and part.state.releases is not None:
+                    positions = part.positions()[kept]
+                    part.state.releases.read(positions, offsets, order)
+                    part.state.releases.write(positions, offsets, order)
                 if len(kept):
                     mine = [operand[chosen][kept] for operand in operands]
                     result = apply(memory.bytes, offsets, width, operation, kind, mine, gives=gives and bool(writes))

@@ -33,11 +33,17 @@ def hints(decoder: Decoder) -> None:
     decoder.starting("L1::", "L2::")
 
 
-def ordering(decoder: Decoder) -> bool:
-    """Takes ordering and scope; whether the access is ordered by itself."""
+def ordering(decoder: Decoder) -> str:
+    """Takes ordering and scope: "" where nothing orders the access, else `relaxed`, `acquire`, `release` or `acq_rel`.
+
+    A volatile access counts as relaxed in kernels with fences, which make it a signal; elsewhere nothing is lost by
+    asking for barriers.
+    """
     order = decoder.one_of(*_ORDERS, default="weak")
     decoder.flag(*_SCOPES)
-    return order in ("relaxed", "acquire", "release", "acq_rel", "mmio")
+    if order == "weak" or (order == "volatile" and not decoder.linked.signals):
+        return ""
+    return "relaxed" if order in ("volatile", "mmio") else order
 
 
 def effective(decoder: Decoder, space: str, found: str) -> str:
@@ -53,7 +59,7 @@ def effective(decoder: Decoder, space: str, found: str) -> str:
 def load(decoder: Decoder) -> Built:
     space = space_of(decoder)
     hints(decoder)
-    strong = ordering(decoder)
+    order = ordering(decoder)
     decoder.flag("unified")
     vector = int(decoder.one_of("v2", "v4", "v8", default="v1")[1:])
     kind = decoder.type()
@@ -78,7 +84,7 @@ def load(decoder: Decoder) -> Built:
         space = "global"
 
     def run(lanes: Lanes) -> None:
-        values, undefined = spaces.load(lanes, space, address(lanes), width, vector, strong=strong)
+        values, undefined = spaces.load(lanes, space, address(lanes), width, vector, order=order)
         if vector == 1:
             puts[0](lanes, values.view(dtype))
         else:
@@ -111,7 +117,7 @@ def _load_parameter(decoder: Decoder, offset: int, width: int, vector: int, puts
 def store(decoder: Decoder) -> Built:
     space = space_of(decoder)
     hints(decoder)
-    strong = ordering(decoder)
+    order = ordering(decoder)
     vector = int(decoder.one_of("v2", "v4", "v8", default="v1")[1:])
     if decoder.flag("async"):
         raise decoder.error("st.async is not emulated")
@@ -138,7 +144,7 @@ def store(decoder: Decoder) -> Built:
             for number, get in enumerate(gets):
                 values[:, number] = get(lanes)
         undefined = lanes.undefined(values_read) if lanes.state.undefined else None
-        spaces.store(lanes, space, address(lanes), width, values, undefined, strong=strong)
+        spaces.store(lanes, space, address(lanes), width, values, undefined, order=order)
 
     return Built(run, f"store {space}", own_taint=True)
 

@@ -136,13 +136,20 @@ def _cluster_barrier(decoder: Decoder) -> Built:
 @instruction("membar", "fence")
 def fence(decoder: Decoder) -> Built:
     """Order between accesses; ``fence.proxy.async`` makes what a thread wrote visible to copy engines and products."""
-    proxies = decoder.flag("proxy")
+    proxies, initial = decoder.flag("proxy"), decoder.flag("mbarrier_init")
     asynchronous = [name for name in decoder.modifiers if name == "async" or name.startswith("async::")]
     decoder.modifiers.clear()
-    if not (proxies and asynchronous):
+    if not proxies and not initial:
+        return Built(_fence_threads, GROUP)
+    if not asynchronous:
         return Built(lambda lanes: None, GROUP)
 
     def run(lanes: Lanes) -> None:
         lanes.state.fenced_at[lanes.index] = lanes.state.clocks.now
 
     return Built(run, GROUP)
+
+
+def _fence_threads(lanes: Lanes) -> None:
+    if lanes.state.releases is not None:
+        lanes.state.releases.fence(lanes)

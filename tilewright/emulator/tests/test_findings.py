@@ -286,6 +286,48 @@ def test_an_own_read_after_a_read_that_is_ordered_is_the_only_one(between: str) 
     assert kinds(execute(racy, *buffers(64), threads=64, shared=256)) == ["race"]
 
 
+_SIGNAL = """
+shl.b32 %r1, %r0, 2; mov.u32 %r2, 0; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [256], %r2; bar.sync 0;
+setp.ge.u32 %p2, %r0, 32; mov.u32 %r3, 1; @%p2 bra WAIT;
+st.shared.u32 [%r1], %r0; bar.warp.sync -1; {raise} exit;
+WAIT: {look} setp.eq.u32 %p3, %r4, 0; @%p3 bra WAIT; {after}
+xor.b32 %r5, %r1, 255; and.b32 %r5, %r5, 124; ld.shared.u32 %r6, [%r5]; st.global.u32 [%rd3], %r6;
+"""
+
+
+@pytest.mark.parametrize(
+    ("signal", "found"),
+    [
+        (("@%p1 st.release.cta.shared.u32 [256], %r3;", "ld.acquire.cta.shared.u32 %r4, [256];", ""), []),
+        (("membar.cta; @%p1 st.volatile.shared.u32 [256], %r3;",
+          "ld.volatile.shared.u32 %r4, [256];", "membar.cta;"), []),
+        (("fence.acq_rel.cta; @%p1 atom.shared.exch.b32 %r7, [256], %r3;",
+          "atom.shared.add.u32 %r4, [256], 0;", "fence.acq_rel.cta;"), []),
+        (("@%p1 st.relaxed.cta.shared.u32 [256], %r3;", "ld.acquire.cta.shared.u32 %r4, [256];", ""), ["race"]),
+        (("@%p1 st.release.cta.shared.u32 [256], %r3;", "ld.relaxed.cta.shared.u32 %r4, [256];", ""), ["race"]),
+    ],
+)  # fmt: skip
+def test_what_is_released_is_there_for_who_acquires(signal: tuple[str, str, str], found: list[str]) -> None:
+    body = _SIGNAL
+    for name, text in zip(("{raise}", "{look}", "{after}"), signal, strict=True):
+        body = body.replace(name, text)
+    arrays = buffers(64)
+    assert kinds(execute(body, *arrays, threads=64, shared=512)) == found
+    assert (arrays[1][32:] == 31 - np.arange(32)).all()
+
+
+def test_many_blocks_may_wait_for_each_other() -> None:
+    body = """
+    setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %nctaid.x; @!%p1 bra DONE; atom.global.add.u32 %r2, [%rd0], 1;
+    AGAIN: ld.acquire.gpu.global.u32 %r3, [%rd0]; setp.lt.u32 %p2, %r3, %r1; @%p2 bra AGAIN;
+    mov.u32 %r4, %ctaid.x; mad.wide.u32 %rd5, %r4, 4, %rd1; st.global.u32 [%rd5], %r3;
+    DONE:
+    """
+    arrays = np.zeros(1, np.uint32), np.zeros(140, np.uint32)
+    assert not execute(body, *arrays, threads=512, blocks=140, limit=20_000).findings
+    assert (arrays[1] == 140).all()
+
+
 def test_what_the_system_keeps_of_shared_memory_is_zeros_behind_the_own() -> None:
     body = """mov.u32 %r1, %reserved_smem_offset_1; shl.b32 %r2, %r0, 2; add.u32 %r1, %r1, %r2;
     ld.shared.u32 %r3, [%r1]; st.shared.u32 [%r1], %r0; st.shared.u32 [%r2], %r0; st.global.u32 [%rd3], %r3;"""
