@@ -32,11 +32,6 @@ def test_200_tile_programs_of_blocks(batch: int) -> None:
             raise AssertionError(f"case {case}: {error}") from error
 
 
-def test_a_barrier_of_some_warps_before_a_loop_is_of_those_of_the_loop() -> None:
-    """A program that once waited for ever: fragments are read ahead by the warps that compute, others fill."""
-    assert fuzz.outcome("blocks", 3829937980)[0] == "ok"
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [(InvalidModel("x"), "refused"), (MemoryError(), "memory"), (KeyError("x"), "finding"), (None, "ok")],

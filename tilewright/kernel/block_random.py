@@ -54,7 +54,7 @@ from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
 
 SHAPES = ((), (1,), (8,), (17,), (3, 5), (4, 1), (1, 5), (4, 16), (2, 3, 4), (8, 8), (64,))
-PART_ELEMENTS = 512  # of an output, for each program
+PART_ELEMENTS = 512  # of an output, for each program; an eighth of that where there are few
 OUTPUTS = 4
 FEW = 8  # steps: fewer are for quick tests
 DOTS = ((f16, f16, f32), (bf16, bf16, f32), (f32, f32, f32), (f64, f64, f64), (i8, i8, i32), (i16, i16, i32))
@@ -102,9 +102,12 @@ class Blocks(Generator):
     def __init__(self, rng: random.Random, intrinsics: Sequence[str], large: bool, programs: Sequence[int]) -> None:
         super().__init__(rng, False)
         self.grid = [rng.choice(programs) for _ in range(2)]
-        self.products = [self.product(rng, intrinsics, large, programs) for _ in range(rng.choice((0, 1, 1, 2)))]
+        few = len(programs) < 3
+        self.part = PART_ELEMENTS // 8 if few else PART_ELEMENTS
+        counts = (0, 1) if few else (0, 1, 1, 2)
+        self.products = [self.product(rng, intrinsics, large, programs) for _ in range(rng.choice(counts))]
         self.inputs = [_memory(type_, INPUT_ELEMENTS) for type_ in self.elements]
-        self.outputs = [_memory(type_, prod(self.grid) * PART_ELEMENTS) for type_ in self.elements]
+        self.outputs = [_memory(type_, prod(self.grid) * self.part) for type_ in self.elements]
         for each in self.products:
             (m, n, k), (type_, total) = each.sizes, PRODUCTS[each.intrinsic]
             self.inputs += [MemRefType(type_, [max(m * k, INPUT_ELEMENTS)])]
@@ -137,7 +140,7 @@ class Blocks(Generator):
 
     def generate(self, size: int) -> RandomKernel:
         self.linear = self.number_parts()
-        self.start = self.add(arith.MuliOp(self.linear, self.index(PART_ELEMENTS)))
+        self.start = self.add(arith.MuliOp(self.linear, self.index(self.part)))
         if self.rng.random() < 0.7:
             self.steps(self.rng.randrange(size))
         for number in range(len(self.products)):
@@ -322,7 +325,7 @@ class Blocks(Generator):
         if element(value) == INDEX:
             return
         extents = shape(value)
-        if prod(extents) > PART_ELEMENTS - self.used[number]:
+        if prod(extents) > self.part - self.used[number]:
             return
         if element(value) != self.elements[number]:
             value = self.add(CastOp(value, self.elements[number]))
