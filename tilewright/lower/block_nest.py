@@ -223,8 +223,8 @@ class _BlockNest:
         """Run a step over all chunks of the inner loops; what was carried last."""
         if self.held is not None:
             return step(self.held, self._whole(), carried)
-        serial = [chunk for chunk in self.chunks if chunk[2] > 1 and chunk[0].name not in self.unrolled]
-        written = [chunk for chunk in self.chunks if chunk[2] > 1 and chunk[0].name in self.unrolled]
+        serial = [chunk for chunk in self.chunks if chunk[2] != 1 and chunk[0].name not in self.unrolled]
+        written = [chunk for chunk in self.chunks if chunk[2] != 1 and chunk[0].name in self.unrolled]
         return self._walk([*serial, *written], self._whole(), {}, step, carried)
 
     def _whole(self) -> dict[Axis, Expr]:

@@ -369,8 +369,10 @@ class _Model:
         vector = 1 if schedule.threads is None else prod(schedule.threads.size_per_thread)
         loads = max(1, each // vector) * max(1, sum(not access.writes for access in self.heavy()))
         # What was read before is near: only elements that are new make a thread wait for memory.
-        new = max((access.elements / access.points for access in self.heavy() if not access.writes), default=1.0)
-        waits = max(1, ceil(trips * loads * new / min(TOGETHER, loads * max(1, unrolled))))
+        new = max(
+            (access.elements / max(1, access.points) for access in self.heavy() if not access.writes), default=1.0
+        )
+        waits = ceil(trips * loads * new / min(TOGETHER, loads * unrolled))
         reads = sum(self._moved(a, schedule) * (times if a.inside else 1) for a in self.accesses if not a.writes)
         writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
         under_way = resident * reads / blocks / waits / times
@@ -466,7 +468,7 @@ def _accesses(nest: Nest) -> list[_Access]:
         for tensor, index, is_store in (*reads, *writes):
             form = affine(index)
             walked = [axis for axis in loops if (form or Affine()).coefficient(axis)] if form is not None else loops
-            points = max(1, prod(_extent(axis) for axis in walked))
+            points = prod(_extent(axis) for axis in walked)
             elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
             inside = any(axis in nest.inner for axis in walked)
             size = dtypes.size_bytes(tensor.dtype)

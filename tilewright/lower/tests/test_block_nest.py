@@ -267,6 +267,11 @@ def test_rows_that_registers_do_not_hold() -> None:
     assert found.total("bank_conflicts") == 0
 
 
+@pytest.mark.parametrize(("extents", "axis"), [((0, 5), 0), ((3, 0), 1)])
+def test_a_sum_of_nothing(extents: tuple[int, int], axis: int) -> None:
+    ran(lambda b: reduce.reduce_sum(b, b.input("x", extents, "f32"), axes=(axis,)))
+
+
 def test_few_sums_are_made_in_parts() -> None:
     found = ran(WHOLE["sum of all"])
     assert [kernel.name for kernel in found.plan.kernels] == ["sum.parts", "sum"]
