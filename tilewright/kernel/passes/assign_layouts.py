@@ -1,7 +1,8 @@
 """Layouts for all tiles of a kernel: accesses choose theirs to coalesce, what is computed keeps that of its operands.
 
 What holds one value everywhere has no layout of its own: it is made again in the layout of whoever uses it. Where an
-operation needs another tile in another layout than it is in, a `tile.convert` says so; `remove-conversions` looks at them.
+operation needs another tile in another layout than it is in, a `tile.convert` says so, and stays for
+`remove-conversions` to look at.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
 from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
+from tilewright.kernel.passes.remove_conversions import RemoveConversionsPass
 from tilewright.kernel.passes.split_k import SplitKPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.tensor_stores import TensorStoresPass
@@ -57,6 +58,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         OverlapProductsPass(),
         WarpProductsPass(),  # required
         AssignLayoutsPass(),  # required
+        RemoveConversionsPass(),
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
         DistributePass(),  # required
