@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -247,6 +248,23 @@ def test_a_graph_gets_products_of_four_warps() -> None:
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False))
     assert b"wgmma.mma_async" in module.artifact.code
     np.testing.assert_array_equal(module(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> None:
+    """Ragged ones too: a box does not reach into the next batch."""
+    few = tmp_path / "few.yaml"  # of so few multiprocessors that blocks are large
+    few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
+    b = GraphBuilder()
+    stored = (3, 72, 264) if transposed else (3, 264, 72)
+    graph = b.finish([linalg.matmul(b, b.input("x", (3, 136, 264), "f16"), b.input("w", stored, "f16"),
+                                    transpose_b=transposed)])  # fmt: skip
+    module = tilewright.compile(graph, machine=few, options=Options(cache=False), device="emulator")
+    assert b"cp.async.bulk.tensor.3d.shared" in module.artifact.code
+    assert b"cp.async.bulk.tensor.3d.global" in module.artifact.code
+    x, w = (RNG.integers(-2, 3, shape).astype(np.float16) for shape in ((3, 136, 264), stored))
+    right = w.astype(np.float32).swapaxes(1, 2) if transposed else w.astype(np.float32)
+    np.testing.assert_array_equal(module(x, w), (x.astype(np.float32) @ right).astype(np.float16))
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "residual"])

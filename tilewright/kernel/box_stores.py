@@ -46,10 +46,11 @@ class BoxStoreOp(BoxCopy):
     def verify_(self) -> None:
         self.verify_form(self.view, self.value)
         form, extents, turns = self.form, shape(self.value), self.turns.value.data
-        if len(extents) != 2 or len(form.sides) != 2 or extents[0] % form.sides[0] or extents[1] % form.sides[1]:
+        *batches, rows, columns = form.sides
+        if len(extents) != 2 or set(batches) - {1} or extents[0] % rows or extents[1] % columns:
             raise VerifyException(f"stores {self.value.type} in boxes of {list(form.sides)}")
-        if turns < 1 or extents[1] % (turns * form.sides[1]):
-            raise VerifyException(f"{extents[1]} columns in {turns} turns of boxes of {form.sides[1]}")
+        if turns < 1 or extents[1] % (turns * columns):
+            raise VerifyException(f"{extents[1]} columns in {turns} turns of boxes of {columns}")
 
     @property
     def buffers(self) -> int:
@@ -91,7 +92,7 @@ class Program(Protocol):
 def _store(program: Program, op: BoxStoreOp) -> None:
     """The whole tile at once, as one box."""
     form, start = op.form, [program.scalar(value) for value in op.coordinates]
-    whole = Box(form.extents, form.strides, shape(op.value), form.swizzle)
+    whole = Box(form.extents, form.strides, (*form.sides[:-2], *shape(op.value)), form.swizzle)
     places, inside = whole.elements(start)
     value = np.asarray(program.values[op.value]).reshape(-1)
     program.write(op, program.views[op.view], places[inside], np.ones(int(inside.sum()), np.bool_), value[inside])

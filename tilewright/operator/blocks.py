@@ -17,7 +17,7 @@ from tilewright.expr.core import Axis
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.tiling import SpatialLoop
 
-BOX_BYTES = 16  # of which distances of rows are multiples: CUDA driver API, cuTensorMapEncodeTiled
+BOX_BYTES, BOX_BATCHES = 16, 3  # of which distances are multiples; dimensions beside two: cuTensorMapEncodeTiled
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,9 @@ def no_boxes(work: Contraction, element_bytes: int) -> str:
             return f"rows of {name} are {pitch * element_bytes} bytes apart, no multiple of {BOX_BYTES}"
         if form.constant:
             return f"{name} is read from element {form.constant} on"
-        if any(steps[axis] % pitch for axis in work.outer) or (any(steps[a] for a in work.outer) and _extent(row) % 64):
-            return f"{name} has parts of {_extent(row)} rows"
+        odd = [axis for axis in work.outer if steps[axis] < 0 or steps[axis] * element_bytes % BOX_BYTES]
+        if odd or sum(steps[axis] > 0 for axis in work.outer) > BOX_BATCHES:
+            return f"batches of {name} are walked by {', '.join(axis.name for axis in odd or work.outer)}"
     return ""
 
 

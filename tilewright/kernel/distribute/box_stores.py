@@ -40,7 +40,7 @@ def expand(at: Threads, values: dict[SSAValue, SSAValue], op: box_stores.BoxStor
     if layout is None:
         raise InvalidProgram(f"{op.value.type} has no layout", help="run assign-layouts before distribute")
     form, size = op.form, element_bytes(op.view)
-    own, turns = _turns(layout, op.turns.value.data, form.sides)
+    own, turns = _turns(layout, op.turns.value.data, form.sides[-2:])
     memory = NvmmaShared(form.swizzle, 8 * size).to_linear(own.shape)
     buffers, elements = op.buffers, op.buffer_elements
     shared = simt.SharedOp(MemRefType(element(op.value), [buffers * elements], memory_space=SHARED), ALIGN)
@@ -172,7 +172,7 @@ def _sending(
         for number, offsets in enumerate(turn.starts):
             where = [
                 value if not offset else at.add(arith.AddiOp(value, at.number(offset))).results[0]
-                for value, offset in zip(first, offsets, strict=True)
+                for value, offset in zip(first, [0] * (len(first) - 2) + list(offsets), strict=True)
             ]
             place = at.number(start + number * prod(op.form.sides))
             at.add(TensorStoreOp(buffer, place, view, where, op.form))

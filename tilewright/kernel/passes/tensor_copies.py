@@ -22,7 +22,7 @@ from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, l
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import BOX_EXTENT, ROW_MULTIPLE
+from tilewright.kernel.simt_async import BOX_EXTENT, ROW_MULTIPLE, TENSOR_RANK
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS, product_extents
 from tilewright.kernel.tile_types import i64s
 from tilewright.layouts.shared import NvmmaShared
@@ -69,11 +69,22 @@ class TensorCopiesPass(ModulePass):
 
 @dataclass(frozen=True)
 class Tensor:
-    """Memory as a tensor of two dimensions, the second one along it, and where in it a tile begins."""
+    """Memory as a tensor whose last dimension runs along it, and where in it a tile begins.
 
-    extents: tuple[int, int]
-    pitch: int
-    coordinates: tuple[LinearForm, LinearForm]
+    A tile has the last two dimensions; it is at one place along the others, batches.
+    """
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    coordinates: tuple[LinearForm, ...]
+
+    def box(self, rows: int, columns: int, swizzle: int) -> Box:
+        return Box(self.extents, self.strides, (*[1] * (len(self.extents) - 2), rows, columns), swizzle)
+
+    def from_element(self, row: int, column: int) -> tuple[LinearForm, ...]:
+        """The coordinates of an element of the tile."""
+        *batches, first, second = self.coordinates
+        return (*batches, first + LinearForm((), row), second + LinearForm((), column))
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,7 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
         return None
     column = strides.index(1)
     row = 1 - column
-    return _Tensor(found.extents, found.pitch, found.coordinates, load, extents[row], extents[column], row == 1)
+    return _Tensor(found.extents, found.strides, found.coordinates, load, extents[row], extents[column], row == 1)
 
 
 def tensor_of(
@@ -177,7 +188,7 @@ def tensor_of(
 ) -> Tensor | None:
     """The tensor that an access of two dimensions is to, if boxes of it can be copied; None where that is not known.
 
-    One of the strides is 1, the other one a multiple of 16 bytes.
+    One of the strides is 1, the other one a multiple of 16 bytes, and so is what a batch steps by.
     """
     assert isinstance(view.type, MemRefType)
     column = list(strides).index(1)
@@ -208,11 +219,30 @@ def tensor_of(
     if row not in known:
         whole, left = rest.split(pitch)
         known[row], rest = (whole, (elements - known[column][1]) // pitch + 1), left
-    if not rest.is_zero:
+    batches = _batches(rest, ROW_MULTIPLE // element_bytes(view))
+    if batches is None:
         return None
     (first, rows), (second, columns) = known[row], known[column]
-    fits = 0 < columns <= pitch and rows > 0 and (rows - 1) * pitch + columns <= elements
-    return Tensor((rows, columns), pitch, (first, second)) if fits else None
+    last = (rows - 1) * pitch + columns + sum((extent - 1) * stride for _, extent, stride in batches)
+    if not 0 < columns <= pitch or rows <= 0 or last > elements:
+        return None
+    extents_, strides_ = [extent for _, extent, _ in batches], [stride for _, _, stride in batches]
+    forms = [form for form, _, _ in batches]
+    return Tensor((*extents_, rows, columns), (*strides_, pitch, 1), (*forms, first, second))
+
+
+def _batches(rest: LinearForm, multiple: int) -> list[tuple[LinearForm, int, int]] | None:
+    """What is left of an offset as dimensions further outside: each a number, its extent and its stride."""
+    if rest.constant or len(rest.factors) > TENSOR_RANK - 2:
+        return None
+    found = []
+    for value, stride in sorted(rest.factors, key=lambda each: -each[1]):
+        form = LinearForm(((value, 1),), 0)
+        most = largest(form)
+        if most is None or stride <= 0 or stride % multiple:
+            return None
+        found.append((form, most + 1, stride))
+    return found
 
 
 # Building -------------------------------------------------------------------------------------------------------------
@@ -254,11 +284,10 @@ def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]
     """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
     width = tensor.swizzle // tensor.size
     height = min(tensor.rows, BOX_EXTENT)
-    box, found = Box(tensor.extents, (tensor.pitch, 1), (height, width), tensor.swizzle), []
+    box, found = tensor.box(height, width, tensor.swizzle), []
     for column in range(0, tensor.columns, width):
         for row in range(0, tensor.rows, height):
-            starts = (tensor.coordinates[0] + LinearForm((), row), tensor.coordinates[1] + LinearForm((), column))
-            where = [emitted(start, add) for start in starts]
+            where = [emitted(start, add) for start in tensor.from_element(row, column)]
             place = column * tensor.rows + row * width
             found.append(rings.BoxCopyOp(tensor.load.view, where, buffer, place, box))
     return found

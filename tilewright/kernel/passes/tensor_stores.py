@@ -12,7 +12,6 @@ from xdsl.passes import ModulePass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
-from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import FuncOp, ReturnOp, operations, shape
 from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import facts_of
@@ -71,7 +70,7 @@ def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp
     width = swizzle // size
     if extents[1] // warps[1] < width:
         return False
-    box = Box(tensor.extents, (tensor.pitch, 1), (min(extents[0], BOX_EXTENT), width), swizzle)
+    box = tensor.box(min(extents[0], BOX_EXTENT), width, swizzle)
     turns = extents[1] // warps[1] // width
 
     def add(op: Operation) -> SSAValue:
