@@ -79,7 +79,7 @@ def check(
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize(
     ("sizes", "block"),
-    [((1, 64, 32), (64, 32)), ((2, 128, 64), (64, 64)), ((2, 80, 32), (64, 32)),
+    [((1, 64, 32), (64, 32)), ((1, 128, 64), (64, 64)), ((2, 80, 32), (64, 32)),
      ((1, 50, 64), (64, 32)), ((1, 50, 32), (16, 16))],
     ids=str,
 )  # fmt: skip
