@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from tilewright.reproduce.experiment import Claim, Table
 from tilewright.reproduce.matmul.switches import Sizes, Tiling, tiles
 from tilewright.reproduce.pictures import Picture
 
+_STAGE = re.compile(r'tile\.stage (%\w+)\[.*?\] to (%\w+)\[.*? memory "([^"]*)" tensor<(\d+)x(\d+)xf16')
 _LAYOUT = re.compile(r'"(#[^"]*)"')
 _CHANGE = 60  # lines of a change behind `distribute` that is shown; a longer one is counted only
 _PROGRAM = 240  # lines of a thread's program that are shown
@@ -27,7 +28,10 @@ _PROGRAM = 240  # lines of a thread's program that are shown
 
 @dataclass(frozen=True)
 class Case:
-    """A product c += a b on a machine, with f16 operands; `known` are its facts, each a text and what finds it."""
+    """A product c += a b on a machine, with f16 operands; `known` are its facts, each a text and what finds it.
+
+    `settings` are those of passes, as their text has them.
+    """
 
     name: str
     title: str
@@ -39,6 +43,7 @@ class Case:
     stages: int
     known: tuple[tuple[str, str, Callable[[Stages], str]], ...]
     note: str
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,28 @@ class Stages:
     def in_loop(self, op: str, name: str = "barriers") -> int:
         """How often an operation stands in the first loop behind a pass."""
         lines = self.behind(name).text.splitlines()
-        start = next(number for number, line in enumerate(lines) if "scf.for" in line)
-        indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
-        end = next(number for number in range(start, len(lines)) if lines[number] == indent + "}")
+        start, end = _loop(lines)
         return Stage(0, "", "", "\n".join(lines[start:end])).count(op)
+
+    def buffers(self) -> dict[str, tuple[int, int, int]]:
+        """Of a and of b the tiles, rows and elements from row to row of the buffer that `pipeline-loads` gives it."""
+        text = self.rings.text
+        sizes = dict(re.findall(r"(%\d+) = tile\.staging : memref<(\d+)xf16", text))
+        found = {}
+        for view, buffer, memory, rows, columns in re.findall(_STAGE, text):
+            pad = re.search(r"pad=(\d+)", memory)
+            line = int(columns) + (int(pad[1]) if pad else 0)
+            found[view] = (int(sizes[buffer]) // (int(rows) * line), int(rows), line)
+        return found
+
+    def copied_ahead(self) -> int:
+        """For which later trip a trip of the loop starts copies."""
+        lines = self.behind("pipeline-loads").text.splitlines()
+        start, end = _loop(lines)
+        inside = "\n".join(lines[start:end])
+        found = re.search(r"(%\w+) = arith.constant (\d+) : index\n\s*%\w+ = arith.muli %bk, \1 ", inside)
+        assert found is not None
+        return int(found[2])
 
     @property
     def ring_bytes(self) -> int:
@@ -91,6 +114,13 @@ class Stages:
         return staged if staged.count("tile.staging") else self.last
 
 
+def _loop(lines: Sequence[str]) -> tuple[int, int]:
+    """Where the first loop of a program begins and ends."""
+    start = next(number for number, line in enumerate(lines) if "scf.for" in line)
+    indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
+    return start, next(number for number in range(start, len(lines)) if lines[number] == indent + "}")
+
+
 def worked(case: Case) -> Stages:
     """Run the passes of a case one after the other."""
     machine = resolve(case.machine)
@@ -101,7 +131,7 @@ def worked(case: Case) -> Stages:
     module.attributes["tile.target"] = target_for(machine).attribute()
     found = [Stage(-1, "", "what a block computes", _kernel(print_module(module)))]
     for number, each in enumerate(pipeline("gpu")):
-        run_pass(module, each.name)
+        run_pass(module, f"{each.name}{{{case.settings.get(each.name, '')}}}")
         text = _kernel(print_module(module))
         if text != found[-1].text:
             what = (type(each).__doc__ or "").partition("\n")[0].rstrip(".")
@@ -132,6 +162,8 @@ def document(stages: Stages) -> str:
         "against the program as it is compiled now.", "", case.note, "",
         f"`c += a b`, {m}x{n}x{k} (M, N, K), for `{case.machine}`. A block of {case.tiling.threads} threads computes",
         f"{bm}x{bn} of c in slices of {bk} with `{case.intrinsic}`.", "",
+        *([f"Settings: {', '.join(f'`{name}{{{given}}}`' for name, given in case.settings.items())}.", ""]
+          if case.settings else []),
         "| fact | expected | found |", "| --- | --- | --- |",
         *(f"| {fact} | {expected} | {find(stages)} |" for fact, expected, find in case.known),
         "", "## What every pass leaves", "",
@@ -185,7 +217,7 @@ def _row(stage: Stage) -> str:
     memory = stage.count("simt.shared") + stage.count("tile.staging")
     name = f"`{stage.name}`" if stage.name else "the program"
     products = stage.count("simt.mma") + stage.count("tile.dot")
-    barriers = stage.count("simt.barrier") + stage.count("tile.await")
+    barriers = sum(stage.count(op) for op in ("simt.barrier", "tile.barrier", "tile.await"))
     return f"| {name} | {operations} | {barriers} | {memory} | {moves} | {products} |"
 
 
@@ -224,6 +256,36 @@ def _groups_before(stages: Stages) -> str:
     return str(staged.count("tile.commit") - stages.in_loop("tile.commit", "pipeline-loads"))
 
 
+def _trips(stages: Stages) -> str:
+    return str(stages.case.sizes[2] // stages.case.tiling.block[2])
+
+
+def _empty_trips(stages: Stages) -> str:
+    """Trips whose copies would be for a trip that there is not."""
+    trips = stages.case.sizes[2] // stages.case.tiling.block[2]
+    return str(sum(trip + stages.copied_ahead() >= trips for trip in range(trips)))
+
+
+def _buffer(name: str) -> Callable[[Stages], str]:
+    return lambda stages: " x ".join(map(str, stages.buffers()[name]))
+
+
+def _result_elements(stages: Stages) -> int:
+    """Of the memory through which c passes."""
+    found = [int(size) for size in re.findall(r"simt\.shared .*: memref<(\d+)x", stages.behind("distribute").text)]
+    rings = {slots * rows * line for slots, rows, line in stages.buffers().values()}
+    return next(size for size in found if size not in rings)
+
+
+def _result_buffer(stages: Stages) -> str:
+    rows = stages.case.tiling.block[0]
+    return f"{rows} x {_result_elements(stages) // rows}"
+
+
+def _all_bytes(stages: Stages) -> str:
+    return str(stages.ring_bytes + 2 * _result_elements(stages))
+
+
 def _grid(stages: Stages) -> str:
     (bm, bn, _), (m, n, _) = stages.case.tiling.block, stages.case.sizes
     return f"{m // bm} x {n // bn}"
@@ -240,16 +302,25 @@ CASES: Final = (
         Tiling((32, 32, 16), (2, 2)), "mma_m16n8k16_f16_f16", "f16", 3,
         (
             ("grid", "16 x 16", _grid), ("tile of a warp", "16x16x16", _warp_tile),
-            ("groups of copies before the loop", "2", _groups_before),
-            ("waits in a trip that leave one group under way", "1", _looped("tile.await 1", "pipeline-loads")),
-            ("barriers in a trip", "1", _looped("simt.barrier")),
+            ("groups of copies before the loop", "3", _groups_before),
+            ("waits in a trip that leave two groups under way", "1", _looped("tile.await 2", "pipeline-loads")),
+            ("trips", "8", _trips),
+            ("trips with an empty group of copies", "3", _empty_trips),
+            ("barriers in a trip", "2", _looped("simt.barrier")),
             ("copies of a thread in a trip, 8 bytes each", "2", _looped("simt.async_copy")),
             ("products of a warp in a trip", "2", _looped("simt.mma")),
-            ("bytes of the buffers", "6144", _rings),
+            ("buffer of a", "3 x 32 x 24", _buffer("%a")),
+            ("buffer of b", "3 x 16 x 40", _buffer("%b")),
+            ("memory of c", "32 x 40", _result_buffer),
+            ("bytes of the buffers of a and b", "8448", _rings),
+            ("bytes with that of c", "11008", _all_bytes),
         ),
-        "The worked case of the asynchronous route, threads (64, 2, 1). Copies are 8 bytes, so that all 128 threads\n"
-        "take part. Where the original pads rows, block memory is swizzled: 3 x (32 x 16 + 16 x 32) x 2 bytes. Two\n"
-        "copies are under way while a slice is computed; the original copies behind the computation and has three.",
+        "The worked case of the asynchronous route, threads (64, 2, 1), with its schedule and its padding. Copies are\n"
+        "8 bytes, so that all 128 threads take part; three slices are under way, and each trip copies behind what it\n"
+        "computes. An instruction is 16x8x16, two are one of the original's; the two of a warp are 16 columns apart.\n"
+        "c passes through memory before and behind the loop, which `pack-shared` lays over that of a. By itself the\n"
+        "compiler takes the other schedule, with two slices under way and one barrier, and swizzles.",
+        {"pipeline-loads": "schedule=load-first memory=padded", "distribute": "memory=padded"},
     ),
     Case(
         "128x256x512", "A product of 128x256x512 on RDNA 4", "gfx1201", (128, 256, 512),
