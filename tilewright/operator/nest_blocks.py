@@ -334,9 +334,11 @@ class _Model:
         self.sums = sum(1 for node in nest.nodes if node.accum is not None)
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
         self.passes = max(1, self.sums + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
+        # Those of every element; what is computed once per row is next to nothing.
+        elements = [each for each in nest.nodes if not nest.inner or each.accum is not None or nest.covers_inner(each)]
         self.operations = sum(
             COSTLY_OPERATIONS if e.function in COSTLY or e.function == "div" else 1
-            for node in nest.nodes
+            for node in elements
             for e in walk(node.body)
             if isinstance(e, Apply) and e.dtype != INDEX
         )

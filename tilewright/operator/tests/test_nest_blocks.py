@@ -1,0 +1,124 @@
+"""Tiles of nests for blocks: what the model prefers, and what it refuses; sums in parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from tilewright.expr.core import Apply, Axis, Expr, Read, Tensor
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.operator.nest import Nest, NestNode
+from tilewright.operator.nest_blocks import NestBlocks, predicted, schedule_nest_blocks
+from tilewright.operator.nest_split import choose_split, split
+
+
+def gpu(name: str = "sm_90a") -> Gpu:
+    machine = resolve(name)
+    assert isinstance(machine, Gpu)
+    return machine
+
+
+def copied(rows: int, columns: int, swapped: bool = False, dtype: str = "f32") -> Nest:
+    """A copy of a matrix, perhaps transposed."""
+    i, j = Axis("i", rows), Axis("j", columns)
+    source: Expr = j * rows + i if swapped else i * columns + j
+    x, y = (Tensor(name, (rows * columns,), dtype) for name in "xy")
+    return Nest((i, j), (), (NestNode(y, Read(x, (source,)), None, i * columns + j),))
+
+
+def summed(rows: int, columns: int, along: int) -> Nest:
+    """Sums along one dimension of a matrix."""
+    i, j = Axis("i", rows), Axis("j", columns)
+    outer, inner = (i, j) if along == 1 else (j, i)
+    x, y = Tensor("x", (rows * columns,), "f32"), Tensor("y", (int(outer.extent),), "f32")  # type: ignore[arg-type]
+    return Nest((outer,), (inner,), (NestNode(y, Read(x, (i * columns + j,)), "sum", outer),))
+
+
+def scheduled(nest: Nest, machine: str = "sm_90a") -> NestBlocks:
+    return schedule_nest_blocks(nest, gpu(machine), "y")[0]
+
+
+@pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
+def test_threads_take_wide_accesses_of_neighbours(machine: str, dtype: str) -> None:
+    nest = replace(copied(4096, 4096, dtype=dtype))
+    schedule = scheduled(nest, machine)
+    assert schedule.threads is not None
+    fast = list(schedule.tile).index("j")
+    size = {"i8": 1, "f16": 2, "f32": 4, "f64": 8}[dtype]
+    assert schedule.threads.size_per_thread[fast] * size == 16
+    assert schedule.threads.order[0] == fast
+    assert prod(schedule.threads.threads_per_warp) == gpu(machine).warp_sizes[0]
+    assert prod(schedule.threads.warps) == schedule.warps
+
+
+def test_a_transposition_has_a_square_tile() -> None:
+    tile = scheduled(copied(4096, 4096, swapped=True)).tile
+    assert min(tile["i"], tile["j"]) >= 32
+
+
+def test_accesses_of_odd_rows_are_narrow() -> None:
+    i, j = Axis("i", 1000), Axis("j", 1001)
+    x, y = (Tensor(name, (1002 * 1001,), "f32") for name in "xy")
+    nest = Nest((i, j), (), (NestNode(y, Read(x, (i * 1001 + j + 1,)), None, i * 1001 + j),))
+    schedule = scheduled(nest)
+    assert schedule.threads is not None
+    assert prod(schedule.threads.size_per_thread) == 1
+
+
+def test_rows_stay_in_registers_as_long_as_they_fit() -> None:
+    for columns, held in ((64, True), (4096, True), (32768, True), (1 << 18, False)):
+        nest = summed(2048, columns, 1)
+        (total,) = nest.nodes
+        (i,), (j,) = nest.outer, nest.inner
+        mean = Read(replace(total.tensor, shape=()), ())
+        out = Tensor("z", (2048 * columns,), "f32")
+        row = Read(Tensor("x", (2048 * columns,), "f32"), (i * columns + j,))
+        scaled = NestNode(out, Apply("mul", (row, mean), "f32"), None, i * columns + j)
+        normed = Nest(nest.outer, nest.inner, (replace(total, index=None), scaled))
+        assert scheduled(normed).holds_rows(normed) == held, columns
+
+
+def test_short_rows_share_a_warp() -> None:
+    nest = summed(1 << 16, 32, 1)
+    schedule = scheduled(nest)
+    assert schedule.threads is not None
+    rows = list(schedule.tile).index("i")
+    assert schedule.threads.threads_per_warp[rows] >= 4
+    assert schedule.tile["i"] >= 16
+
+
+def test_columns_are_summed_by_lanes_side_by_side() -> None:
+    schedule = scheduled(summed(4096, 65536, 0))
+    assert schedule.threads is not None
+    columns = list(schedule.tile).index("j")
+    assert schedule.threads.order[0] == columns
+    assert schedule.threads.size_per_thread[columns] == 4
+    assert schedule.tile["j"] * 4 >= 128
+
+
+def test_few_sums_are_split() -> None:
+    nest = summed(1, 1 << 24, 1)
+    found, decision = choose_split(nest, gpu(), "y")
+    assert found is not None
+    assert decision is not None
+    assert decision.runner_up
+    (part, _), (inner,) = found.first.outer, found.first.inner
+    assert int(part.extent) * int(inner.extent) == 1 << 24  # type: ignore[arg-type]
+    assert predicted(found.first, gpu()) + predicted(found.second, gpu()) < predicted(nest, gpu()) / 4
+
+
+def test_many_sums_and_rows_that_are_read_again_are_not() -> None:
+    assert choose_split(summed(8192, 4096, 1), gpu(), "y")[0] is None
+    nest = copied(8192, 4096)
+    assert choose_split(nest, gpu(), "y") == (None, None)
+
+
+def test_the_last_part_of_a_prime_number_of_terms_is_guarded() -> None:
+    nest = summed(1, 1_000_003, 1)
+    (node,) = split(nest, nest.inner[0], 64).first.nodes
+    assert isinstance(node.body, Apply)
+    assert node.body.function == "select"
