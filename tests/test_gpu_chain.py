@@ -88,9 +88,12 @@ def test_products_through_matrix_loads(block: tuple[int, int, int], ahead: bool,
 
 @pytest.mark.parametrize("name", OPTIMISATIONS)
 def test_every_optimisation_can_be_switched_off(name: str) -> None:
-    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
-    text = programs.matmul((64, 64, 64), (64, 32, 32))
-    check(text, [a, b, np.zeros(64 * 64, np.float32)], "sm_80", disable=(name,))
+    """On whole tiles and on a size that no tile divides."""
+    whole = programs.matmul((64, 64, 64), (64, 32, 32))
+    ragged = programs.ragged_matmul((70, 45, 52), (64, 32, 32))
+    for text, (m, n, k) in ((whole, (64, 64, 64)), (ragged, (70, 45, 52))):
+        a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
+        check(text, [a, b, np.zeros(m * n, np.float32)], "sm_80", disable=(name,))
 
 
 def test_the_same_program_gives_the_same_text() -> None:

@@ -1,0 +1,156 @@
+"""Every family of kernels with one optimisation left out at a time: still right at ragged sizes, without findings.
+
+A pass that changes nothing where it runs is not left out, and code that was run already is not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.nvptx.pipeline import generate
+from tilewright.compiler.gpu import gpu_program
+from tilewright.compiler.plan import make_plan
+from tilewright.compiler.program import Placement
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg, norm, reduce
+from tilewright.kernel.passes.table import OPTIMISATIONS, pipeline
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.kernel.verify import verify
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.runtime import emulated
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A graph, the machines to which it is compiled, and how far a result may be off, of the largest one."""
+
+    build: Callable[[GraphBuilder], Tensor]
+    tolerance: float
+    machines: tuple[str, ...] = ("sm_75", "sm_80", "sm_90a")
+    tf32: bool = False
+
+
+def product(m: int, n: int, k: int, dtype: str, transpose_b: bool = False) -> Callable[[GraphBuilder], Tensor]:
+    def build(b: GraphBuilder) -> Tensor:
+        x, w = b.input("x", (m, k), dtype), b.input("w", (n, k) if transpose_b else (k, n), dtype)
+        wide: dict[str, Any] = {"accumulate": "i32", "out_dtype": "i32"} if dtype == "i8" else {}
+        return linalg.matmul(b, x, w, transpose_b=transpose_b, **wide)
+
+    return build
+
+
+def convolution(b: GraphBuilder) -> Tensor:
+    weights = (np.random.default_rng(1).integers(-3, 4, (9, 24, 3, 3)) / 8).astype(np.float16)
+    return elementwise.relu(b, conv.conv(b, b.input("x", (1, 24, 7, 6), "f16"), b.constant(weights), pads=1, strides=2))
+
+
+def layer_norm(b: GraphBuilder) -> Tensor:
+    return norm.layer_norm(b, b.input("x", (3, 77), "f32"), b.input("g", (77,), "f32"), b.input("c", (77,), "f32"))
+
+
+FAMILIES = {
+    "convolution": Family(convolution, 4e-3),
+    "softmax": Family(lambda b: norm.softmax(b, b.input("x", (3, 77), "f32")), 1e-5),
+    "layer norm": Family(layer_norm, 1e-5),
+    "sum of rows": Family(lambda b: reduce.reduce_sum(b, b.input("x", (5, 133), "f32"), (1,)), 1e-5),
+    "largest of columns": Family(lambda b: reduce.reduce_max(b, b.input("x", (37, 13), "f32"), (0,)), 0.0),
+    "s8": Family(product(21, 19, 200, "i8", transpose_b=True), 0.0),
+    "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), tf32=True),
+    "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
+    "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",)),
+}
+INSTRUCTIONS = {"s8": "mma.sync", "tf32": ".tf32", "f64": "mma.sync", "wgmma": "wgmma.mma_async", "convolution": "mma"}
+WORKING = {
+    ("s8", "sm_75"): {"pipeline-registers", "pack-shared", "barriers"},
+    ("s8", "sm_80"): {"pipeline-loads", "pack-shared", "barriers"},
+    ("tf32", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments"},
+    ("f64", "sm_80"): {"pipeline-loads", "prefetch-fragments", "pack-shared"},
+    ("convolution", "sm_80"): {"pipeline-loads", "prefetch-fragments", "barriers"},
+    ("wgmma", "sm_90a"): {"tensor-copies", "pipeline-tensor-copies", "overlap-products", "warp-roles"},
+}
+"""Passes that a family certainly is to be tried without."""
+
+
+class Compiled:
+    """A family for a machine as a tile program, with what it computes."""
+
+    def __init__(self, family: Family, machine: str) -> None:
+        b = GraphBuilder()
+        self.family, self.graph = family, b.finish([family.build(b)])
+        gpu = resolve(machine)
+        assert isinstance(gpu, Gpu)
+        plan = make_plan(self.graph, gpu, 1, tf32=family.tf32)
+        placement = Placement(plan)
+        self.text, self.constants = print_module(gpu_program(plan, placement, gpu)), placement.packed(plan)
+        self.inputs = arrays_of(self.graph)
+        self.wanted = evaluate(self.graph, self.inputs)[0]
+        self.ran: set[str] = set()
+
+    def program(self, disable: tuple[str, ...]) -> ModuleOp:
+        module = parse_module(self.text)
+        for each in pipeline("gpu", disable):
+            each.apply(Context(), module)
+        verify(module)
+        return module
+
+    def working(self) -> list[str]:
+        """The optimisations that change the program."""
+        module, before, found = parse_module(self.text), self.text, []
+        for each in pipeline("gpu"):
+            each.apply(Context(), module)
+            after = print_module(module)
+            if after != before and each.name in OPTIMISATIONS:
+                found.append(each.name)
+            before = after
+        return list(dict.fromkeys(found))
+
+    def check(self, disable: tuple[str, ...]) -> str:
+        """Run the code without some passes, unless it ran before; gives it."""
+        code = generate(self.program(disable))
+        if code.ptx not in self.ran:
+            self.ran.add(code.ptx)
+            output = np.zeros(self.wanted.shape, self.wanted.dtype)
+            assert emulated.run_module(code, self.inputs, [output], self.constants).findings == []
+            wanted = self.wanted.astype(np.float64)
+            limit = self.family.tolerance * max(1.0, float(np.abs(wanted).max()))
+            assert np.abs(output.astype(np.float64) - wanted).max() <= limit
+        return code.ptx
+
+
+def arrays_of(graph: Graph) -> list[Array]:
+    rng, found = np.random.default_rng(0), []
+    for tensor in graph.inputs:
+        extents, dtype = static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)
+        whole = rng.integers(-3, 4, extents) if tensor.dtype[0] in "iu" else rng.standard_normal(extents)
+        found.append(whole.astype(dtype))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"), [(name, machine) for name, family in FAMILIES.items() for machine in family.machines]
+)
+def test_every_optimisation_can_be_switched_off(name: str, machine: str) -> None:
+    compiled = Compiled(FAMILIES[name], machine)
+    ptx = compiled.check(())
+    assert INSTRUCTIONS.get(name, "") in ptx
+    working = compiled.working()
+    assert len(working) >= 3
+    assert WORKING.get((name, machine), set()) <= set(working)
+    for optimisation in working:
+        try:
+            compiled.check((optimisation,))
+        except AssertionError as error:
+            raise AssertionError(f"without {optimisation}: {error}") from error
