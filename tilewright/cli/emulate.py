@@ -58,7 +58,7 @@ def emulate(
     from tilewright.emulator import parse, run
 
     try:
-        text = kernel.read_text()
+        text = kernel.read_text(encoding="utf-8-sig").rstrip("\0")  # some tools end PTX as C strings
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(kernel)) from error
     module = parse(text)

@@ -21,7 +21,8 @@ class Barriers:
 
     def __init__(self, state: State, cluster_of: Array) -> None:
         self.state = state
-        self.arrived: dict[tuple[int, int], list[tuple[Array, bool]]] = {}  # (threads, whether they wait)
+        # Threads, whether they wait, and what those knew at that time that do not.
+        self.arrived: dict[tuple[int, int], list[tuple[Array, bool, Array | None]]] = {}
         self.expected: dict[tuple[int, int], int] = {}
         self.finish: dict[tuple[int, int], Callable[[Array], None]] = {}
         self.resume = np.zeros(state.size, np.int64)
@@ -57,7 +58,8 @@ class Barriers:
             block, number = divmod(key, BARRIERS)
             if count is not None:
                 self.expected[block, number] = int(count[mine][0])
-            self.arrived.setdefault((block, number), []).append((group, waits))
+            known = None if waits else state.clocks.known(block, group % state.threads)
+            self.arrived.setdefault((block, number), []).append((group, waits, known))
             self.resume[group] = at + 1
             if waits:
                 held.append(group)
@@ -73,7 +75,7 @@ class Barriers:
         return False
 
     def _complete(self, block: int, number: int, lanes: Lanes) -> bool:
-        total = sum(len(group) for group, _ in self.arrived[block, number])
+        total = sum(len(group) for group, _, _ in self.arrived[block, number])
         expected = self.expected.get((block, number))
         if expected is None:
             return total >= self._living(block)
@@ -89,11 +91,11 @@ class Barriers:
         state = self.state
         groups = self.arrived.pop((block, number))
         expected = self.expected.pop((block, number), None)
-        everyone = np.concatenate([group for group, _ in groups])
+        everyone = np.concatenate([group for group, _, _ in groups])
         finish = self.finish.pop((block, number), None)
         if finish is not None:
             finish(everyone)
-        leaving = [group for group, waits in groups if waits]
+        leaving = [group for group, waits, _ in groups if waits]
         missing = state.real_threads - len(everyone)
         if expected is None and missing > 0:
             ends = np.flatnonzero(~state.alive[block * state.threads : block * state.threads + state.real_threads])
@@ -105,10 +107,14 @@ class Barriers:
                 "barrier-divergence",
                 f"{len(everyone)} of {state.real_threads} threads reach the barrier; thread {who} had exited",
             )
-        if len(everyone) >= self._living(block):
+        if len(everyone) >= self._living(block) and len(leaving) == len(groups):
             state.clocks.block_barrier(np.array([block]))
         elif leaving:
-            state.clocks.meet(block, everyone % state.threads, np.concatenate(leaving) % state.threads)
+            facts = [
+                state.clocks.known(block, group % state.threads) if known is None else known
+                for group, _, known in groups
+            ]
+            state.clocks.learn(block, np.concatenate(leaving) % state.threads, np.max(facts, axis=0))
         scheduler.happened()
         return np.concatenate(leaving) if leaving else np.zeros(0, np.int64)
 
@@ -127,7 +133,7 @@ class Barriers:
     def gone(self, lanes: Lanes, scheduler: Scheduler) -> None:
         """Threads have exited: barriers of whole blocks no longer wait for them."""
         for block, number in list(self.arrived):
-            waits = any(waits for _, waits in self.arrived[block, number])
+            waits = any(waits for _, waits, _ in self.arrived[block, number])
             if waits and (block, number) not in self.expected and self._complete(block, number, lanes):
                 self._let_go(scheduler, self._release(block, number, scheduler, lanes))
 

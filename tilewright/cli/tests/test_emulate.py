@@ -123,6 +123,12 @@ def test_strides_and_byte_orders_do_not_matter(tmp_path: Path) -> None:
         assert (found["p1"] == arrays["p1"]).all()
 
 
+def test_text_may_have_a_byte_order_mark_and_end_as_a_c_string(tmp_path: Path) -> None:
+    text = tmp_path / "k.ptx"
+    text.write_bytes(b"\xef\xbb\xbf" + kernel("").replace("\n", "\r\n").encode() + b"\0")
+    assert call(str(text), "--block", "32")[0] == 0
+
+
 def test_malformed_text_is_status_2(tmp_path: Path) -> None:
     text = tmp_path / "k.ptx"
     text.write_text(kernel("add.s32 %r1 %r2;"))

@@ -286,6 +286,26 @@ def test_an_own_read_after_a_read_that_is_ordered_is_the_only_one(between: str) 
     assert kinds(execute(racy, *buffers(64), threads=64, shared=256)) == ["race"]
 
 
+@pytest.mark.parametrize("count", [64, 128])
+def test_who_arrives_and_goes_on_passes_on_what_was_before(count: int) -> None:
+    """Warp 0 fills two slots in turn, warp 1 takes them: what is written after an arrival is not yet there."""
+    body = """
+    mov.u32 %r1, 0; mov.u32 %r2, 0; and.b32 %r3, %r0, 31; setp.ge.u32 %p1, %r0, 32;
+    setp.ge.u32 %p6, %r0, 64; @%p6 exit;
+    LOOP: and.b32 %r4, %r1, 1; shl.b32 %r5, %r4, 7; mad.lo.u32 %r5, %r3, 4, %r5; setp.lt.u32 %p3, %r1, 2;
+    add.u32 %r6, %r4, 1; add.u32 %r7, %r4, 3; @%p1 bra TAKE; @%p3 bra FILL; bar.sync %r7, 64;
+    FILL: add.u32 %r8, %r0, %r1; st.shared.u32 [%r5], %r8; bar.arrive %r6, 64; bra NEXT;
+    TAKE: bar.sync %r6, 64; xor.b32 %r9, %r5, 4; ld.shared.u32 %r8, [%r9]; add.u32 %r2, %r2, %r8; bar.arrive %r7, 64;
+    NEXT: add.u32 %r1, %r1, 1; setp.lt.u32 %p5, %r1, 6; @%p5 bra LOOP; @%p1 st.global.u32 [%rd3], %r2;
+    """
+    arrays = buffers(128)
+    assert not execute(body, *arrays, threads=count, shared=256).findings
+    assert (arrays[1][32:64] == 6 * (np.arange(32) ^ 1) + 15).all()
+    late = "setp.ge.u32 %p7, %r1, 4; @%p7 bra GO; bar.sync %r6, 64; GO:"  # the last two slots are not waited for
+    broken = body.replace("TAKE: bar.sync %r6, 64;", f"TAKE: {late}")
+    assert "race" in kinds(execute(broken, *buffers(128), threads=count, shared=256))
+
+
 _SIGNAL = """
 shl.b32 %r1, %r0, 2; mov.u32 %r2, 0; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [256], %r2; bar.sync 0;
 setp.ge.u32 %p2, %r0, 32; mov.u32 %r3, 1; @%p2 bra WAIT;
