@@ -31,7 +31,12 @@ Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
 Without = Annotated[
-    str | None, typer.Option("--without", metavar="NAME,…", help="optimisations to leave out, and what needs them")
+    str | None,
+    typer.Option(
+        "--without",
+        metavar="NAME,…",
+        help="optimisations to leave out, and what needs them; the report says what each is",
+    ),
 ]
 Sizes = Annotated[
     str | None, typer.Option("--sizes", metavar="N,…", help="extents, multiples of 256 (default: 1024 to 16384)")

@@ -275,7 +275,7 @@ class _Torch:
 
     def sample(self, a: Array, b: Array, sets: int) -> Sample:
         torch = self._torch
-        inputs = [tuple(torch.from_numpy(each).to(self._device) for each in (a, b)) for _ in range(sets)]
+        inputs = [tuple(torch.from_numpy(each).to(self._device, copy=True) for each in (a, b)) for _ in range(sets)]
         results = [torch.empty_like(first) for first, _ in inputs]
 
         def run() -> None:

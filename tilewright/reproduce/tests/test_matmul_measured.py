@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,68 @@ def test_a_level_that_is_slower_is_a_claim_not_met(report: ladder.Report) -> Non
     assert claims["products on the device"] == (False, "L7 at 4096")
     assert "no torch here" in found.tables[2].note
     assert found.tables[3].title == "What the switches change here"  # no ratios
+
+
+def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
+    """All levels at all sizes, with what torch has; counts are those of a run without it."""
+    driver, asked = Clock(), {}
+
+    def noted(levels: Any, sizes: Any, machine: Any, device: Any, library: Any) -> Any:
+        asked.update(levels=list(levels), sizes=sizes, machine=machine.name, device=device, library=library)
+        return report.measured
+
+    monkeypatch.setattr(ladder, "open_driver", lambda name: {"cuda": driver}[name])
+    monkeypatch.setattr(ladder, "torch_library", lambda device: "torch")
+    monkeypatch.setattr(ladder, "measure", noted)
+    monkeypatch.setattr(ladder, "counted_step", lambda level, on, machine: replace(report.steps[0], name=level))
+    found = ladder.report(sizes=(1024,))
+    assert found.measured == report.measured
+    assert asked == {"levels": [f"L{n}" for n in range(8)], "sizes": (1024,), "machine": ladder.MACHINE,
+                     "device": driver, "library": "torch"}  # fmt: skip
+
+
+def test_products_of_torch_are_recorded_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what a GPU does replaced: the calls are torch's own, on tensors of the host."""
+    torch = pytest.importorskip("torch")
+    events: list[str] = []
+
+    class Aside:
+        def synchronize(self) -> None:
+            events.append("wait")
+
+    class Graph:
+        def replay(self) -> None:
+            events.append("replay")
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            events.append("record")
+
+        def synchronize(self) -> None:
+            events.append("wait")
+
+        def elapsed_time(self, end: Event) -> float:
+            return 2.5
+
+    for name, value in {"Stream": Aside, "CUDAGraph": Graph, "Event": Event, "stream": nullcontext,
+                        "graph": nullcontext, "device": nullcontext}.items():  # fmt: skip
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, value)
+    products = []
+    matmul = torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda a, b, out: products.append((a.data_ptr(), matmul(a, b, out=out))))
+    library = measured._Torch(torch, 0)
+    library._device = "cpu"
+    a, b = (np.eye(8, dtype=np.float16) * number for number in (2, 3))
+    sample = library.sample(a, b, 2)
+    assert sample() == 2.5e-3
+    assert events == ["wait", "record", "replay", "record", "wait"]
+    assert len({place for place, _ in products}) == 2  # two sets, each once before and once in the record
+    assert [float(each[0, 0]) for _, each in products] == [6.0] * 4
+    library.release()
 
 
 def test_a_device_that_is_asked_for_has_to_be_there() -> None:

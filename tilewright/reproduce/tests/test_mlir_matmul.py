@@ -40,10 +40,10 @@ SMALL = Tilings(
 )
 
 
-def subsets(count: int) -> list[frozenset[str]]:
+def subsets(random_ones: int) -> list[frozenset[str]]:
     """Every level, every switch left out of the last, and legal sets at random, all different."""
     found = dict.fromkeys([*closed([]).values(), *(closed([name])["L7"] for name in SWITCHES)])
-    random = Random(0)
+    random, count = Random(0), len(found) + random_ones
     while len(found) < count:
         found[closed(random.sample(sorted(SWITCHES), random.randrange(1, 8)))["L7"]] = None
     return list(found)
@@ -70,7 +70,7 @@ def test_two_hundred_legal_sets_compute_the_product() -> None:
     """Sets that mean the same program and passes share a kernel."""
     sets = subsets(200)
     one_of = {repr(settings(on, SMALL)): on for on in sets}
-    assert len(sets) == 200
+    assert len(sets) > 200
     assert len(one_of) > 150
     assert [sorted(on) for on in one_of.values() if not computes(" ".join(sorted(on)))] == []
 
