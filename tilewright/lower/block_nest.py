@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import SSAValue
@@ -25,6 +26,7 @@ from tilewright.lower.loops import grid_of
 from tilewright.lower.passes import divisors_of, reciprocal_of
 from tilewright.operator.nest import Nest, NestNode
 from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.online import online_of
 
 #: Beyond 2 to the first, a divisor is multiplied by 2 to the second, or its reciprocal.
 _RANGES = {"f32": (100, 64), "f64": (900, 512)}
@@ -72,7 +74,12 @@ class _BlockNest:
 
     def run(self) -> None:
         waiting: list[NestNode] = []  # sums that one pass may take
+        online = online_of(self.nest) if self.held is None else None
         for node in self.nest.nodes:
+            if online is not None and node.tensor.name in (online.largest, online.total):
+                if node.tensor.name == online.total:
+                    self._online(self.nodes[online.largest], node)
+                continue
             inlined = node.tensor.name in self.covering and node.index is None
             if waiting and not inlined and (node.accum is None or self._reads(node, {n.tensor.name for n in waiting})):
                 self._reduce(waiting)
@@ -133,6 +140,36 @@ class _BlockNest:
             if len(self.extents) > self.first:
                 total = self._combined(total, node.accum, dtypes.is_unsigned(dtype))
             self._keep(node, Value(total, dtype))
+
+    def _online(self, largest: NestNode, node: NestNode) -> None:
+        """The largest value and the sum of exponentials in one pass: ``s = s exp(m - m') + exp(x - m')``."""
+        builder, lowest = self.builder, float(np.finfo(np.float32).min)
+
+        def full(number: float) -> SSAValue:
+            made = builder.number(number, "f32")
+            return builder.insert(tile.BroadcastOp(made, self.extents)) if self.extents else made
+
+        def scaled(total: Value, old: Value, new: Value) -> Value:
+            power = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [old, new])])
+            return FUNCTIONS["mul"](builder, [total, power])
+
+        def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
+            value = emitter.emit(substitute(self._here(self._body(largest)), where))
+            value = self._existing(emitter, Value(emitter.full(value), value.dtype), "max", "f32")
+            peak, total = (Value(each, "f32") for each in carried)
+            above = combine("max", builder, peak, value)
+            one = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [value, above])])
+            return [above.ssa, combine("sum", builder, scaled(total, peak, above), one).ssa]
+
+        # Not from minus infinity, whose difference from itself is no number.
+        peaks, totals = (Value(each, "f32") for each in self._sweep(step, [full(lowest), full(0.0)]))
+        inner = len(self.extents) > self.first
+        peak = Value(self._combined(peaks.ssa, "max", False), "f32") if inner else peaks
+        if inner:
+            above = Value(builder.insert(tile.BroadcastOp(peak.ssa, self.extents)), "f32")
+            totals = Value(self._combined(scaled(totals, peaks, above).ssa, "sum", False), "f32")
+        self._keep(largest, peak)
+        self._keep(node, totals)
 
     def _combined(self, total: SSAValue, accum: str, unsigned: bool) -> SSAValue:
         """The sums over the inner dimensions of a tile, all of them as one."""

@@ -23,6 +23,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest
+from tilewright.operator.online import online_of
 from tilewright.operator.tiling import SpatialLoop
 
 LATENCY_SECONDS = 7e-7  # of device memory under load, where a machine's file does not say
@@ -333,7 +334,8 @@ class _Model:
         self.covering = any(nest.covers_inner(node) for node in nest.nodes)
         self.sums = sum(1 for node in nest.nodes if node.accum is not None)
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
-        self.passes = max(1, self.sums + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
+        joined = 1 if online_of(nest) is not None else 0
+        self.passes = max(1, self.sums - joined + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
         # Those of every element; what is computed once per row is next to nothing.
         elements = [each for each in nest.nodes if not nest.inner or each.accum is not None or nest.covers_inner(each)]
         self.operations = sum(

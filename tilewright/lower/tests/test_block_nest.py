@@ -28,6 +28,7 @@ from tilewright.machine.registry import resolve
 from tilewright.operator.nest import Nest
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.nest_split import split
+from tilewright.operator.online import online_of
 from tilewright.runtime import emulated
 
 Array = np.ndarray[Any, Any]
@@ -265,6 +266,22 @@ def test_rows_that_registers_do_not_hold() -> None:
     assert isinstance(kernel.work, Nest)
     assert not schedule.holds_rows(kernel.work)
     assert found.total("bank_conflicts") == 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_long_rows_with_infinities() -> None:
+    """The running sum is right whatever comes first: nothing but minus infinity is no number, as in one tile."""
+    x = np.random.default_rng(2).standard_normal((5, 40_000)).astype(np.float32)
+    x[0, :30_000] = -np.inf
+    x[1] = -np.inf
+    x[2, 39_999] = np.inf
+    x[3, 7] = np.nan
+    x[4, 20_000:] += 300
+    found = ran(lambda b: softmax(b, 5, 40_000, "f32"), 1e-5, [x])
+    (kernel,) = found.plan.kernels
+    assert isinstance(kernel.work, Nest)
+    assert online_of(kernel.work) is not None
+    assert found.bytes("global_load") == 2 * x.nbytes
 
 
 @pytest.mark.parametrize(("extents", "axis"), [((0, 5), 0), ((3, 0), 1)])
