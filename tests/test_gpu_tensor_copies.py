@@ -250,6 +250,30 @@ def test_a_graph_gets_products_of_four_warps() -> None:
     np.testing.assert_array_equal(module(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_other_types_where_both_operands_lie_along_k(dtype: str) -> None:
+    sizes, block = (200, 144, 144), (64, 128, 32 if dtype == "f32" else 64)
+    m, n, k = sizes
+    text = ragged_matmul(sizes, block, f"mma_m16n8{'k8_tf32_f32' if dtype == 'f32' else 'k32_s8_s32'}", dtype, "b")
+    if dtype == "i8":
+        text = text.replace("xf32>", "xi32>").replace("dense<0.0>", "dense<0>")
+    module = parse_module(text)
+    module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
+    run_pipeline(module, "gpu", verify_each=True)
+    a, b = (RNG.integers(-3, 4, shape).astype(np.float32 if dtype == "f32" else np.int8) for shape in ((m, k), (k, n)))
+    c = np.zeros(m * n, np.float32 if dtype == "f32" else np.int32)
+    given, wanted = [a.reshape(-1), b.T.reshape(-1).copy()], (a.astype(np.int64) @ b.astype(np.int64)).reshape(-1)
+    run_kernel(module, "k", [*given, found := c.copy()])
+    np.testing.assert_array_equal(found, wanted)
+    code = generate(module)
+    assert "wgmma.mma_async" in code.ptx
+    run = emulate(code, [*given, found := c.copy()])
+    assert run.findings == []
+    np.testing.assert_array_equal(found, wanted)
+    ((_, counts),) = run.counts
+    assert counts.total("shared", "conflicts") == 0
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> None:
     """Ragged ones too: a box does not reach into the next batch."""

@@ -17,6 +17,7 @@ from tilewright.expr.core import Axis
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.tiling import SpatialLoop
 
+TURNED_BYTES = 2  # of elements that products of four warps also read from memory along m and n: PTX ISA, "wgmma"
 BOX_BYTES, BOX_BATCHES = 16, 3  # of which distances are multiples; dimensions beside two: cuTensorMapEncodeTiled
 
 
@@ -86,8 +87,6 @@ def no_boxes(work: Contraction, element_bytes: int) -> str:
 
     It moves boxes of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
     """
-    if element_bytes != 2:
-        return f"elements of {element_bytes} bytes, only those of 2 are taken"
     pairs = ((work.a, work.m_loops, work.k_loops), (work.b, (work.n_loop,), work.k_loops))
     for operand, outside, deep in pairs:
         name, form = operand.tensor.name, affine(operand.index)
@@ -97,6 +96,8 @@ def no_boxes(work: Contraction, element_bytes: int) -> str:
         inner = [axis for axis in (*outside, *deep) if steps[axis] == 1]
         if len(inner) != 1:
             return f"neighbours of {name} are walked by {len(inner)} of 2 loops"
+        if element_bytes != TURNED_BYTES and inner[0] not in deep:
+            return f"{name} does not lie along k: elements of {element_bytes} bytes are not turned, only those of 2"
         row = next(axis for axis in (*outside, *deep) if axis != inner[0])
         pitch = steps[row]
         if pitch <= 0 or pitch * element_bytes % BOX_BYTES:

@@ -28,6 +28,9 @@ def maps_of(func: tile.FuncOp) -> tuple[TensorMap, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_ELEMENTS = {"i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64"}  # what maps call elements without a sign
+
+
 def map_of(func: tile.FuncOp, op: TensorCopy) -> TensorMap:
     """The map of a copy; raises InvalidProgram where the tensor is no argument of the kernel."""
     arguments: list[SSAValue] = list(func.body.block.args)
@@ -36,6 +39,7 @@ def map_of(func: tile.FuncOp, op: TensorCopy) -> TensorMap:
         raise InvalidProgram(f"kernel {name}: a tensor copy from memory of its own", help="an argument of the kernel")
     box, size, kind = op.form, element_bytes(op.tensor), str(tile.element(op.tensor))
     strides = tuple(stride * size for stride in box.strides)
+    kind = _ELEMENTS.get(kind, kind)
     return TensorMap(arguments.index(op.tensor), kind, box.extents, strides, box.sides, box.swizzle)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
@@ -18,6 +19,7 @@ from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import Facts, facts_of
+from tilewright.kernel.indices import divisor
 from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
@@ -28,11 +30,13 @@ from tilewright.kernel.tile_types import i64s
 from tilewright.layouts.shared import NvmmaShared
 
 Add = Callable[[Operation], SSAValue]
+ALIGN = 16  # bytes of the widest access
 UNITS = frozenset({"mbarrier", "tma", "wgmma"})
 ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
+TURNED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
 WARPS_EACH_WAY = 8
-_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16)_f32)")
+_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|s8_s32)")
 _SPANS = (128, 64, 32)
 
 
@@ -44,7 +48,8 @@ class TensorCopiesPass(ModulePass):
     After:   %r, %s, %t = tile.ring 1
              scf.for %k { fill %r[%n] { box_copy %a to %s  box_copy %b to %t }  await_fill %r[%n]
                           %e = staged_dot %s, %t, %c  %d = finish 0 %e  release %r[%n] }
-    Legal for 16-bit floats with sums in f32, tiles of 64 rows at least, whose loads have no other use and no mask, of
+    Legal for 16-bit floats with sums in f32, for f32 read as tf32 and signed bytes where both operands lie along k,
+    tiles of 64 rows at least, whose loads have no other use and no mask, of
     memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the tensor; a load
     without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier and wgmma.
     Where a kernel says how its `warps` are dealt, an instruction of one warp is kept, and one of four is taken with
@@ -134,6 +139,8 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
         return None
     warps = _asked(dot.intrinsic.data, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
+        return None
+    if a.size != TURNED_BYTES and (a.transposed or not b.transposed or dot.unsigned.data):
         return None
     own = 32 // a.size
     bytes_ = (m * k + k * n) * a.size
@@ -278,6 +285,18 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     for load in loads:
         erase(load)
     kernel.attributes["warps"] = i64s(product.warps)
+    for op in operations(kernel.body):
+        if isinstance(op, tile.StoreOp) and op.align is None:
+            _align(op)
+
+
+def _align(op: tile.StoreOp) -> None:
+    """Say how a store is aligned: one that is, needs no way through the memory that the ring wants."""
+    size = element_bytes(op.view)
+    others = [stride * size for stride in tile.strides_of(op) if stride != 1]
+    known = gcd(divisor(op.offset) * size, ALIGN, *others)
+    if known > size:
+        op.align = IntegerAttr(known, 64)
 
 
 def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]:
