@@ -187,8 +187,11 @@ def _hoist(op: tile.ConvertOp) -> None:
 
 def _held(loop: scf.ForOp) -> int:
     """Bytes of a thread that a trip may hold at once, where the assembler moves loads of fragments up."""
+    last = loop.body.block.last_op
+    assert last is not None
     made = [each for op in operations(loop.body) if isinstance(op, tile.ConvertOp | tile.DotOp) for each in op.results]
-    tiles = [each for each in (*loop.body.block.args, *made) if shape(each)]
+    kept = set(last.operands)  # in the registers of the loop's arguments
+    tiles = [each for each in (*loop.body.block.args, *made) if shape(each) and each not in kept]
     return sum(registers(each) * (1 if element(each) == I1 else element_bytes(each)) for each in tiles)
 
 
