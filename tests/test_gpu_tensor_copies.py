@@ -250,6 +250,23 @@ def test_a_graph_gets_products_of_four_warps() -> None:
     np.testing.assert_array_equal(module(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
 
 
+def test_a_large_product_is_that_of_the_machine_by_default() -> None:
+    """Tiles of 128 x 256 on groups of four warps, a ring as deep as memory is, blocks that stay; nothing spills."""
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
+    module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
+    text, machine = module.artifact.code.decode(), gpu("sm_90a")
+    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages" in module.explain()
+    for part in ("cp.async.bulk.tensor.2d.shared", "cp.async.bulk.tensor.2d.global", "stmatrix", "setmaxnreg.inc",
+                 "wgmma.wait_group.sync.aligned 1"):  # fmt: skip
+        assert part in text
+    (kernel,) = module.manifest.kernels
+    assert (kernel.grid, kernel.block) == ((machine.multiprocessors, 1, 1), (384, 1, 1))
+    assert machine.shared_bytes_per_block - 8192 < kernel.shared_bytes <= machine.shared_bytes_per_block
+    resources = ptxas.check(text, "sm_90a")
+    assert resources is None or not any(each.spills or each.warnings for each in resources.values())
+
+
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_other_types_where_both_operands_lie_along_k(dtype: str) -> None:
     sizes, block = (200, 144, 144), (64, 128, 32 if dtype == "f32" else 64)

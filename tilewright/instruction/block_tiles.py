@@ -109,7 +109,7 @@ def rank(
         rule = None if (shape, record) in deduced else _refuse(shape, record, problem, machine, off)
         if rule is not None:
             made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
-            refused.append((price.of(made), replace(rule, candidate=str(shape))))
+            refused.append((price.of(made), replace(rule, candidate=str(made))))
             continue
         for each in _staged(shape, record, problem, machine, "split-k" in off):
             found.setdefault(each.shape, replace(each, cycles=price.of(each)))
@@ -262,12 +262,6 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     boxed = record.group == "warpgroup128"
-    if boxed and "tensor-copies" in off:
-        return Refusal("", "pass tensor-copies", "it is switched off")
-    if boxed and not machine.features >= COPY_UNITS:
-        return Refusal("", "units", f"the machine lacks {', '.join(sorted(COPY_UNITS - machine.features))}")
-    if boxed and problem.no_boxes:
-        return Refusal("", "boxes of the copy engine", problem.no_boxes)
     needed, most = registers(shape, record), machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
@@ -277,6 +271,12 @@ def _refuse(
     bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "block memory", f"{bytes_} bytes with {stages} stages, {room} there are")
+    if boxed and "tensor-copies" in off:
+        return Refusal("", "pass tensor-copies", "it is switched off")
+    if boxed and not machine.features >= COPY_UNITS:
+        return Refusal("", "units", f"the machine lacks {', '.join(sorted(COPY_UNITS - machine.features))}")
+    if boxed and problem.no_boxes:
+        return Refusal("", "boxes of the copy engine", problem.no_boxes)
     return None
 
 

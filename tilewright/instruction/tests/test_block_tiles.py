@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tilewright.expr.graph import GraphBuilder
@@ -14,14 +16,14 @@ from tilewright.machine.registry import resolve
 Sizes = tuple[int, int, int]
 
 
-def ranked(sizes: Sizes, machine: str = "sm_90a", dtype: str = "f16", batch: int = 0, **given: object) -> Ranking:
+def ranked(sizes: Sizes, machine: str = "sm_90a", dtype: str = "f16", batch: int = 0, **given: Any) -> Ranking:
     m, n, k = sizes
     lead = (batch,) if batch else ()
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b, b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
     product, _ = find_block_product(graph.nodes[0])
     assert product is not None
-    return block_candidates(product, gpu(machine), result=dtype, **given)[0]  # type: ignore[arg-type]
+    return block_candidates(product, gpu(machine), result=dtype, **given)[0]
 
 
 def gpu(name: str) -> Gpu:
@@ -64,7 +66,7 @@ def test_what_would_be_cheaper_is_refused_by_name() -> None:
     ],
     ids=["switched off", "no boxes"],
 )
-def test_without_boxes_single_warps_do_it(given: dict[str, object], rule: str) -> None:
+def test_without_boxes_single_warps_do_it(given: dict[str, Any], rule: str) -> None:
     found = ranked((4096, 4096, 4096), **given)
     assert not any(each.boxed for each in found.candidates)
     assert rule in {refusal.rule for refusal in found.refused}
