@@ -93,7 +93,7 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
     for each in found:
         shape, (m, n, k) = each.shape, extents(each.record)
         rows = m * shape.warps[0] // (4 if each.boxed else 1)
-        assert not (shape.m % rows or shape.n % (n * shape.warps[1]) or shape.k % k)
+        assert (shape.m % rows, shape.n % (n * shape.warps[1]), shape.k % k) == (0, 0, 0)
         assert each.shared_bytes <= machine.shared_bytes_per_block
         assert registers(shape, each.record) == each.registers <= machine.max_registers_per_thread
 
