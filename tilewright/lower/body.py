@@ -187,7 +187,8 @@ class BodyEmitter:
             shape = shape if any(extent > 1 for extent in shape) else ()
             offset = self.builder.affine(form, self.loops)
             if not shape and mask is not None:
-                loaded = self.builder.insert(tile.GatherOp(view, self.builder.as_i64(offset), mask))
+                flag = self.builder.insert(tile.ReshapeOp(mask, ())) if tile.shape(mask) else mask  # of one element
+                loaded = self.builder.insert(tile.GatherOp(view, self.builder.as_i64(offset), flag))
             else:
                 bounds = self._bounds(shape) if shape and self.bounds else []
                 flags = self._repeat(mask, shape) if mask is not None else None

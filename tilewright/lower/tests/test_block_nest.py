@@ -15,14 +15,17 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.compiler import gpu
 from tilewright.compiler import rows as rows_module
+from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.program import Placement
+from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, reduce, shape
+from tilewright.expr.random import random_graph, random_inputs
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.operator.nest import Nest
@@ -282,6 +285,18 @@ def test_long_rows_with_infinities() -> None:
     assert isinstance(kernel.work, Nest)
     assert online_of(kernel.work) is not None
     assert found.bytes("global_load") == 2 * x.nbytes
+
+
+@pytest.mark.parametrize("seed", [2, 4, 11])
+def test_random_graphs(seed: int) -> None:
+    """Of seed 4 a value of one row reads memory under a condition."""
+    graph = random_graph(seed)
+    inputs = random_inputs(graph, seed)
+    module = compile_graph(graph, MACHINE, options=Options(cache=False), device="emulator")
+    found = module(*(inputs[tensor.name] for tensor in graph.inputs))
+    results = found if isinstance(found, tuple) else (found,)
+    for result, expected in zip(results, evaluate_bounded(graph, inputs), strict=True):
+        assert not violations(result, expected).any()
 
 
 @pytest.mark.parametrize(("extents", "axis"), [((0, 5), 0), ((3, 0), 1)])
