@@ -21,7 +21,7 @@ EPILOG = """\
 \b
 example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 --args in.npz -o out.npz
 The arguments are p0, p1, … in the order of the parameters: arrays become buffers of the device, 0-d arrays
-scalars; missing trailing ones are null. The output holds the buffers afterwards, under the same names.
+scalars; missing pointers are null. The output holds the buffers afterwards, under the same names.
 exit status: 0 ran clean, 1 something was found, 2 bad usage, PTX that does not parse, arguments that do not fit
 """
 
