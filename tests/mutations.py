@@ -218,8 +218,8 @@ FAMILIES: dict[str, Family] = {
         wanted=_times(72, 56, 136), multiprocessors=1,
     ),
     "boxes, all warps alike": Family(
-        programs.ragged_matmul((392, 32, 136), (128, 32, 32)), "sm_90a", _product(392, 32, 136), 4096, ("warp-roles",),
-        warps=(8, 1), wanted=_times(392, 32, 136), multiprocessors=1,
+        programs.ragged_matmul((392, 32, 136), (128, 32, 32), "wgmma_m64n32k16_f16_f32"), "sm_90a",
+        _product(392, 32, 136), 4096, ("warp-roles",), warps=(8, 1), wanted=_times(392, 32, 136), multiprocessors=1,
     ),
     "boxes, a block per tile": Family(
         programs.matmul((64, 64, 288), (64, 64, 32)), "sm_90a", _product(64, 64, 288), 4096, ("persistent",),
@@ -316,11 +316,15 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Facts:
-    """What errors ask of a kernel: registers with addresses of shared memory, those used as such, bytes of a slot."""
+    """What errors ask of a kernel: registers with addresses of shared memory, those used as such, bytes of a slot.
+
+    Masks in `always` are true by definition: to leave them out is no error.
+    """
 
     shared: frozenset[str]
     direct: frozenset[str]
     slot: int
+    always: frozenset[str]
 
 
 Plant = Callable[[str, Facts], Iterator[str]]
@@ -361,6 +365,12 @@ def _other_slot(line: str, facts: Facts) -> Iterator[str]:
     made = re.match(r"add\.s32 (%r\d+), (%r\d+), (\d+);", line)
     if made and made[2] in facts.shared and made[1] not in facts.direct:
         yield f"add.s32 {made[1]}, {made[2]}, {int(made[3]) + facts.slot};"
+
+
+def _no_mask(line: str, facts: Facts) -> Iterator[str]:
+    for match in re.finditer(r"@!?(%p\d+) (?=(ld|st|atom|red|cp)\.)", line):
+        if match[1] not in facts.always:
+            yield line[: match.start()] + line[match.end() :]
 
 
 def _either_condition(line: str, facts: Facts) -> Iterator[str]:
@@ -406,7 +416,7 @@ ERRORS: dict[str, Plant] = {
         r"^xor\.b32 (%r\d+), (%r\d+), (\d+);",
         lambda match: f"xor.b32 {match[1]}, {match[2]}, {int(match[3]) & (int(match[3]) - 1)};",
     ),
-    "no mask": _changed(r"@!?%p\d+ (?=(ld|st|atom|red|cp)\.)", lambda match: ""),
+    "no mask": _no_mask,
     "no condition of a mask": _either_condition,
     "no bound of a copy": _changed(r"(?<=\], )(16|8|4), %r\d+;", lambda match: f"{match[1]};"),
     "no mbarrier": _gone(r"mbarrier\.init"),
@@ -459,7 +469,12 @@ def _facts(lines: Sequence[str], slot: int) -> Facts:
             if made and {made[2], made[3]} & (shared | {"shared"}):
                 shared.add(made[1])
     direct = frozenset(found for line in lines for found in re.findall(r"\[(%r\d+)", line))
-    return Facts(frozenset(shared), direct, slot)
+    made = [
+        found for line in lines for found in re.findall(r"^(?:mov|setp\.\S+|and|or|not|xor)\S* (%p\d+), ?(.*);", line)
+    ]
+    constant = {name for name, value in made if value == "-1"}
+    always = constant - {name for name, value in made if value != "-1"}
+    return Facts(frozenset(shared), direct, slot, frozenset(always))
 
 
 # What is found --------------------------------------------------------------------------------------------------------
