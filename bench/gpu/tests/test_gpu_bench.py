@@ -185,9 +185,22 @@ def test_tiny_cases_are_right_and_timed_in_the_emulator(
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     from bench.gpu.worker import Worker
 
-    row = Worker("cpu").run(case, names(case)[-1], 0.01)
+    row = Worker("cpu").run(case, [name for name in names(case) if name != TUNED][-1], 0.01)
     assert (row.status, row.note) == ("ok", "")
     assert (row.seconds is None) == (case.family == "check")
+
+
+def test_tiles_are_tuned_on_a_device_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    from bench.gpu.contenders import compile_ahead
+    from bench.gpu.worker import Worker
+
+    case = gemm(256, 256, 64, "f16")
+    row = Worker("cpu").run(case, TUNED, 0.01)
+    assert (row.status, row.note) == ("skipped", "tiles are measured on a device")
+    compile_ahead(case, tmp_path, "sm_90a")
+    assert len({path.read_bytes() for path in tmp_path.glob(f"{case.file_name}.tile*")}) == 4
 
 
 def test_code_compiled_ahead_runs_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
