@@ -65,7 +65,7 @@ def run(
     """Execute a kernel launch.
 
     `args` stand in the order of the parameters: arrays are device buffers and are changed in place, scalars are passed
-    by value; missing trailing ones are null. `shared_bytes` is the dynamic shared memory of a block. `limit` is the
+    by value; missing pointers are null. `shared_bytes` is the dynamic shared memory of a block. `limit` is the
     number of instructions that one chunk of blocks may execute.
 
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
