@@ -469,11 +469,11 @@ def _facts(lines: Sequence[str], slot: int) -> Facts:
             if made and {made[2], made[3]} & (shared | {"shared"}):
                 shared.add(made[1])
     direct = frozenset(found for line in lines for found in re.findall(r"\[(%r\d+)", line))
-    made = [
+    defined = [
         found for line in lines for found in re.findall(r"^(?:mov|setp\.\S+|and|or|not|xor)\S* (%p\d+), ?(.*);", line)
     ]
-    constant = {name for name, value in made if value == "-1"}
-    always = constant - {name for name, value in made if value != "-1"}
+    constant = {name for name, value in defined if value == "-1"}
+    always = constant - {name for name, value in defined if value != "-1"}
     return Facts(frozenset(shared), direct, slot, frozenset(always))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,11 +107,11 @@ def run_module(
     if len(constants) != code.constants_bytes:
         raise InvalidArgument(f"{len(constants)} bytes", where="constants", help=f"{code.constants_bytes} bytes")
     module, done = emulator.parse(code.ptx), Emulated()
-    limited = {} if limit is None else {"limit": limit}
+    run = emulator.run if limit is None else partial(emulator.run, limit=limit)
     for launch in code.launches:
         kernel = code.kernel(launch.kernel)
         arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.arguments])
-        made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes, **limited)
+        made = run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
         memories.written(launch.arguments)
         done.findings += made.findings
         done.counts.append((launch.kernel, made.counts))
