@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import Target, target_for
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, InvalidProgram
 from tilewright.kernel.block_random import FEW, random_blocks
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
@@ -83,8 +83,12 @@ def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
         compare(found, wanted, f"the distributed form for {what}")
         chance = rng.random() < EMULATED
         if chance if emulate is None else emulate:
-            found, code = program.outputs(), generate(module)
-            if max(kernel.shared_bytes for kernel in code.kernels) > few.facts.shared_bytes:
+            found = program.outputs()
+            try:
+                code = generate(module)
+            except InvalidProgram as error:
+                if "bytes of shared memory" not in str(error):
+                    raise
                 return  # without all that saves memory a block may not have what these boxes need
             run = emulated.run_module(code, [_plain(x) for x in program.inputs], [_plain(x) for x in found])
             assert not run.findings, f"PTX for {what}: {run.findings[0]}"

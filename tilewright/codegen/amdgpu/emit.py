@@ -54,10 +54,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered)
     place_arguments(at, function, aligns)
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
-    places, shared_bytes = shared_places(func)
-    if shared_bytes > target.shared_bytes:
-        fact = f"kernel {at.name}: {shared_bytes} bytes of shared memory"
-        raise InvalidProgram(fact, help=f"{target.cpu} has {target.shared_bytes} for a block")
+    places, shared_bytes = shared_places(func, target)
     if places:
         place_shared(at, places, _shared_array(module, function.name, shared_bytes))
     walk(at, func.body.block)

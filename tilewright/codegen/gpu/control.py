@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.codegen.elementwise import ELEMENT
 from tilewright.codegen.gpu import elements
 from tilewright.codegen.gpu.emission import LOCAL, SHARED, Emission, Place, Tile, from_words, to_words
+from tilewright.codegen.gpu.target import GpuTarget
 from tilewright.codegen.values import I8, I32, I64, bits_of, llvm_type
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -90,10 +91,10 @@ def coordinates(at: Emission, block_id: Callable[[str], ir.Value]) -> list[ir.Va
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def shared_places(func: tile.FuncOp) -> tuple[dict[simt.SharedOp, int], int]:
+def shared_places(func: tile.FuncOp, target: GpuTarget) -> tuple[dict[simt.SharedOp, int], int]:
     """Where every shared allocation begins, in bytes, and what they take together.
 
-    Allocations without an offset follow those with one.
+    Allocations without an offset follow those with one. Raises InvalidProgram where a block may not have so much.
     """
     found = [op for op in tile.operations(func.body) if isinstance(op, simt.SharedOp)]
     end = max((op.offset.value.data + op.bytes for op in found if op.offset is not None), default=0)
@@ -108,6 +109,9 @@ def shared_places(func: tile.FuncOp) -> tuple[dict[simt.SharedOp, int], int]:
             end = places[op] + op.bytes
         else:
             places[op] = op.offset.value.data
+    if target.shared_bytes and end > target.shared_bytes:
+        fact = f"kernel {func.sym_name.data}: {end} bytes of shared memory"
+        raise InvalidProgram(fact, help=f"{target.cpu} has {target.shared_bytes} for a block")
     return places, end
 
 

@@ -22,6 +22,11 @@ class GpuTarget:
     triple: str = ""
     facts: Facts = NOTHING
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that a block may have; 0 where nothing is known of the machine."""
+        return self.facts.shared_bytes
+
     # What shared element arithmetic asks (codegen.arithmetic).
 
     @property

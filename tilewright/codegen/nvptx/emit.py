@@ -48,7 +48,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     place_arguments(at, function, aligns)
     at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
-    places, shared_bytes = shared_places(func)
+    places, shared_bytes = shared_places(func, target)
     if places:
         place_shared(at, places, _shared_array(module))
     walk(at, func.body.block)

@@ -77,6 +77,14 @@ def test_places_of_shared_memory_are_kept() -> None:
     assert code.kernel("k").shared_bytes == 1024 + 512
 
 
+@pytest.mark.parametrize(("machine", "most"), [("sm_75", 64 << 10), ("sm_80", 163 << 10), ("sm_90a", 227 << 10)])
+def test_a_block_has_no_more_shared_memory_than_its_machine(machine: str, most: int) -> None:
+    text = kernel('%s = simt.shared align 16 : memref<{}xi8, "shared">', "%a: memref<4xf32>")
+    assert compiled(text.replace("{}", str(most)), machine).kernel("k").shared_bytes == most
+    with pytest.raises(InvalidProgram, match=f"(?s)kernel k: {most + 1} bytes of shared memory.*{machine} has {most}"):
+        compiled(text.replace("{}", str(most + 1)), machine)
+
+
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize(("count", "valid"), [(8, None), (8, "%t"), (4, "%t"), (2, None)])
 def test_asynchronous_copies(count: int, valid: str | None, machine: str) -> None:
