@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.expr.core import Apply, Const, Expr, Read
-from tilewright.expr.rewrite import transform
-from tilewright.operator.nest import Nest, NestNode
+from tilewright.expr.core import Apply, Const, Expr
+from tilewright.operator.nest import Nest, NestNode, value_read, written_out
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,15 @@ def moments_of(nest: Nest) -> Moments | None:
         assert isinstance(axis.extent, int)
         inner *= axis.extent
     for squares in nest.nodes:
-        deviation = _square_of(_inlined(squares.body, inlined))
+        deviation = _square_of(written_out(squares.body, inlined))
         if squares.accum != "sum" or not isinstance(deviation, Apply) or deviation.function != "sub":
             continue
         value, mean = deviation.args
-        total = _summed(nodes[_own(mean)], nodes, inner) if _own(mean) in nodes else None
+        total = _summed(nodes[value_read(mean)], nodes, inner) if value_read(mean) in nodes else None
         if total is None or total.accum != "sum" or value.dtype not in ("f32", "f64"):
             continue
         same = total.tensor.dtype == squares.tensor.dtype == value.dtype
-        if same and _inlined(total.body, inlined) == value:
+        if same and written_out(total.body, inlined) == value:
             return Moments(total.tensor.name, squares.tensor.name)
     return None
 
@@ -58,22 +57,7 @@ def _summed(mean: NestNode, nodes: Mapping[str, NestNode], count: int) -> NestNo
     if mean.accum is not None or not isinstance(body, Apply) or body.function not in ("div", "mul"):
         return None
     total, factor = body.args
-    if not isinstance(factor, Const) or _own(total) not in nodes:
+    if not isinstance(factor, Const) or value_read(total) not in nodes:
         return None
     exact = factor.value == count if body.function == "div" else factor.value == 1 / count
-    return nodes[_own(total)] if exact else None
-
-
-def _own(expr: Expr) -> str:
-    """The name of a value of the nest that an expression reads, or nothing."""
-    return expr.tensor.name if isinstance(expr, Read) and not expr.indices else ""
-
-
-def _inlined(body: Expr, values: Mapping[str, NestNode]) -> Expr:
-    """A body with the values per inner point that it reads written out."""
-
-    def rule(expr: Expr) -> Expr | None:
-        name = _own(expr)
-        return _inlined(values[name].body, values) if name in values else None
-
-    return transform(body, rule)
+    return nodes[value_read(total)] if exact else None

@@ -169,3 +169,18 @@ def drop_unit_loops(nest: Nest) -> Nest:
     )
     outer, inner = (tuple(a for a in axes if a.extent != 1) for axes in (nest.outer, nest.inner))
     return Nest(outer, inner, nodes)
+
+
+def value_read(expr: Expr) -> str:
+    """The name of the value of a nest, computed before, that an expression reads; empty if it is no such read."""
+    return expr.tensor.name if isinstance(expr, Read) and not expr.indices else ""
+
+
+def written_out(body: Expr, values: Mapping[str, NestNode]) -> Expr:
+    """A body with the named values that it reads written out."""
+
+    def rule(expr: Expr) -> Expr | None:
+        name = value_read(expr)
+        return written_out(values[name].body, values) if name in values else None
+
+    return transform(body, rule)

@@ -6,12 +6,10 @@ softmax", 2018). It takes two exponentials per element instead of one, and one r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.expr.core import Apply, Cast, Expr, Read
-from tilewright.expr.rewrite import transform
-from tilewright.operator.nest import Nest, NestNode
+from tilewright.expr.core import Apply, Cast, Expr
+from tilewright.operator.nest import Nest, value_read, written_out
 
 
 @dataclass(frozen=True)
@@ -27,17 +25,17 @@ def online_of(nest: Nest) -> Online | None:
     nodes = {node.tensor.name: node for node in nest.nodes}
     inlined = {name: node for name, node in nodes.items() if nest.covers_inner(node)}
     for node in nest.nodes:
-        difference = _exponent(_inlined(node.body, inlined))
+        difference = _exponent(written_out(node.body, inlined))
         if node.accum != "sum" or not isinstance(difference, Apply) or difference.function != "sub":
             continue
         value, peak = (_plain(arg) for arg in difference.args)
-        largest = nodes.get(_own(peak))
+        largest = nodes.get(value_read(peak))
         if largest is None or largest.accum != "max" or largest.index is not None:
             continue
         between = nest.nodes[nest.nodes.index(largest) + 1 : nest.nodes.index(node)]
         if any(each.tensor.name not in inlined or each.index is not None for each in between):
             continue  # it may need the largest value
-        if difference.dtype == node.tensor.dtype == "f32" and _plain(_inlined(largest.body, inlined)) == value:
+        if difference.dtype == node.tensor.dtype == "f32" and _plain(written_out(largest.body, inlined)) == value:
             return Online(largest.tensor.name, node.tensor.name)
     return None
 
@@ -53,18 +51,3 @@ def _plain(expr: Expr) -> Expr:
     while isinstance(expr, Cast) and expr.dtype == "f32" and expr.arg.dtype in ("f16", "bf16", "f32"):
         expr = expr.arg
     return expr
-
-
-def _own(expr: Expr) -> str:
-    """The name of a value of the nest that an expression reads, or nothing."""
-    return expr.tensor.name if isinstance(expr, Read) and not expr.indices else ""
-
-
-def _inlined(body: Expr, values: Mapping[str, NestNode]) -> Expr:
-    """A body with the values per inner point that it reads written out."""
-
-    def rule(expr: Expr) -> Expr | None:
-        name = _own(expr)
-        return _inlined(values[name].body, values) if name in values else None
-
-    return transform(body, rule)
