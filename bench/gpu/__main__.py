@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from bench.gpu import runner
     from bench.gpu.cases import WEIGHTS
-    from bench.gpu.contenders import OURS
+    from bench.gpu.contenders import MINE
     from bench.gpu.results import table
     from bench.gpu.worker import all_cases
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.table:
         options.table.write_text(text)
     print(text, end="")
-    return int(any(row.contender == OURS and row.status in ("wrong", "failed") for row in done.rows))
+    return int(any(row.contender in MINE and row.status in ("wrong", "failed") for row in done.rows))
 
 
 def _compile(folder: Path, machine: str, device: str) -> int:

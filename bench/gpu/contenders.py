@@ -12,7 +12,8 @@ from bench.gpu.cases import Case
 
 OURS = "tilewright"
 TUNED = "tilewright tuned"  # the fastest of the few tiles that the model finds best
-TRIALS = 5  # of each of them
+MINE = (OURS, TUNED)
+TRIALS = 5  # of each tile
 BACKENDS = {
     "sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION",
     "sdpa math": "MATH",
@@ -93,31 +94,32 @@ def _compiled(path: Path, device: str) -> Callable[..., Any]:
 class Tuned:
     """A module of ours, and its tile."""
 
-    module: Callable[..., Any]
+    module: Any
     tile: str
 
-    def __call__(self, *arrays: Any) -> Any:
-        return self.module(*arrays)
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        return self.module(*arrays, **named)
+
+    def resources(self) -> Any:
+        return self.module.resources()
 
 
 def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
     """The fastest of our modules whose tiles differ."""
     if device != "cuda":
         raise Missing("tiles are measured on a device")
+    if compiled is None:
+        raise Missing("tiles are compiled ahead: --compile")
     from tilewright.runtime.artifact import Artifact
     from tilewright.runtime.cuda.module import DeviceModule
 
-    if compiled is None:
-        found = list(_variants(case, _machine(torch)))
-    else:
-        paths = sorted(compiled.glob(f"{case.file_name}.tile*"))
-        found = [(path.name, Artifact.read(path)) for path in paths]
-    if not found:
+    tiles = sorted(compiled.glob(f"{case.file_name}.tile*.txt"))
+    if not tiles:
         raise Missing("there is no choice of tiles")
     arrays = [torch.randn(shape, device=device, dtype=torch.float32).to(_type(torch, case)) for shape in case.shapes]
     timed: list[tuple[float, int, Tuned]] = []
-    for tile, artifact in found:
-        module = DeviceModule(artifact, "cuda")
+    for tile in tiles:
+        module = DeviceModule(Artifact.read(tile.with_suffix("")), "cuda")
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         module(*arrays)
         start.record()
@@ -125,7 +127,7 @@ def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
             module(*arrays)
         end.record()
         end.synchronize()
-        timed.append((start.elapsed_time(end), len(timed), Tuned(module, tile)))
+        timed.append((start.elapsed_time(end), len(timed), Tuned(module, tile.read_text())))
     return min(timed)[2]
 
 
@@ -145,14 +147,16 @@ def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
 
 
 def compile_ahead(case: Case, folder: Path, machine: str) -> None:
-    """Write the code of a case to a folder; no GPU and no torch are needed."""
+    """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
 
     options = tilewright.Options(tf32=case.tf32)
     tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
     if TUNED in names(case):
-        for number, (_, artifact) in enumerate(_variants(case, machine)):
-            artifact.save(folder / f"{case.file_name}.tile{number}")
+        for number, (tile, artifact) in enumerate(_variants(case, machine)):
+            path = folder / f"{case.file_name}.tile{number}"
+            artifact.save(path)
+            path.with_name(f"{path.name}.txt").write_text(tile)
 
 
 def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:

@@ -38,13 +38,14 @@ def all_cases(device: str) -> tuple[Case, ...]:
     return tiny() if device == "cpu" else CHECKS + CASES
 
 
-def _resources(module: Any) -> str:
-    """What our kernels take on the device, if it says so."""
-    return "; ".join(
+def _note(module: Any) -> str:
+    """The tile of a module of ours, if it was chosen by time, and what its kernels take, if the device says so."""
+    taken = [
         f"{name}: {taken.registers} registers, {taken.local_bytes} bytes of local memory"
         for name, taken in getattr(module, "resources", dict)().items()
         if taken is not None
-    )
+    ]
+    return "; ".join(filter(None, [getattr(module, "tile", ""), *taken]))
 
 
 class Worker:
@@ -73,7 +74,7 @@ class Worker:
         try:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device, self.compiled)
-                row.note = _resources(function) if name == contenders.OURS else getattr(function, "tile", "")
+                row.note = _note(function) if name in contenders.MINE else ""
                 row.error = self._error(case, function, name)
                 if not row.error <= case.bound:  # NaN neither
                     row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"
@@ -90,7 +91,7 @@ class Worker:
     def _error(self, case: Case, function: Callable[..., Any], name: str) -> float:
         """‖out − ref‖ / ‖ref‖ on fresh inputs, the reference in float64; what we leave unwritten is NaN."""
         inputs = self._inputs(case, seed=1)
-        if name == contenders.OURS:
+        if name in contenders.MINE:
             found = self.torch.full(case.output, float("nan"), dtype=inputs[0].dtype, device=inputs[0].device)
             function(*inputs, out=found)
         else:

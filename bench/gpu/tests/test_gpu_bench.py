@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from bench.gpu import runner
 from bench.gpu.budget import Budget
 from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
 from bench.gpu.clock import Work
-from bench.gpu.contenders import OURS, TUNED, names
+from bench.gpu.contenders import MINE, OURS, TUNED, Missing, Tuned, names, prepare
 from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Lost, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
@@ -200,7 +201,51 @@ def test_tiles_are_tuned_on_a_device_only(tmp_path: Path, monkeypatch: pytest.Mo
     row = Worker("cpu").run(case, TUNED, 0.01)
     assert (row.status, row.note) == ("skipped", "tiles are measured on a device")
     compile_ahead(case, tmp_path, "sm_90a")
-    assert len({path.read_bytes() for path in tmp_path.glob(f"{case.file_name}.tile*")}) == 4
+    assert len({path.read_bytes() for path in tmp_path.glob(f"{case.file_name}.tile?")}) == 4
+    assert len({path.read_text() for path in tmp_path.glob(f"{case.file_name}.tile?.txt")} - {""}) == 4
+    with pytest.raises(Missing, match="--compile"):
+        prepare(TUNED, case, None, "cuda")
+    with pytest.raises(Missing, match="no choice"):
+        prepare(TUNED, case, None, "cuda", tmp_path / "cache")
+
+
+def test_the_fastest_tile_is_taken_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.runtime.artifact import Artifact
+    from tilewright.runtime.cuda import module
+
+    case, clock = gemm(8, 8, 8, "f16"), FakeTime()
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.time = -1.0
+
+        def record(self) -> None:
+            self.time = clock.time
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.time - self.time
+
+    @dataclass
+    class Module:
+        seconds: float
+        device: str
+
+        def __call__(self, *arrays: Any) -> None:
+            assert len(arrays) == 2
+            clock.time += self.seconds
+
+    for number in range(3):
+        (tmp_path / f"{case.file_name}.tile{number}.txt").write_text(f"tile {number}")
+    monkeypatch.setattr(Artifact, "read", lambda path: {"0": 3.0, "1": 1.0, "2": 2.0}[path.name[-1]])
+    monkeypatch.setattr(module, "DeviceModule", Module)
+    torch = SimpleNamespace(
+        float32="f32", float16="f16", bfloat16="bf16", cuda=SimpleNamespace(Event=Event),
+        randn=lambda shape, **_: SimpleNamespace(to=lambda dtype: (shape, dtype)),
+    )  # fmt: skip
+    assert prepare(TUNED, case, torch, "cuda", tmp_path) == Tuned(Module(1.0, "cuda"), "tile 1")
 
 
 def test_code_compiled_ahead_runs_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +298,8 @@ def test_wrong_results_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Worker("cpu").run(softmax(3, 40, "f32"), "torch", 0.01).status == "wrong"
 
 
-def test_what_we_leave_unwritten_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", MINE)
+def test_what_we_leave_unwritten_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from bench.gpu import contenders
     from bench.gpu.worker import Worker
@@ -265,9 +311,45 @@ def test_what_we_leave_unwritten_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
         return torch.softmax(x, -1, out=out)
 
     monkeypatch.setattr(contenders, "prepare", lambda *_: half)
-    assert Worker("cpu").run(softmax(3, 40, "f32"), OURS, 0.01).status == "wrong"
+    assert Worker("cpu").run(softmax(3, 40, "f32"), name, 0.01).status == "wrong"
     monkeypatch.setattr(contenders, "prepare", lambda *_: whole)
-    assert Worker("cpu").run(softmax(3, 40, "f32"), OURS, 0.01).status == "ok"
+    assert Worker("cpu").run(softmax(3, 40, "f32"), name, 0.01).status == "ok"
+
+
+def test_a_tuned_row_has_its_tile_and_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from bench.gpu import contenders
+    from bench.gpu.worker import Worker
+    from tilewright.runtime.cuda.driver import Resources
+
+    class Spilling:
+        def __call__(self, x: Any, out: Any = None) -> Any:
+            return torch.softmax(x, -1, out=out)
+
+        def resources(self) -> dict[str, Resources | None]:
+            return {"k": Resources(255, 40, 0), "emulated": None}
+
+    monkeypatch.setattr(contenders, "prepare", lambda *_: Tuned(Spilling(), "64x64x32"))
+    row = Worker("cpu").run(softmax(3, 40, "f32"), TUNED, 0.01)
+    assert (row.status, row.note) == ("ok", "64x64x32; k: 255 registers, 40 bytes of local memory")
+    assert "- ok: tilewright tuned, softmax 3x40" in table(Run({}, [row]))
+
+
+@pytest.mark.parametrize(
+    ("contender", "status", "wanted"),
+    [
+        *((name, status, 1) for name in MINE for status in ("wrong", "failed")),
+        *((name, status, 0) for name in MINE for status in ("ok", "skipped")),
+        ("torch", "failed", 0),
+    ],
+)
+def test_the_exit_status_tells_of_ours_alone(
+    contender: str, status: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.gpu.__main__ import main
+
+    monkeypatch.setattr(runner, "run", lambda *_: Run({}, [Row("gemm", "big", "f16", contender, status)]))
+    assert main(["--device", "cpu"]) == wanted
 
 
 def test_a_process_answers_and_can_be_lost() -> None:
