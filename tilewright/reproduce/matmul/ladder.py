@@ -22,6 +22,7 @@ from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarch
 from tilewright.instruction.registry import standard
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.options import Options
 from tilewright.reproduce.experiment import Claim, Table, positive
 from tilewright.reproduce.matmul.measured import Measured, Timing, measure, torch_library
 from tilewright.reproduce.matmul.switches import (
@@ -159,14 +160,15 @@ class Report:
 
 
 def report(
-    without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE, device: str = "auto"
+    without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE, device: str | None = None
 ) -> Report:
     """Count every level in the emulator, predict every size, and time all of it where there is a GPU.
 
-    `device`: "cuda" or "cuda:1", "emulator" to count only, or "auto". Raises InvalidArgument for what cannot be,
-    DeviceError and MissingExtra where a GPU is asked for that cannot be used.
+    `device`: "cuda" or "cuda:1", "emulator" to count only, "auto" for a GPU if there is one, or None, which is that of
+    the options. Raises InvalidArgument for what cannot be, DeviceError and MissingExtra where a GPU is asked for that
+    cannot be used.
     """
-    driver, reason = _opened(device)
+    driver, reason = _opened(device or Options().device)
     found = resolve(machine)
     if not isinstance(found, Gpu) or INTRINSIC not in found.intrinsics:
         fact = f"{found.name} does not have {INTRINSIC}"
@@ -214,7 +216,7 @@ def counts(chosen: Settings, slices: int, machine: Gpu) -> dict[str, float]:
     """What one block counts over so many slices, on small whole numbers, whose result is compared with NumPy's."""
     bm, bn, bk = chosen.tiling.block
     k, rng = slices * bk, np.random.default_rng(0)
-    module = compiled((bm, bn, k), chosen)
+    module = compiled((bm, bn, k), chosen, machine.shared_bytes_per_block)
     operands: list[Array] = [rng.integers(-2, 3, shape).astype(dtype) for shape, dtype in
                (((bm, k), np.float16), ((k, bn), np.float16), ((bm, bn), np.float32))]  # fmt: skip
     a, b, c = operands

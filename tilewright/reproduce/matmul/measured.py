@@ -7,8 +7,8 @@ level of the cache. Without torch there is nothing to compare with, and the resu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,6 +103,8 @@ def measure(
     warm: int = WARM, runs: int = RUNS,
 ) -> Measured:  # fmt: skip
     """Time square products, smallest first; raises DeviceError where a kernel faults, which ends the device's use."""
+    with _faults("a stream", driver):
+        stream = driver.new_stream()
     found = Measured(driver.name, library.name if library else "", {level: {} for level in levels}, {}, [], [])
     for size in sorted(sizes):
         wanted = {
@@ -112,7 +114,7 @@ def measure(
         found.left_out.extend(f"{level} at {size}: too slow" for level in levels if level not in wanted)
         with ExitStack() as held:
             try:
-                inputs = _Inputs(size, driver, held)
+                inputs = _Inputs(size, driver, stream, held)
             except DriverFault as fault:
                 if "memory" not in fault.code.lower():
                     raise _error(fault, f"{size}x{size}x{size}", driver) from fault
@@ -133,7 +135,9 @@ def _samples(
     samples: dict[str, Sample] = {}
     for level, chosen in levels.items():
         samples[level] = _ours(level, chosen, inputs, machine)
-        if not inputs.right():
+        with _faults(_product(level, inputs.size), inputs.driver):
+            right = inputs.right()
+        if not right:
             found.wrong.append(f"{level} at {inputs.size}")
     if library is not None:
         try:
@@ -177,8 +181,8 @@ def _timing(seconds: list[float]) -> Timing:
 class _Inputs:
     """Sets of a, b and c on the device, with the same a and b; `held` gives back whatever is on the device."""
 
-    def __init__(self, size: int, driver: Driver, held: ExitStack) -> None:
-        self.size, self.driver, self.held, self.stream = size, driver, held, driver.new_stream()
+    def __init__(self, size: int, driver: Driver, stream: int, held: ExitStack) -> None:
+        self.size, self.driver, self.stream, self.held = size, driver, stream, held
         self.sets: list[tuple[Slot, Slot, Slot]] = []
         rng = np.random.default_rng(size)
         self.a, self.b = (rng.standard_normal((size, size), np.float32).astype(np.float16) for _ in "ab")
@@ -215,12 +219,12 @@ class _Inputs:
 def _ours(level: str, chosen: Settings, inputs: _Inputs, machine: Gpu) -> Sample:
     """The kernel of a level, run once on the first set; then samples that are recorded."""
     size, driver = inputs.size, inputs.driver
-    module = compiled((size, size, size), chosen)
+    module = compiled((size, size, size), chosen, machine.shared_bytes_per_block)
     module.attributes["tile.target"] = target_for(machine).attribute()
     code = generate(module)
     made = code.kernel("k")
     kernel = Kernel("k", made.entry, made.grid, made.block, made.shared_bytes)
-    try:
+    with _faults(_product(level, size), driver):
         library = driver.load(code.ptx.encode())
         inputs.held.callback(_quietly, driver.unload, library)
         launches = [driver.prepare(library, kernel, slots) for slots in inputs.sets]
@@ -231,19 +235,15 @@ def _ours(level: str, chosen: Settings, inputs: _Inputs, machine: Gpu) -> Sample
             driver.launch(launch, recording)
         graph = driver.end_capture(recording)
         inputs.held.callback(_quietly, driver.drop_graph, graph)
-    except DriverFault as fault:
-        raise _error(fault, f"{level}, {size}x{size}x{size}", driver) from fault
 
     def sample() -> float:
-        start, end = driver.new_event(), driver.new_event()
-        try:
+        with _faults(_product(level, size), driver):
+            start, end = driver.new_event(), driver.new_event()
             driver.record(start, inputs.stream)
             driver.launch_graph(graph, inputs.stream)
             driver.record(end, inputs.stream)
             driver.synchronize(inputs.stream)
-        except DriverFault as fault:
-            raise _error(fault, f"{level}, {size}x{size}x{size}", driver) from fault
-        return driver.seconds(start, end)
+            return driver.seconds(start, end)
 
     return sample
 
@@ -252,6 +252,19 @@ def _quietly(release: Callable[[Any], None], what: Any) -> None:
     """Give something back; a device that has failed has given up everything already."""
     with suppress(DriverFault):
         release(what)
+
+
+@contextmanager
+def _faults(where: str, driver: Driver) -> Iterator[None]:
+    """Faults of the device in here are errors for the user."""
+    try:
+        yield
+    except DriverFault as fault:
+        raise _error(fault, where, driver) from fault
+
+
+def _product(level: str, size: int) -> str:
+    return f"{level}, {size}x{size}x{size}"
 
 
 def _error(fault: DriverFault, where: str, driver: Driver) -> DeviceError:

@@ -154,6 +154,41 @@ def test_a_fault_names_level_and_size() -> None:
     assert driver.allocated_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        ("new_stream", "mlir-matmul, a stream"), ("upload", "32x32x32"), ("launch", "L3, 32x32x32"),
+        ("download", "L3, 32x32x32"), ("new_event", "L3, 32x32x32"), ("launch_graph", "L3, 32x32x32"),
+        ("seconds", "L3, 32x32x32"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_any_call_is_an_error_for_the_user(call: str, where: str) -> None:
+    """A device often notices late: in a copy back, or when events are read."""
+    driver, asked = Clock(), []
+
+    def faulty(*arguments: Any) -> Any:
+        asked.append(call)
+        raise DriverFault("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    setattr(driver, call, faulty)
+    with pytest.raises(DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS on emulator") as caught:
+        timed(driver)
+    assert caught.value.where.endswith(where)
+    assert (asked, driver.allocated_bytes) == ([call], 0)
+
+
+def test_one_stream_is_used_for_all_sizes() -> None:
+    streams = set()
+
+    class Watched(Clock):
+        def fill(self, address: int, size: int, stream: int) -> None:
+            streams.add(stream)
+            super().fill(address, size, stream)
+
+    assert len(timed(Watched(), sizes=(32, 64)).levels["L7"]) == 2
+    assert len(streams) == 1
+
+
 @pytest.fixture(scope="module")
 def report() -> ladder.Report:
     """Invented counts and times of two levels."""
@@ -202,10 +237,26 @@ def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, rep
     monkeypatch.setattr(ladder, "torch_library", lambda device: "torch")
     monkeypatch.setattr(ladder, "measure", noted)
     monkeypatch.setattr(ladder, "counted_step", lambda level, on, machine: replace(report.steps[0], name=level))
-    found = ladder.report(sizes=(1024,))
+    found = ladder.report(sizes=(1024,), device="auto")
     assert found.measured == report.measured
     assert asked == {"levels": [f"L{n}" for n in range(8)], "sizes": (1024,), "machine": ladder.MACHINE,
                      "device": driver, "library": "torch"}  # fmt: skip
+
+
+def test_the_device_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
+    """The variable of the environment says where, unless an argument does."""
+    opened: list[str] = []
+    monkeypatch.setattr(ladder, "open_driver", lambda name: opened.append(name) or Clock())
+    monkeypatch.setattr(ladder, "torch_library", lambda device: None)
+    monkeypatch.setattr(ladder, "measure", lambda *arguments: report.measured)
+    monkeypatch.setattr(ladder, "counted_step", lambda level, on, machine: replace(report.steps[0], name=level))
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "emulator")
+    assert find("mlir-matmul").run(sizes=[1024]).to_json()["measured"] is None
+    assert opened == []
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda:1")
+    ladder.report(sizes=(1024,))
+    ladder.report(sizes=(1024,), device="cuda:2")
+    assert opened == ["cuda:1", "cuda:2"]
 
 
 def test_products_of_torch_are_recorded_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
