@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, StringAttr, TensorType, i64
@@ -28,6 +28,7 @@ class BoxStoreOp(BoxCopy):
     """
 
     name = "tile.box_store"
+    WRITES: ClassVar[int] = 1
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
     intrinsic = prop_def(StringAttr)

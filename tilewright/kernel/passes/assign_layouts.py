@@ -74,20 +74,35 @@ class AssignLayoutsPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = warps_of(kernel) or self.warps
-                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, tile_layout_of(kernel), self.promote)
+                asked = self.asked(kernel, warps)
+                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote)
                 made.block(kernel.body.block)
+
+    def asked(self, kernel: FuncOp, warps: int | tuple[int, int]) -> LinearLayout | None:
+        """The layout that a kernel asks for, which has to have its warps and lanes."""
+        found, count = tile_layout_of(kernel), warps if isinstance(warps, int) else prod(warps)
+        if found is not None and (found.in_size("warp"), found.in_size("lane")) != (count, self.lanes):
+            raise InvalidProgram(
+                f"tiles in {found}", where=f"@{kernel.sym_name.data}", help=f"{count} warps of {self.lanes} lanes"
+            )
+        return found
 
 
 class _Assignment:
     def __init__(
         self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
-        promote: bool = True,
+        promote: bool,
     ) -> None:  # fmt: skip
         self.dealt, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes, self.promote = access_bytes, promote
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Warps along m and n of a product of four warps."""
+        return self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -127,8 +142,8 @@ class _Assignment:
             case rings.FinishOp():
                 self.element_wise(op)
             case BoxStoreOp():
-                (m, n), dealt = shape(op.value), self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
-                self.convert(op, 0, result_layout(op.intrinsic.data, (m, n), dealt))
+                m, n = shape(op.value)
+                self.convert(op, 0, result_layout(op.intrinsic.data, (m, n), self.grid))
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():
@@ -186,8 +201,7 @@ class _Assignment:
         if self.asked is not None and asked.shape != self.asked.shape:
             return True
         size, strides = element_bytes(op.view), tile.strides_of(op)
-        known = max(1, gcd(ACCESS_BYTES, 1 << 30 if op.align is None else op.align.value.data) // size)
-        known = 1 if op.align is None else known
+        known = 1 if op.align is None else max(1, gcd(self.access_bytes, op.align.value.data) // size)
         own, other = (
             global_access(layout, 8 * size, strides, neighbours(layout, strides, known)) for layout in (asked, best)
         )
@@ -263,8 +277,7 @@ class _Assignment:
 
     def staged_dot(self, op: rings.StagedDotOp) -> None:
         m, n, _ = op.extents
-        dealt = self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
-        layout = result_layout(op.intrinsic.data, (m, n), dealt)
+        layout = result_layout(op.intrinsic.data, (m, n), self.grid)
         self.convert(op, list(op.operands).index(op.c), layout)
         give(op.result, layout)
         self.seen[shape(op.result)] = layout  # as for other products

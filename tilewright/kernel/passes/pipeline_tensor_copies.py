@@ -34,8 +34,8 @@ class PipelineTensorCopiesPass(ModulePass):
     After:   %r, %s = tile.ring 4   fill %r[0]  fill %r[1]  fill %r[2]
              scf.for %k { fill %r[%n + 3] { … %k + 3 steps … }  await_fill %r[%n]  …  release %r[%n] }
     Legal for rings of one slot that one loop fills, at places that only its counter and values from outside decide;
-    what lies beyond the last trip is not filled. Fewer stages where block memory, as far as a result that goes through
-    it at the end leaves it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
+    what lies beyond the last trip is not filled. Fewer stages where block memory, as far as the results that go
+    through it leave it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
     first. Comes after `tensor-copies`.
     """
 
@@ -56,13 +56,13 @@ def _asked(kernel: FuncOp, usual: int) -> int:
 
 
 def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:
-    """Slots for which there is room beside the largest tile that is stored through block memory."""
+    """Slots for which there is room beside the tiles that are stored through block memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
-    largest = max((prod(shape(each.value)) * element_bytes(each.value) for each in stored), default=0)
+    results = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
     boxes = [each for each in operations(kernel.body) if isinstance(each, BoxStoreOp)]
-    largest += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
+    results += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
     slot = sum(ring.slot_elements(buffer) * element_bytes(buffer) for buffer in ring.buffers) + STATE_BYTES
-    return max(0, room - largest - OTHER_BYTES) // slot
+    return max(0, room - results - OTHER_BYTES) // slot
 
 
 def _is_direct(op: tile.StoreOp) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,18 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.kernel import simt
+from tilewright.kernel import simt, simt_async
+from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import FuncOp, LoadOp, operations
 from tilewright.kernel.distribute.tests import programs
-from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.facts import facts_of
+from tilewright.kernel.interpreter import run_kernel, run_main
 from tilewright.kernel.passes.barriers import BarriersPass
 from tilewright.kernel.passes.order_blocks import ordered
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.simt_interpreter import Order
 from tilewright.kernel.tests import kernels
-from tilewright.kernel.text import parse_module
+from tilewright.kernel.text import parse_module, print_module
 
 RNG = np.random.default_rng(0)
 Array = np.ndarray
@@ -254,3 +257,84 @@ def test_settings_that_a_pass_does_not_have_are_refused() -> None:
         run_pipeline(module, "gpu", options={"barriers": {"x": 1}})
     run_pass(module, "distribute{warps=2 memory=padded matrix_loads=false}")
     assert kernel_of(module).block == (64, 1, 1)
+
+
+MACHINE = '"tile.target" = {units = "cp_async ldmatrix mbarrier mma tma wgmma", shared_bytes = 232448 : i64}'
+
+
+def ringed(results: int) -> str:
+    """A product and multiples of it, stored as f16 in rows of 2002 bytes, which boxes cannot have."""
+    memory, tile, operands = "memref<128128xf16>", "tensor<128x256xf16>", "tensor<128x64xf16>, tensor<64x256xf16>"
+    numbers = range(results)
+    arguments = ", ".join(["%a: memref<65536xf16>", "%b: memref<131072xf16>", *(f"%c{i}: {memory}" for i in numbers)])
+    stores = "".join(
+        f"  %f{i} = arith.constant dense<{i + 1}.0> : {tile}\n"
+        f"  %h{i} = arith.mulf %h, %f{i} : {tile}\n"
+        f"  tile.store %h{i}, %c{i}[%low] strides [1001, 1] align 2 : {tile}, {memory}\n"
+        for i in numbers
+    )
+    return f"""\
+builtin.module attributes {{{MACHINE}}} {{
+tile.func @k({arguments}) grid [1] {{
+  %low = arith.constant 0 : index
+  %depth = arith.constant 512 : index
+  %step = arith.constant 64 : index
+  %width = arith.constant 256 : index
+  %z = arith.constant dense<0.0> : tensor<128x256xf32>
+  %r = scf.for %i = %low to %depth step %step iter_args(%acc = %z) -> (tensor<128x256xf32>) {{
+    %bo = arith.muli %i, %width : index
+    %x = tile.load %a[%i] strides [512, 1] align 16 : memref<65536xf16> -> tensor<128x64xf16>
+    %y = tile.load %b[%bo] strides [256, 1] align 16 : memref<131072xf16> -> tensor<64x256xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : {operands}, tensor<128x256xf32>
+    scf.yield %d : tensor<128x256xf32>
+  }}
+  %h = tile.cast %r : tensor<128x256xf32> -> {tile}
+{stores}  tile.return
+}}
+}}
+"""
+
+
+@pytest.mark.parametrize("results", [1, 2])
+def test_every_result_has_block_memory_of_its_own_beside_a_ring(results: int) -> None:
+    module = parse_module(ringed(results))
+    run_pipeline(module, "gpu")
+    slot, result = (128 + 256) * 64 * 2, 128 * 256 * 2
+    assert count(module, simt_async.TensorLoadOp)
+    assert 2 * slot + results * result < shared_bytes(module) <= facts_of(module).shared_bytes
+
+
+def test_a_layout_that_a_kernel_asks_for_has_its_warps_and_lanes() -> None:
+    text = """\
+tile.func @k(%x: memref<256xf32>) grid [1] attributes {{layout = "{}", warps = array<i64: 4, 1>}} {{
+  %o = arith.constant 0 : index
+  %a = tile.load %x[%o] strides [64, 1] : memref<256xf32> -> tensor<4x64xf32>
+  tile.store %a, %x[%o] strides [64, 1] : tensor<4x64xf32>, memref<256xf32>
+  tile.return
+}}
+"""
+    lanes = "(0,2),(0,4),(0,8),(0,16),(0,32)"
+    run_pass(parse_module(text.format(f"#linear<r=[(0,1)], l=[{lanes}], w=[(1,0),(2,0)]>")), "assign-layouts")
+    for layout in (f"r=[], l=[{lanes}], w=[(0,1),(1,0),(2,0)]", f"r=[(0,1)], l=[{lanes},(1,0)], w=[(2,0),(0,0)]"):
+        with pytest.raises(InvalidProgram, match=r"@k: .*tiles in #linear(.|\n)*4 warps of 32 lanes"):
+            run_pass(parse_module(text.format(f"#linear<{layout}>")), "assign-layouts")
+
+
+def test_results_that_leave_as_boxes_are_written() -> None:
+    """An argument of a launch that boxes write shares its memory with no other one."""
+    module = parse_module((Path(__file__).parent / "tensor_stores.mlir").read_text())
+    run_pass(module, "tensor-copies")
+    run_pass(module, "tensor-stores")
+    kernel = kernel_of(module, "halves")
+    stored = [simt.written_view(op) for op in operations(kernel.body) if isinstance(op, BoxStoreOp)]
+    assert stored == [kernel.body.block.args[2]]
+    launch = """
+tile.main arena 32768 constants 0 {
+  %a = tile.buffer "input" 0 : memref<16384xf16>
+  %b = tile.buffer "arena" 0 : memref<16384xf16>
+  tile.launch @halves(%a, %b, %b) : memref<16384xf16>, memref<16384xf16>, memref<16384xf16>
+}
+"""
+    program = parse_module(print_module(module).rstrip()[:-1] + launch + "}")
+    with pytest.raises(InvalidProgram, match="arguments 1 and 2 share memory, which is written"):
+        run_main(program, [np.ones(16384, np.float16)], [])
