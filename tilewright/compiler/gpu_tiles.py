@@ -19,7 +19,7 @@ def variants(graph: Graph, machine: Gpu, options: Options, count: int = TRIED) -
     """Modules in which every product has its first, second, ... best tile, and what it is called.
 
     Tiles differ in extents, record or parts of k; of those that differ in stages or warps alone the best is taken. The
-    first one is what `compile` makes; there are fewer than `count` where no product has more.
+    first one is what `compile` makes, with the same plan; there are fewer than `count` where no product has more.
     """
     for number in range(count):
         names: list[str] = []
@@ -28,8 +28,8 @@ def variants(graph: Graph, machine: Gpu, options: Options, count: int = TRIED) -
             found = distinct(ranking)
             if not found:
                 return None
-            names.append(f"{found[min(number, len(found) - 1)]}" if number < len(found) else "")
-            return found[min(number, len(found) - 1)]
+            names.append(str(found[number]) if number < len(found) else "")
+            return found[min(number, len(found) - 1)] if number else None
 
         artifact = build(graph, machine, 1, options, choose=ChooseProduct(tile=nth))
         if number and not any(names):
