@@ -35,11 +35,6 @@ class Target(GpuTarget):
         """Threads of a wave: 64 of CDNA, 32 of RDNA."""
         return 64 if self.generation == 9 else 32
 
-    @property
-    def shared_bytes(self) -> int:
-        """The local data share of a work-group. LLVM, AMDGPUUsage, "Processors"; CDNA 4 ISA guide, LDS."""
-        return 163_840 if self.cpu == "gfx950" else 65_536
-
     def feature_string(self) -> str:
         """The features for LLVM."""
         return ",".join(f"+{name}" for name in self.features)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tilewright.codegen.amdgpu import simt as threads
-from tilewright.codegen.amdgpu.pipeline import llvm_text
+from tilewright.codegen.amdgpu.pipeline import generate, llvm_text
+from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_of
 from tilewright.codegen.amdgpu.tests.compile import LANES, compiled, count, instructions, kernel, targeted
 from tilewright.errors import InvalidProgram
 
@@ -98,6 +100,25 @@ def test_shared_memory_and_barriers(machine: str) -> None:
     assert re.search(r"lgkmcnt\(0\)|s_wait_dscnt 0x0", made[0]), "others may read before it is written"
     assert code.resources["k"].shared_bytes == 1024
     assert code.kernel("k").shared_bytes == 1024
+
+
+@pytest.mark.parametrize(("machine", "most"), [("gfx1100", 64 << 10), ("gfx942", 64 << 10), ("gfx950", 160 << 10)])
+def test_a_block_has_no_more_shared_memory_than_its_machine(machine: str, most: int) -> None:
+    text = kernel(
+        '%s = simt.shared align 16 : memref<{}xi8, "shared">', "%a: memref<4xf32>", machine.replace("950", "942")
+    )
+    assert compiled(text.replace("{}", str(most)), machine).kernel("k").shared_bytes == most
+    with pytest.raises(InvalidProgram, match=f"(?s)kernel k: {most + 1} bytes of shared memory.*{machine} has {most}"):
+        compiled(text.replace("{}", str(most + 1)), machine)
+
+
+def test_a_machine_may_say_that_it_has_less_shared_memory() -> None:
+    module = targeted(kernel('%s = simt.shared align 16 : memref<1025xi8, "shared">', "%a: memref<4xf32>"), "gfx1100")
+    assert generate(module).kernel("k").shared_bytes == 1025
+    target = target_of(module)
+    module.attributes[ATTRIBUTE] = replace(target, facts=replace(target.facts, shared_bytes=1024)).attribute()
+    with pytest.raises(InvalidProgram, match=r"kernel k: 1025 bytes of shared memory"):
+        generate(module)
 
 
 @pytest.mark.parametrize("machine", LANES)
