@@ -48,7 +48,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
         "memory": ("swizzled", "padded", "plain"),
     },
     "pipeline-tensor-copies": {"stages": (1, 2, 4)},
-    "pack-shared": {"least": (0, 64, 1024)},
+    "pack-shared": {"least": (0, 64, 1024), "most": (0, 1)},
 }
 
 

@@ -78,6 +78,9 @@ class _BlockNest:
         for node in self.nest.nodes:
             if online is not None and node.tensor.name in (online.largest, online.total):
                 if node.tensor.name == online.total:
+                    if waiting:  # the row may be computed from these
+                        self._reduce(waiting)
+                        waiting = []
                     self._online(self.nodes[online.largest], node)
                 continue
             inlined = node.tensor.name in self.covering and node.index is None
@@ -311,7 +314,10 @@ class _BlockNest:
 
         def provide(name: str) -> Provider:
             def value(read: Read) -> Value:
-                return self.kept.get(name) or emitter.emit(substitute(self._here(self._body(self.nodes[name])), place))
+                if name in self.kept:
+                    return self.kept[name]
+                assert self.nodes[name].accum is None, f"{name} is read before it is summed"
+                return emitter.emit(substitute(self._here(self._body(self.nodes[name])), place))
 
             return value
 

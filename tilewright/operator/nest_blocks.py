@@ -331,7 +331,6 @@ class _Model:
         self.bandwidth = machine.dram.bytes_per_second
         self.latency = machine.dram.latency_seconds or LATENCY_SECONDS
         self.wanted = self.latency * self.bandwidth / machine.multiprocessors  # bytes under way on each
-        self.covering = any(nest.covers_inner(node) for node in nest.nodes)
         self.sums = sum(1 for node in nest.nodes if node.accum is not None)
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
         joined = 1 if online_of(nest) is not None else 0
@@ -384,7 +383,8 @@ class _Model:
         # While a warp computes it waits for nothing: other blocks do.
         own = ISSUE_CYCLES * each * instructions * trips * times
         cycles = START_CYCLES + self._combining(schedule) + own
-        work = prod(schedule.tile.values()) * trips * times * instructions / machine.fma_per_cycle["f32"]
+        rate = machine.fma_per_cycle.get("f32", machine.subcores * machine.warp_sizes[0])
+        work = prod(schedule.tile.values()) * trips * times * instructions / rate
         alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves

@@ -6,7 +6,7 @@ what the nest made of its sums. Legal where nothing but sums walks the inner loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +15,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, unique
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest, NestNode, merge_loops
 from tilewright.operator.nest_blocks import predicted
@@ -34,8 +34,13 @@ class SplitNest:
     parts: tuple[Tensor, ...]
 
 
-def choose_split(nest: Nest, machine: Gpu, subject: str) -> tuple[SplitNest | None, Decision | None]:
-    """The number of parts with the shortest predicted time; None where one kernel is not much slower."""
+def choose_split(
+    nest: Nest, machine: Gpu, subject: str, taken: Collection[str] = ()
+) -> tuple[SplitNest | None, Decision | None]:
+    """The number of parts with the shortest predicted time; None where one kernel is not much slower.
+
+    Parts have other names than those `taken`.
+    """
     axis = _divided(nest)
     if axis is None:
         return None, None
@@ -44,7 +49,7 @@ def choose_split(nest: Nest, machine: Gpu, subject: str) -> tuple[SplitNest | No
         return None, None
     ranked: list[tuple[float, int, SplitNest]] = []
     for count in _counts(_extent(axis)):
-        found = split(nest, axis, count)
+        found = split(nest, axis, count, taken)
         seconds = predicted(found.first, machine) + LAUNCH_SECONDS + predicted(found.second, machine)
         ranked.append((seconds, count, found))
     ranked.sort(key=lambda each: each[:2])
@@ -60,7 +65,7 @@ def choose_split(nest: Nest, machine: Gpu, subject: str) -> tuple[SplitNest | No
     return best, Decision(f"parts of {subject}", f"{count} of {axis.name}", reason, *two)
 
 
-def split(nest: Nest, axis: Axis, count: int) -> SplitNest:
+def split(nest: Nest, axis: Axis, count: int, taken: Collection[str] = ()) -> SplitNest:
     """Both nests, with an inner loop in `count` parts; the last one may have fewer points."""
     part, share = Axis(f"{axis.name}.part", count), -(-_extent(axis) // count)
     inside = Axis(axis.name, share)
@@ -74,7 +79,7 @@ def split(nest: Nest, axis: Axis, count: int) -> SplitNest:
             seconds.append(node)
             continue
         dtype = "f32" if node.tensor.dtype in ("f16", "bf16") else node.tensor.dtype
-        tensor = Tensor(f"{node.tensor.name}.parts", (count * results,), dtype)
+        tensor = Tensor(unique(f"{node.tensor.name}.parts", taken), (count * results,), dtype)
         body = substitute(node.body, {axis: place})
         if share * count != _extent(axis):
             neutral = identity(node.accum, body.dtype)

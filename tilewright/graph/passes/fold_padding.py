@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape
-from tilewright.expr.rewrite import inline
+from tilewright.expr.rewrite import inline, unique
 from tilewright.graph.passes.rewritten import Border, Rewritten
 
 
@@ -35,6 +35,7 @@ class FoldPadding:
         folded = set()
         inputs = {tensor.name for tensor in state.graph.inputs}
         copies: dict[str, Compute] = {}
+        taken = set(state.graph.tensors())
         for number in range(len(nodes)):
             pad = nodes[number]
             found = padding_of(pad)
@@ -42,7 +43,7 @@ class FoldPadding:
                 continue
             read, border = found
             if read.tensor.name in inputs and pad.name not in outputs:
-                read = _copied(read, copies)
+                read = _copied(read, copies, taken)
                 produced.add(read.tensor.name)
             refusal = _refusal(pad, read, border, produced, outputs, borders)
             if refusal is not None:
@@ -60,12 +61,13 @@ class FoldPadding:
         return Rewritten(replace(state.graph, nodes=kept), borders, (*state.decisions, *decisions))
 
 
-def _copied(read: Read, copies: dict[str, Compute]) -> Read:
+def _copied(read: Read, copies: dict[str, Compute], taken: set[str]) -> Read:
     """The same read of a copy of an input, which, unlike the input, has room for a border."""
     source = read.tensor
     if source.name not in copies:
         axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
-        target = Tensor(f"{source.name}.copy", source.shape, source.dtype)
+        target = Tensor(unique(f"{source.name}.copy", taken), source.shape, source.dtype)
+        taken.add(target.name)
         copies[source.name] = Compute(target, axes, source[axes], source=source.name)
     return Read(copies[source.name].output, read.indices)
 

@@ -44,7 +44,7 @@ def scheduled(nest: Nest, machine: str = "sm_90a") -> NestBlocks:
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a", "gfx942", "gfx1100"])
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
 def test_threads_take_wide_accesses_of_neighbours(machine: str, dtype: str) -> None:
-    nest = replace(copied(4096, 4096, dtype=dtype))
+    nest = copied(4096, 4096, dtype=dtype)
     schedule = scheduled(nest, machine)
     assert schedule.threads is not None
     fast = list(schedule.tile).index("j")
@@ -122,3 +122,10 @@ def test_the_last_part_of_a_prime_number_of_terms_is_guarded() -> None:
     (node,) = split(nest, nest.inner[0], 64).first.nodes
     assert isinstance(node.body, Apply)
     assert node.body.function == "select"
+
+
+def test_parts_have_a_name_of_their_own() -> None:
+    nest = summed(1, 1 << 20, 1)
+    (tensor,) = split(nest, nest.inner[0], 64).parts
+    (other,) = split(nest, nest.inner[0], 64, {tensor.name}).parts
+    assert other.name not in (tensor.name, nest.nodes[0].tensor.name)

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
+from tilewright.codegen.gpu.control import shared_places
+from tilewright.codegen.gpu.target import GpuTarget
 from tilewright.errors import InvalidArgument
+from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
 
@@ -61,7 +64,8 @@ SWITCHES: Final[Mapping[str, Switch]] = {
     "swizzle": Switch(("shared",), "pieces of rows change places; takes the place of padding", "row after row"),
     "reorder-blocks": Switch(("block-tiling",), "blocks in groups of 8 rows", "row after row of blocks"),
     "async-copy": Switch(
-        ("vector-copy", "latency-hiding"), "cp.async into three buffers", "through registers into one buffer"
+        ("vector-copy", "latency-hiding"), "cp.async into three buffers, or two where three do not fit",
+        "through registers into one buffer",
     ),
     "prefetch": Switch(
         ("async-copy",), "fragments of the next step of k are read while products run", "read when they are wanted"
@@ -110,6 +114,7 @@ USUAL: Final = Tilings(
     Tiling((128, 128, 64), (2, 4)),
 )  # fmt: skip
 STEP: Final = 16  # of the instruction, along k
+STAGES: Final = (3, 2)  # buffers of asynchronous copies, the first that fit
 
 
 @dataclass(frozen=True)
@@ -194,14 +199,23 @@ def _program(on: Collection[str], tilings: Tilings) -> tuple[Tiling, str, int]:
     return tilings.matrix, INTRINSIC, 1 if "permute" in on else bk // STEP
 
 
-def compiled(sizes: Sizes, chosen: Settings) -> Any:
-    """The kernel ``k(a, b, c)``, c += a b, in distributed form."""
+def compiled(sizes: Sizes, chosen: Settings, shared_bytes: int = 0) -> Any:
+    """The kernel ``k(a, b, c)``, c += a b, in distributed form.
+
+    `shared_bytes` are what a block may have, 0: any. Where that is too few for three buffers of a slice it has two.
+    """
     if chosen.intrinsic:
         program = tiles(sizes, chosen.tiling, chosen.intrinsic, steps=chosen.steps)
     else:
         program = elements(sizes, chosen.tiling)
-    module = parse_module(program)
-    run_pipeline(module, "gpu", chosen.disable, options=chosen.options)
+    for stages in STAGES:
+        module = parse_module(program)
+        options = {**chosen.options, "pack-shared": {"most": shared_bytes}}
+        options["pipeline-loads"] = {**options["pipeline-loads"], "stages": stages}
+        run_pipeline(module, "gpu", chosen.disable, options=options)
+        (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
+        if not shared_bytes or shared_places(kernel, GpuTarget(""))[1] <= shared_bytes:
+            break
     return module
 
 

@@ -394,7 +394,7 @@ class _Context:
         recording = self.driver.begin_capture()
         try:
             self._launch_all(recording)
-        except DeviceError:
+        except BaseException:
             _quietly(self.driver.end_capture, recording)
             raise
         graph = self.driver.end_capture(recording)

@@ -158,3 +158,15 @@ def test_an_unknown_name_cannot_be_switched_off() -> None:
 def test_a_required_pass_cannot_be_switched_off(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"pass '{name}' cannot be switched off"):
         compile_graph(network(), threads=1, options=Options(cache=False, disable=(name,)))
+
+
+def test_a_copy_of_an_image_has_a_name_that_no_tensor_has() -> None:
+    rng = np.random.default_rng(0)
+    b = GraphBuilder()
+    x = b.input("x", (1, 8, 9, 9), "f32")
+    y = conv(b, x, b.constant(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), "w"), pads=1, name="y")
+    graph = b.finish([y, relu(b, x, name="x.copy")])
+    value = rng.standard_normal((1, 8, 9, 9)).astype(np.float32)
+    found = compile_graph(graph, threads=1, options=Options(cache=False))(value)
+    for one, other in zip(found, evaluate(graph, [value], precise=True, wide=True), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
