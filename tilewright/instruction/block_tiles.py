@@ -32,6 +32,7 @@ DEEPENED = 24  # candidates that are tried with other numbers of stages
 RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two barriers; of a swizzled buffer
 STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # results leave by columns of rows so long, in so many buffers
 SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses, more for each step of k beyond two
+REGISTER_BITS = 32
 MOST_SPLITS = 16
 
 # Orders of magnitude, in cycles, where the machine file says nothing.
@@ -67,6 +68,11 @@ class BlockProblem:
         return element_bits(self.mma.c) // 8
 
 
+def is_boxed(record: Intrinsic) -> bool:
+    """Whether groups of four warps compute a record from boxes that the copy engine brings."""
+    return record.group == "warpgroup128"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A tile of a block with a record, and its predicted cycles."""
@@ -80,8 +86,8 @@ class Candidate:
 
     @property
     def boxed(self) -> bool:
-        """Whether groups of four warps compute it from boxes that the copy engine brings."""
-        return self.record.group == "warpgroup128"
+        """Whether the copy engine brings what it reads."""
+        return is_boxed(self.record)
 
     def __str__(self) -> str:
         return str(self.shape)
@@ -145,7 +151,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
         m, n, k = extents(record)
         depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
         depths = [d for d in depths if d <= depth] or depths[:1]
-        if record.group == "warpgroup128":
+        if is_boxed(record):
             for down, across in GROUP_GRIDS:
                 for tiles in (1, 2):
                     tile = (m * down * tiles, n * across)
@@ -192,7 +198,7 @@ def _staged(
         trips = -(-slices // parts)
         if parts == 1 or (slices % parts == 0 and trips >= FEWEST_STAGES):
             counts = _stages(shape, record, problem, machine, trips)
-            most = max(counts) if record.group == "warpgroup128" else min(max(counts), USUAL_STAGES)
+            most = max(counts) if is_boxed(record) else min(max(counts), USUAL_STAGES)
             yield _candidate(replace(shape, stages=most, splits=parts), record, problem, machine)
 
 
@@ -204,9 +210,7 @@ def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
 
 
-def _stages(
-    shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int
-) -> list[int]:
+def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int) -> list[int]:
     """How many slices may be on their way: no more than there are, and the next tile's first; 1 without copies."""
     if "cp_async" not in machine.features:
         return [1]
@@ -219,7 +223,7 @@ def _stages(
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
     bytes_ = shared_bytes(shape, record, problem)
-    return Candidate(shape, record, bytes_, registers(shape, record), tiles * shape.splits)
+    return Candidate(shape, record, bytes_, registers(shape, record, machine.warp_sizes[0]), tiles * shape.splits)
 
 
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
@@ -228,7 +232,7 @@ def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) ->
     Where threads copy, the result takes the place of the slices; a ring goes on turning beside it.
     """
     slots = shape.stages * slice_bytes(shape, problem)
-    if record.group != "warpgroup128":
+    if not is_boxed(record):
         return max(slots, shape.m * shape.n * problem.result_bytes)
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
     if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
@@ -241,14 +245,14 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
     return (shape.m + shape.n) * shape.k * problem.operand_bytes
 
 
-def registers(shape: BlockShape, record: Intrinsic) -> int:
-    """About the registers of a thread: sums, fragments of this step of k and the next, spare ones."""
+def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
+    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones."""
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
-    sums = rows * columns * bits(record.destination.dtype) // 32 // 32
-    if record.group == "warpgroup128":
+    sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
+    if is_boxed(record):
         return sums + SPARE_REGISTERS
     step = extents(record)[2]
-    fragments = (rows + columns) * step * bits(record.sources[0].dtype) // 32 // 32
+    fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
     return sums + 2 * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
@@ -261,8 +265,8 @@ def _refuse(
     """The first rule that a shape breaks, with the values that break it."""
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
-    boxed = record.group == "warpgroup128"
-    needed, most = registers(shape, record), machine.max_registers_per_thread
+    boxed = is_boxed(record)
+    needed, most = registers(shape, record, lanes), machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
     if threads + boxed * WARPS * lanes > machine.max_threads_per_block:

@@ -95,7 +95,15 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
         rows = m * shape.warps[0] // (4 if each.boxed else 1)
         assert (shape.m % rows, shape.n % (n * shape.warps[1]), shape.k % k) == (0, 0, 0)
         assert each.shared_bytes <= machine.shared_bytes_per_block
-        assert registers(shape, each.record) == each.registers <= machine.max_registers_per_thread
+        assert (
+            registers(shape, each.record, machine.warp_sizes[0]) == each.registers <= machine.max_registers_per_thread
+        )
+
+
+def test_threads_of_wider_warps_hold_less() -> None:
+    for each in ranked((256, 256, 256), "sm_80").candidates:
+        fixed = registers(each.shape, each.record, 1 << 30)
+        assert registers(each.shape, each.record, 64) - fixed == (each.registers - fixed) // 2 > 0
 
 
 def test_decisions_name_the_record_and_what_came_second() -> None:
