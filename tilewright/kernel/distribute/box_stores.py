@@ -15,6 +15,7 @@ from tilewright.kernel import box_stores, simt
 from tilewright.kernel.dialect import element, shape
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.layout import Share, canonical, layout_of, owners
+from tilewright.kernel.distribute.rings import SLOT_ALIGN
 from tilewright.kernel.distribute.staging import places
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.simt import SHARED, element_bytes
@@ -22,8 +23,6 @@ from tilewright.kernel.simt_async import FenceOp, TensorCommitOp, TensorStoreOp,
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import NvmmaShared
-
-ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def expand(at: Threads, values: dict[SSAValue, SSAValue], op: box_stores.BoxStor
     own, turns = _turns(layout, op.turns.value.data, form.sides[-2:])
     memory = NvmmaShared(form.swizzle, 8 * size).to_linear(own.shape)
     buffers, elements = op.buffers, op.buffer_elements
-    shared = simt.SharedOp(MemRefType(element(op.value), [buffers * elements], memory_space=SHARED), ALIGN)
+    shared = simt.SharedOp(MemRefType(element(op.value), [buffers * elements], memory_space=SHARED), SLOT_ALIGN)
     at.first.at_entry(shared)
     buffer, view = shared.result, values[op.view]
     first = [values[coordinate] for coordinate in op.coordinates]

@@ -8,7 +8,14 @@ from functools import lru_cache
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DenseArrayBase, DenseIntOrFPElementsAttr, NoneAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    DenseIntOrFPElementsAttr,
+    IntegerAttr,
+    NoneAttr,
+    StringAttr,
+    TensorType,
+)
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.errors import InvalidProgram
@@ -104,6 +111,12 @@ def warps_of(kernel: FuncOp) -> tuple[int, int] | None:
         return None
     rows, columns = (int(count) for count in found.get_values())
     return rows, columns
+
+
+def stages_of(kernel: FuncOp, usual: int) -> int:
+    """How many buffers what a kernel's loops read has in turns: what its attribute `stages` says, or as usual."""
+    found = kernel.attributes.get("stages")
+    return int(found.value.data) if isinstance(found, IntegerAttr) else usual
 
 
 def tile_layout_of(kernel: FuncOp) -> LinearLayout | None:

@@ -17,7 +17,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
-from tilewright.kernel.distribute.layout import layout_of, with_layout
+from tilewright.kernel.distribute.layout import layout_of, stages_of, with_layout
 from tilewright.kernel.distribute.rows import Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
@@ -46,8 +46,8 @@ class PipelineLoadsPass(ModulePass):
     Legal for loads without mask whose only use is a conversion, perhaps of another shape, of memory that the kernel
     does not write, at offsets and in bounds that only the loop's counter and values from outside decide, in pieces of 4
     bytes or more; outside of bounds are zeros. Needs `assign-layouts`. Groups are committed in every trip, so that
-    their count stays exact; what lies beyond the last trip is not copied. With fewer than 2 stages nothing changes; a
-    kernel's attribute `stages` is asked first. Nor does it for a machine that has no such copies.
+    their count stays exact; what lies beyond the last trip is not copied. A kernel's attribute `stages` is asked first.
+    Nothing changes with fewer than 2 stages, nor for a machine that has no such copies.
     """
 
     name = "pipeline-loads"
@@ -64,16 +64,10 @@ class PipelineLoadsPass(ModulePass):
         if facts != NOTHING and COPIES not in facts.units:
             return
         for kernel in op.body.ops:
-            if isinstance(kernel, FuncOp) and not kernel.block and (stages := _stages(kernel, self.stages)) > 1:
+            if isinstance(kernel, FuncOp) and not kernel.block and (stages := stages_of(kernel, self.stages)) > 1:
                 written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
                 for loop in [each for each in operations(kernel.body) if isinstance(each, scf.ForOp)]:
                     _pipeline(loop, _Settings(stages, self.schedule == "load-first", self.memory), written)
-
-
-def _stages(kernel: FuncOp, default: int) -> int:
-    """How many buffers the loads of a kernel have: what its attribute `stages` says."""
-    found = kernel.attributes.get("stages")
-    return found.value.data if isinstance(found, IntegerAttr) else default
 
 
 @dataclass(frozen=True)
@@ -187,27 +181,26 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) ->
 class _Memory:
     """How the elements of a tile lie in a buffer: as a layout says, or in rows."""
 
-    layout: LinearLayout
-    rows: Rows | None
+    lies: LinearLayout | Rows
 
     def run(self, layout: LinearLayout, extents: Sequence[int]) -> int:
         """How many registers of a thread, in order, lie side by side."""
-        if self.rows is not None:
-            return neighbours(layout, self.rows.strides, layout.in_size("register"))
-        here = self.layout.reshape(extents)
+        if isinstance(self.lies, Rows):
+            return neighbours(layout, self.lies.strides, layout.in_size("register"))
+        here = self.lies.reshape(extents)
         return min(contiguity(layout, here), 1 << len(places(layout, here).of("register")))
 
     def text(self, extents: Sequence[int]) -> str:
         """The memory of the same elements as a tile of other extents."""
-        return str(self.layout.reshape(extents)) if self.rows is None else str(self.rows)
+        return str(self.lies) if isinstance(self.lies, Rows) else str(self.lies.reshape(extents))
 
     @property
     def elements(self) -> int:
-        return prod(self.layout.shape) if self.rows is None else self.rows.elements
+        return self.lies.elements if isinstance(self.lies, Rows) else prod(self.lies.shape)
 
 
 def _memory(source: LinearLayout, target: LinearLayout, bits: int, lies: str) -> _Memory:
-    return _Memory(staging(source, target, bits)[0], rows_between(source, bits, lies))
+    return _Memory(rows_between(source, bits, lies) or staging(source, target, bits)[0])
 
 
 def _only_user(value: SSAValue, body: Block) -> Operation | None:

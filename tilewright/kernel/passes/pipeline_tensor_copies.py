@@ -16,6 +16,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.layout import stages_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.assign_layouts import DIRECT_BYTES
 from tilewright.kernel.passes.trip import again, computed
@@ -47,12 +48,7 @@ class PipelineTensorCopiesPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 for ring in [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]:
-                    _deepen(ring, min(_asked(kernel, self.stages), _fitting(ring, kernel, room)))
-
-
-def _asked(kernel: FuncOp, usual: int) -> int:
-    found = kernel.attributes.get("stages")
-    return int(found.value.data) if isinstance(found, IntegerAttr) else usual
+                    _deepen(ring, min(stages_of(kernel, self.stages), _fitting(ring, kernel, room)))
 
 
 def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:

@@ -36,8 +36,8 @@ ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
 TURNED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
 WARPS_EACH_WAY = 8
+SPANS = (128, 64, 32)  # bytes of swizzled rows
 _KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|s8_s32)")
-_SPANS = (128, 64, 32)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Tensor(Tensor):
 
     @property
     def swizzle(self) -> int:
-        return next(span for span in _SPANS if self.columns * self.size >= span)
+        return next(span for span in SPANS if self.columns * self.size >= span)
 
     @property
     def memory(self) -> str:
@@ -180,7 +180,7 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
         return None
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
-    if 1 not in strides or extents[strides.index(1)] * size < min(_SPANS) or load.view.owner.parent_op() is None:
+    if 1 not in strides or extents[strides.index(1)] * size < min(SPANS) or load.view.owner.parent_op() is None:
         return None
     found = tensor_of(load.view, load.offset, load.bounds, extents, strides)
     if found is None:

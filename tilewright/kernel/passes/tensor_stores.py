@@ -16,12 +16,11 @@ from tilewright.kernel.dialect import FuncOp, ReturnOp, operations, shape
 from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.linear_form import emitted
-from tilewright.kernel.passes.tensor_copies import UNITS, tensor_of
+from tilewright.kernel.passes.tensor_copies import SPANS, UNITS, tensor_of
 from tilewright.kernel.rewrite import erase, insert_before
 from tilewright.kernel.simt import element_bytes
 from tilewright.kernel.simt_async import BOX_EXTENT
 
-SPANS = (128, 64, 32)
 ELEMENT_BYTES = 2  # of what leaves so: wider sums fill sectors of global memory straight from registers
 
 
@@ -31,8 +30,9 @@ class TensorStoresPass(ModulePass):
 
     Before:  tile.store %r, %c[…]                                          tile.return
     After:   tile.box_store %r to %c[%i, %j] extents … box [128, 64] …     tile.finish_stores  tile.return
-    Legal for tiles of 16-bit elements that lie in rows of a multiple of 16 bytes, without a mask, in memory that the
-    kernel does not read. Bounds are those of the tensor. For kernels with rings: comes after `tensor-copies`.
+    Legal for tiles of 16-bit elements that lie in rows of a multiple of 16 bytes, without a mask, in memory that
+    nothing else in the kernel touches. Bounds are those of the tensor. For kernels with rings: comes after
+    `tensor-copies`.
     """
 
     name = "tensor-stores"
@@ -58,7 +58,7 @@ def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp
     product = next((each for each in products if shape(each.c) == extents), None)
     if product is None or warps is None or size != ELEMENT_BYTES or store.mask is not None:
         return False
-    if not isinstance(store.view.owner, Block) or _is_read(store, ops):
+    if not isinstance(store.view.owner, Block) or _is_touched_elsewhere(store, ops):
         return False
     strides = tile.strides_of(store)
     if strides[1] != 1 or extents[1] * size < min(SPANS):
@@ -83,6 +83,6 @@ def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp
     return True
 
 
-def _is_read(store: tile.StoreOp, ops: list[Operation]) -> bool:
+def _is_touched_elsewhere(store: tile.StoreOp, ops: list[Operation]) -> bool:
     """Whether anything else touches the memory."""
     return any(store.view in op.operands for op in ops if op is not store)
