@@ -52,7 +52,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     read = {op.operands[0] for op in tile.operations(func.body) if isinstance(op, reads)}
     ordered = any(argument in written and argument in read for argument in arguments)
     at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered)
-    place_arguments(at, function, aligns)
+    place_arguments(at, function, aligns, written)
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
     places, shared_bytes = shared_places(func, target)
     if places:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from llvmlite import ir
 from xdsl.dialects.builtin import IntegerAttr
@@ -38,16 +38,17 @@ def positive(func: tile.FuncOp, key: str) -> int | None:
     return int(value.value.data)
 
 
-def written_views(func: tile.FuncOp) -> set[SSAValue | None]:
-    return {simt.written_view(op) for op in tile.operations(func.body)}
+def written_views(func: tile.FuncOp) -> set[SSAValue]:
+    """The views that a kernel writes."""
+    return {view for op in tile.operations(func.body) if (view := simt.written_view(op)) is not None}
 
 
-def place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int]) -> None:
+def place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int], written: Container[SSAValue]) -> None:
     """Say where the views of a kernel lie: its first parameters, multiples of `aligns` bytes, none of them aliased.
 
-    Those that are only read say so, which lets loads go around coherent caches.
+    Those that are not among the `written` say so, which lets loads go around coherent caches.
     """
-    arguments, written = at.func.body.block.args, written_views(at.func)
+    arguments = at.func.body.block.args
     for argument, parameter, align in zip(arguments, function.args[: len(arguments)], aligns, strict=True):
         parameter.add_attribute("noalias")
         parameter.attributes.align = align

@@ -18,7 +18,7 @@ from tilewright.codegen.gpu.control import (
     shared_places,
     walk,
 )
-from tilewright.codegen.gpu.entry import declared, place_arguments, positive
+from tilewright.codegen.gpu.entry import declared, place_arguments, positive, written_views
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
@@ -45,7 +45,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     function = declared(module, func, given, "ptx_kernel", limits)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
-    place_arguments(at, function, aligns)
+    place_arguments(at, function, aligns, written_views(func))
     at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
     places, shared_bytes = shared_places(func, target)

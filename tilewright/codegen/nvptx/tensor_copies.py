@@ -17,6 +17,7 @@ from tilewright.kernel.simt import element_bytes
 MAP_BYTES = 128
 MAP_ALIGN = 128  # of CUtensorMap in cuda.h since CUDA 13; 64 before
 SINCE = (90, 80)  # compute capability and PTX version, both times ten
+_ELEMENTS = {"i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64"}  # what maps call elements without a sign
 
 TensorCopy = simt_async.TensorLoadOp | simt_async.TensorStoreOp
 Mbarrier = simt_async.MbarrierInitOp | simt_async.MbarrierArriveOp | simt_async.MbarrierWaitOp
@@ -26,9 +27,6 @@ def maps_of(func: tile.FuncOp) -> tuple[TensorMap, ...]:
     """The tensor maps that a kernel takes behind its arguments, each once, in the order of first use."""
     found = [map_of(func, op) for op in tile.operations(func.body) if isinstance(op, TensorCopy)]
     return tuple(dict.fromkeys(found))
-
-
-_ELEMENTS = {"i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64"}  # what maps call elements without a sign
 
 
 def map_of(func: tile.FuncOp, op: TensorCopy) -> TensorMap:
