@@ -83,7 +83,7 @@ def test_every_operator(part: int) -> None:
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
 def test_operators_on_older_machines(machine: str) -> None:
     executor = OnGpu(machine)
-    summary = Summary(one_of_each(list(by_operator())[len(machine) :: OLDER], executor))
+    summary = Summary(one_of_each(list(by_operator())[int(machine[3:]) % OLDER :: OLDER], executor))
     assert summary.count("passed") == len(summary.results) >= 15, summary.table()
 
 
