@@ -59,7 +59,8 @@ class AssignLayoutsPass(ModulePass):
     After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
     A kernel with the attribute `warps` has that many, dealt to m and n of its products; one with the attribute `layout`
     has its tiles in that, and in what it says of tiles with some extents 1, whatever memory makes of that. Legal for
-    extents that are powers of two. Kernels with threads are left alone. Afterwards every tile has a layout.
+    extents that are powers of two, and layouts of as many warps and lanes as there are. Kernels with threads are left
+    alone. Afterwards every tile has a layout.
     """
 
     name = "assign-layouts"
