@@ -30,6 +30,8 @@ from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
 
 _MOST_BLOCK_THREADS = 1024
+_MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)  # along x, y, z; CUDA programming guide, technical specifications
+_MOST_THREADS = (1024, 1024, 64)
 _MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
 _CHUNK_THREADS = 1 << 15
 _CHUNK_SHARED_CELLS = 1 << 22
@@ -111,6 +113,10 @@ def _check_launch(
         )
     if threads > _MOST_BLOCK_THREADS:
         raise InvalidArgument(f"{threads} threads per block", where="launch", help=f"at most {_MOST_BLOCK_THREADS}")
+    for what, extents, limits in (("blocks", grid, _MOST_BLOCKS), ("threads", block, _MOST_THREADS)):
+        for axis, extent, limit in zip("xyz", extents, limits, strict=True):
+            if extent > limit:
+                raise InvalidArgument(f"{extent} {what} along {axis}", where="launch", help=f"at most {limit}")
     if int(np.prod([float(each) for each in grid])) > 1 << 24:
         raise InvalidArgument(f"{grid} blocks are more than can be emulated", where="launch", help="at most 2**24")
     if any(extent % part for extent, part in zip(grid, cluster, strict=True)):

@@ -172,7 +172,7 @@ class MatrixSchedules(_Facts):
     size_class_seeds: dict[
         Literal["matmul", "convolution"],
         dict[Literal["small", "medium", "large"], tuple[Count, Count, Count, Count]],
-    ] = {}  # noqa: RUF012: pydantic copies it
+    ] = {}
 
 
 class Gpu(Machine):

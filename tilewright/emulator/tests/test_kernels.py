@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tilewright.emulator import Result, TensorMap, parse, run
-from tilewright.emulator.tests.harness import STORED, stored
+from tilewright.emulator.tests.harness import STORED, kernel, stored
+from tilewright.errors import InvalidArgument
 
 Launch = Callable[[str], tuple[Result, Any, Any]]
 
@@ -236,3 +237,15 @@ def test_a_product_of_256_is_fast() -> None:
     assert time.process_time() - start < 20
     assert not result.findings
     assert (found == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "message"),
+    [((1, 65_536, 1), (32, 1, 1), "65536 blocks along y"), ((1, 1, 65_536), (32, 1, 1), "65536 blocks along z"),
+     ((1, 1, 1), (1, 1, 65), "65 threads along z"), ((1, 1, 1), (2048, 1, 1), "2048 threads per block")],
+)  # fmt: skip
+def test_launches_that_no_device_takes_are_refused(
+    grid: tuple[int, int, int], block: tuple[int, int, int], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        run(parse(kernel("ret;")), "k", grid, block, [np.zeros(4, np.float32), np.zeros(4, np.float32)])
