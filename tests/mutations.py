@@ -24,6 +24,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilewright import emulator
@@ -76,17 +77,25 @@ def _integers(*sizes: int, dtype: Any = np.float16) -> list[Any]:
     return [(rng.integers(1, 4, size) * rng.choice([-1, 1], size)).astype(dtype) for size in sizes]
 
 
-def _product(m: int, n: int, k: int, dtype: Any = np.float16, parts: int = 0) -> Callable[[], list[Any]]:
+def _product(
+    m: int, n: int, k: int, dtype: Any = np.float16, parts: int = 0, result: Any = np.float32
+) -> Callable[[], list[Any]]:
     memory = [np.full(parts * m * n, np.nan, np.float32)] if parts else []
+    unwritten = -1 if np.issubdtype(result, np.integer) else np.nan
     return lambda: [
-        *_integers(m * k, k * n, dtype=dtype), *(each.copy() for each in memory), np.full(m * n, np.nan, np.float32)
+        *_integers(m * k, k * n, dtype=dtype), *(each.copy() for each in memory), np.full(m * n, unwritten, result)
     ]  # fmt: skip
 
 
-def _times(m: int, n: int, k: int) -> Callable[[Sequence[Array]], Array]:
-    return lambda given: (
-        given[0].reshape(m, k).astype(np.float32) @ given[1].reshape(k, n).astype(np.float32)
-    ).reshape(-1)
+def _times(m: int, n: int, k: int, by_columns: bool = False) -> Callable[[Sequence[Array]], Array]:
+    """The product; `by_columns`: b is stored so."""
+
+    def times(given: Sequence[Array]) -> Array:
+        a, b = (each.astype(np.float64) for each in given[:2])
+        right = b.reshape(n, k).T if by_columns else b.reshape(k, n)
+        return np.asarray(a.reshape(m, k) @ right).reshape(-1)
+
+    return times
 
 
 def _mapped(elements: int, results: int) -> Callable[[], list[Any]]:
@@ -190,6 +199,22 @@ FAMILIES: dict[str, Family] = {
     "multiply-adds": Family(
         programs.ragged_matmul((40, 40, 20), (32, 32, 8), "fma", "f32"), "sm_80", _product(40, 40, 20, np.float32),
         1024, wanted=_times(40, 40, 20),
+    ),
+    "bf16": Family(
+        programs.ragged_matmul((40, 40, 136), (32, 32, 32), "mma_m16n8k16_bf16_f32", "bf16"), "sm_80",
+        _product(40, 40, 136, ml_dtypes.bfloat16), 2048, wanted=_times(40, 40, 136),
+    ),
+    "tf32": Family(
+        programs.ragged_matmul((40, 40, 68), (32, 32, 16), "mma_m16n8k8_tf32_f32", "f32", "b"), "sm_80",
+        _product(40, 40, 68, np.float32), 2048, wanted=_times(40, 40, 68, by_columns=True),
+    ),
+    "s8": Family(
+        programs.ragged_matmul((40, 40, 80), (32, 32, 32), "mma_m16n8k32_s8_s32", "i8", "b", "i32"), "sm_80",
+        _product(40, 40, 80, np.int8, result=np.int32), 2048, wanted=_times(40, 40, 80, by_columns=True),
+    ),
+    "f64": Family(
+        programs.ragged_matmul((20, 20, 12), (16, 16, 8), "mma_m8n8k4_f64_f64", "f64", "", "f64"), "sm_80",
+        _product(20, 20, 12, np.float64, result=np.float64), 1024, wanted=_times(20, 20, 12),
     ),
     "softmax of rows": Family(
         programs.softmax(2, 4, 64), "sm_80", _mapped(512, 512), wanted=_softmax(8, 64),
@@ -502,7 +527,7 @@ def seen(mutant: Mutant) -> str:
     return "" if tuple(each.tobytes() for each in arguments) == wanted else "wrong result"
 
 
-_COPIES = "copies ahead.*|parts of k|multiply-adds|attention"
+_COPIES = "copies ahead.*|parts of k|multiply-adds|attention|bf16|tf32|s8"
 _NO_COPY_LEFT = (
     "A trip commits the slice two ahead and then waits for all but that group. Behind the loop the groups still open "
     "are those of slices beyond k, which hold no copy."
@@ -526,6 +551,8 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     (_COPIES, "no wait", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     (_COPIES, "a wait leaves one more", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     ("copies ahead", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
+    ("bf16", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
+    ("f64", "no mask", r"mov.b64 %rd\d+, 0; @%p\d+ ld\.global\.nc", (1,), _NOT_STORED),
     ("multiply-adds", "no bound of a copy", r"\[%r\d+(\+1024)?\], .* 8, %r", (0, 1), _NOT_STORED),
     ("registers ahead", "no mask", r"mov.b32 %r\d+, 0; mov.b32 .* ld\.global\.nc\.v2\.b32 .*\+0\]", (1,), _NOT_STORED),
     ("boxes.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _ONE_BLOCK),

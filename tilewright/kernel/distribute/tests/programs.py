@@ -150,14 +150,15 @@ def ragged_matmul(
     intrinsic: str = "mma_m16n8k16_f16_f32",
     dtype: str = "f16",
     transposed: str = "",
+    result: str = "f32",
 ) -> str:
-    """``c = a b`` in f32 of matrices whose sizes are no multiples of a program's: accesses have bounds.
+    """``c = a b`` in `result` of matrices whose sizes are no multiples of a program's: accesses have bounds.
 
     Those of a and b that are `transposed` are stored by columns.
     """
     (m, n, k), (bm, bn, bk) = sizes, block
-    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}xf32>"
-    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}xf32>"
+    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}x{result}>"
+    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}x{result}>"
     return f"""\
 tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
   %p = tile.program_id 0
@@ -173,7 +174,7 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
   %j = arith.muli %q, %bn : index
   %down = arith.subi %height, %i : index
   %right = arith.subi %width, %j : index
-  %z = arith.constant dense<0.0> : {z}
+  %z = arith.constant dense<{"0" if result == "i32" else "0.0"}> : {z}
   %r = scf.for %k = %low to %depth step %bk iter_args(%acc = %z) -> ({z}) {{
     %am = arith.muli %{"k" if "a" in transposed else "i"}, %{"height" if "a" in transposed else "depth"} : index
     %ao = arith.addi %am, %{"i" if "a" in transposed else "k"} : index
