@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from bench.gpu.clock import Clock
+from tilewright.runtime.cuda.measure import Timing
 
 MOST_SETS, FEWEST_SAMPLES, MOST_SAMPLES = 64, 5, 200
 MOST_SECONDS = 1.5  # for one contender: a median of more would be no better
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one call: median, and the range from the 10th to the 90th percentile."""
-
-    seconds: float
-    low: float
-    high: float
-    samples: int
 
 
 def input_sets(bytes_of_a_set: int, clock: Clock) -> int:
@@ -54,6 +43,4 @@ def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: floa
         found.append(clock.seconds(recorded) / sets)
         if clock.now() - start > 4 * seconds:
             break
-    found.sort()
-    tenth = len(found) // 10
-    return Timing(statistics.median(found), found[tenth], found[-1 - tenth], len(found))
+    return Timing.of(found)

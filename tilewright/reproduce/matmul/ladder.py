@@ -24,7 +24,7 @@ from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
 from tilewright.reproduce.experiment import Claim, Table, positive
-from tilewright.reproduce.matmul.measured import Measured, Timing, measure, torch_library
+from tilewright.reproduce.matmul.measured import Measured, measure, torch_library
 from tilewright.reproduce.matmul.switches import (
     INTRINSIC,
     LEVELS,
@@ -38,6 +38,7 @@ from tilewright.reproduce.matmul.switches import (
 from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.runtime import emulated
 from tilewright.runtime.cuda.driver import Driver, open_driver
+from tilewright.runtime.cuda.measure import Timing
 
 MACHINE: Final = "nvidia-rtx-3090"  # of the publication, with the clock that it was locked to
 SIZES: Final = tuple(range(1024, 16384 + 1, 256))

@@ -6,7 +6,6 @@ level of the cache. Without torch there is nothing to compare with, and the resu
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from tilewright.machine.description import Gpu
 from tilewright.reproduce.experiment import positive
 from tilewright.reproduce.matmul.switches import Settings, compiled
 from tilewright.runtime.cuda.driver import Driver, DriverFault, Slot
+from tilewright.runtime.cuda.measure import Timing
 from tilewright.runtime.manifest import Kernel
 
 Array = np.ndarray[Any, Any]
@@ -29,16 +29,6 @@ FEW_RUNS, SLOW_SECONDS = 3, 0.5  # of a product from which on there are but few 
 MOST_SECONDS = 5.0  # of a product; what would take longer by the size before is left out
 MOST_SETS = 64
 CHECKED_ROWS, CHECKED_COLUMNS = 8, 64
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one product: median, and the range from the 10th to the 90th percentile of so many samples."""
-
-    seconds: float
-    low: float
-    high: float
-    samples: int
 
 
 @dataclass(frozen=True)
@@ -166,13 +156,7 @@ def _in_turns(samples: Mapping[str, Sample], sets: int, warm: int, runs: int) ->
         for name, sample in samples.items():
             if run < enough[name]:
                 taken[name].append(sample() / sets)
-    return {name: _timing(seconds) for name, seconds in taken.items()}
-
-
-def _timing(seconds: list[float]) -> Timing:
-    seconds.sort()
-    tenth = len(seconds) // 10
-    return Timing(statistics.median(seconds), seconds[tenth], seconds[-1 - tenth], len(seconds))
+    return {name: Timing.of(seconds) for name, seconds in taken.items()}
 
 
 # Ours -----------------------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import find
 from tilewright.reproduce.matmul import ladder, measured
-from tilewright.reproduce.matmul.measured import Measured, Timing, measure
+from tilewright.reproduce.matmul.measured import Measured, measure
 from tilewright.reproduce.matmul.switches import Settings, Tiling, Tilings, closed, settings
 from tilewright.runtime.cuda.driver import DriverFault
 from tilewright.runtime.cuda.emulated import EmulatedDriver
+from tilewright.runtime.cuda.measure import Timing
 from tilewright.runtime.cuda.tests.made import Recorder
 
 SMALL = Tilings(

@@ -26,6 +26,26 @@ _START_SECONDS = 120.0  # for a process to import everything and to open the dev
 
 
 @dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: median, and the range from the 10th to the 90th percentile of so many samples."""
+
+    seconds: float
+    low: float
+    high: float
+    samples: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Timing:
+        """
+        >>> Timing.of([3.0, 1.0, 2.0])
+        Timing(seconds=2.0, low=1.0, high=3.0, samples=3)
+        """
+        ordered = sorted(seconds)
+        tenth = len(ordered) // 10
+        return cls(statistics.median(ordered), ordered[tenth], ordered[-1 - tenth], len(ordered))
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The median time of a candidate, or why there is none."""
 
