@@ -132,13 +132,13 @@ def test_transposition_and_loop(cpu: str) -> None:
     check(programs.counted_sum(64, 32, 16), [x, np.zeros(32, np.float32)], cpu)
 
 
-@pytest.mark.parametrize(("cpu", "intrinsic", "dtype", "accumulator"), PRODUCTS, ids=lambda value: str(value))
-def test_products(cpu: str, intrinsic: str, dtype: str, accumulator: str) -> None:
+@pytest.mark.parametrize(("cpu", "intrinsic", "dtype", "result"), PRODUCTS, ids=lambda value: str(value))
+def test_products(cpu: str, intrinsic: str, dtype: str, result: str) -> None:
     """Small whole numbers: exact in any order. Both against NumPy and against the program on whole tiles."""
     m, n, k = 64, 32, 64
     a, b = (RNG.integers(-3, 4, size).astype(TYPES[dtype]) for size in (m * k, k * n))
-    text = programs.matmul((m, n, k), (32, 32, 32), intrinsic, dtype, accumulator)
-    c = check(text, [a, b, np.zeros(m * n, TYPES[accumulator])], cpu)
+    text = programs.matmul((m, n, k), (32, 32, 32), intrinsic, dtype, result)
+    c = check(text, [a, b, np.zeros(m * n, TYPES[result])], cpu)
     wide_a, wide_b = a.astype(np.float64).reshape(m, k), b.astype(np.float64).reshape(k, n)
     np.testing.assert_array_equal(c.reshape(m, n).astype(np.float64), wide_a @ wide_b)
     family = "v_mfma" if "mfma" in intrinsic else "v_wmma"

@@ -106,13 +106,13 @@ def matmul(
     block: tuple[int, int, int],
     intrinsic: str = "mma_m16n8k16_f16_f32",
     dtype: str = "f16",
-    accumulator: str = "f32",
+    result: str = "f32",
 ) -> str:
     """``c = a b`` with a program per block of c and a loop over slices of k."""
     (m, n, k), (bm, bn, bk) = sizes, block
-    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}x{accumulator}>"
-    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}x{accumulator}>"
-    zero = "0.0" if accumulator.startswith("f") else "0"
+    a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}x{result}>"
+    x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}x{result}>"
+    zero = "0.0" if result.startswith("f") else "0"
     return f"""\
 tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{m // bm}, {n // bn}] {{
   %p = tile.program_id 0
