@@ -75,7 +75,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def _opened() -> Any:
     from tilewright.errors import DeviceError, MissingExtra
-    from tilewright.runtime.cuda.driver import open_driver
+    from tilewright.runtime.cuda.devices import open_driver
 
     try:
         return open_driver("cuda")

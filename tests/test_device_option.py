@@ -13,7 +13,7 @@ import pytest
 from tests.on_device import on_both
 from tilewright import emulator
 from tilewright.errors import CompileError
-from tilewright.runtime.cuda.driver import open_driver
+from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 from tilewright.runtime.cuda.tests import made
 

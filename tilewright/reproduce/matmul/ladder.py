@@ -37,7 +37,8 @@ from tilewright.reproduce.matmul.switches import (
 )
 from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.runtime import emulated
-from tilewright.runtime.cuda.driver import Driver, open_driver
+from tilewright.runtime.cuda.devices import open_driver
+from tilewright.runtime.cuda.driver import Driver
 from tilewright.runtime.cuda.measure import Timing
 
 MACHINE: Final = "nvidia-rtx-3090"  # of the publication, with the clock that it was locked to

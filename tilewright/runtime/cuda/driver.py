@@ -1,4 +1,4 @@
-"""What the runtime asks of a device, and how one is opened: a GPU through its driver, or the emulator.
+"""What the runtime asks of a device: a GPU through its driver, or the emulator.
 
 Everything else here is written against `Driver`, so that all of it is tested without a GPU.
 """
@@ -6,17 +6,11 @@ Everything else here is written against `Driver`, so that all of it is tested wi
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
-from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.manifest import Kernel, TensorMap
-
-_log = logging.getLogger(__name__)
-DEVICES = ("auto", "cuda", "emulator")
 
 
 class DriverFault(Exception):
@@ -118,42 +112,3 @@ class Driver(Protocol):
     def record(self, event: Any, stream: int) -> None: ...
     def seconds(self, start: Any, end: Any) -> float:
         """The time between two events that have passed."""
-
-
-def open_driver(device: str = "auto") -> Driver:
-    """The device of that name: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one and else the emulator.
-
-    Raises InvalidArgument for other names, MissingExtra where the bindings are not installed, DeviceError where no
-    driver or no such GPU is found.
-    """
-    if device == "emulator":
-        return _emulator()
-    if device == "auto":
-        try:
-            return _cuda(0)
-        except (MissingExtra, DeviceError) as error:
-            _say_slow(error.message)
-            return _emulator()
-    kind, colon, number = device.partition(":")
-    if kind != "cuda" or bool(colon) != number.isdigit():
-        raise InvalidArgument(f"there is no device {device!r}", where="device", help=f"one of {', '.join(DEVICES)}")
-    return _cuda(int(number or 0))
-
-
-@cache
-def _emulator() -> Driver:
-    from tilewright.runtime.cuda.emulated import EmulatedDriver
-
-    return EmulatedDriver()
-
-
-@cache
-def _cuda(ordinal: int) -> Driver:
-    from tilewright.runtime.cuda.bindings import CudaDriver
-
-    return CudaDriver(ordinal)
-
-
-@cache
-def _say_slow(reason: str) -> None:
-    _log.warning("GPU code runs in the emulator, on the CPU, which is slow: %s", reason)

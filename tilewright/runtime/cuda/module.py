@@ -22,7 +22,8 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda import arrays as device_arrays
-from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot, open_driver
+from tilewright.runtime.cuda.devices import open_driver
+from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import KernelTime, Module

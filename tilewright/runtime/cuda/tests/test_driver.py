@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
-from tilewright.runtime.cuda import bindings, driver
+from tilewright.runtime.cuda import bindings, devices
 from tilewright.runtime.cuda.bindings import CudaDriver
-from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Resources, Slot, open_driver
+from tilewright.runtime.cuda.devices import open_driver
+from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 from tilewright.runtime.manifest import Kernel, TensorMap
 
@@ -24,8 +25,8 @@ from tilewright.runtime.manifest import Kernel, TensorMap
 def without_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
-    driver._cuda.cache_clear()
-    driver._say_slow.cache_clear()
+    devices._cuda.cache_clear()
+    devices._say_slow.cache_clear()
 
 
 @pytest.mark.usefixtures("without_bindings")
