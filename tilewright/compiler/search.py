@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +42,8 @@ from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.options import Options
 from tilewright.runtime.cache import Cache, cache_key
-
-if TYPE_CHECKING:
-    from tilewright.runtime.module import Module
+from tilewright.runtime.loader import missing_features, same_platform
+from tilewright.runtime.module import Module
 
 DRAWN = 32  # points drawn for one that is measured: the one that is predicted to be best
 SAMPLE = 8  # points by which mappings are ranked where there are more of them than trials
@@ -144,8 +143,6 @@ def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
 
 
 def _check_runs_here(machine: Cpu) -> None:
-    from tilewright.runtime.loader import missing_features, same_platform
-
     lacking = missing_features(machine.features)
     if not same_platform(machine.llvm.triple) or lacking:
         what = f"lacks {', '.join(lacking)}" if lacking else f"is no {machine.llvm.triple}"

@@ -52,7 +52,7 @@ class Stopwatch:
 
     def module(self, plan: Plan, kernels: Sequence[Kernel]) -> Module:
         """Some kernels of a plan as a module of their own; memory holds zeros, which take the time of any values."""
-        from tilewright.codegen.cpu.pipeline import generate
+        from tilewright.codegen.cpu.pipeline import generate  # brings xDSL, which known times do without
         from tilewright.compiler.cpu import tile_program
 
         names = {name for kernel in kernels for name in kernel.arguments}
