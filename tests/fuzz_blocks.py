@@ -1,25 +1,31 @@
 """Random tile programs of blocks through the passes of GPUs: what the interpreter gives before, it gives after.
 
 A case takes a machine, a subset of the optimisations and settings of passes by chance. The distributed form runs under
-the checks of its interpreter (races, copies read too early, memory that nobody wrote); a share of the cases goes on to
-PTX and the emulator.
+the checks of its interpreter (races, copies read too early, memory that nobody wrote). A share of the cases goes on: to
+PTX and the emulator, or, for AMD GPUs, to an object of LLVM's back end, which is run nowhere.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 
-from tilewright.codegen.nvptx.pipeline import generate
-from tilewright.codegen.nvptx.target import Target, target_for
+from tilewright.codegen.amdgpu import pipeline as amd
+from tilewright.codegen.amdgpu import target as amd_target
+from tilewright.codegen.nvptx import pipeline, target
+from tilewright.codegen.nvptx.simt import LANES
 from tilewright.errors import CompileError, InvalidProgram
+from tilewright.instruction.registry import standard
 from tilewright.kernel.block_random import FEW, random_blocks
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
+from tilewright.kernel.random import RandomKernel
 from tilewright.kernel.simt_interpreter import ORDERS
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
@@ -27,9 +33,11 @@ from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
-MACHINES = ("sm_75", "sm_80", "sm_90a")
+NVIDIA = ("sm_75", "sm_80", "sm_90a")
+AMD = ("gfx1100", "gfx1201", "gfx942", "gfx950")
+MACHINES = (*NVIDIA, *AMD)
 SIZES = (8, 8, 16, 24)  # steps of a program
-EMULATED = 0.1  # of the cases
+CODE = 0.1  # of the cases
 TOGETHER = 0.5  # of the cases; in the others threads run warp by warp, which takes as often the time
 VERIFIED = 0.1  # of the cases, after every pass, having been text before: half of the time of these
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -52,28 +60,28 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
-def try_blocks(rng: random.Random, size: int = 0, emulate: bool | None = None) -> None:
-    """One case; with `emulate`, as PTX too (by chance if None). Few steps make a quick one; 0: by chance.
+def try_blocks(rng: random.Random, size: int = 0, code: bool | None = None, machines: Sequence[str] = MACHINES) -> None:
+    """One case; with `code`, as machine code too (by chance if None). Few steps make a quick one; 0: by chance.
 
     Raises AssertionError where two results differ or anything is refused: these programs are legal.
     """
     try:
-        _run(rng, size or rng.choice(SIZES), emulate)
+        _run(rng, size or rng.choice(SIZES), code, rng.choice(machines))
     except CompileError as error:
         raise AssertionError(f"a legal program is refused: {error}") from error
 
 
-def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
-    name, large = rng.choice(MACHINES), rng.random() < (0.2 if size >= FEW else 0.05)
-    few = target(name, rng.choice((1, 2, 4)))
-    program = random_blocks(rng.randrange(1 << 32), size, machine(name).intrinsics, large)
+def _run(rng: random.Random, size: int, code: bool | None, name: str) -> None:
+    large = rng.random() < (0.2 if size >= FEW else 0.05)
+    attribute, lanes = with_multiprocessors(name, rng.choice((1, 2, 4)))
+    program = random_blocks(rng.randrange(1 << 32), size, intrinsics(name), large)
     wanted = program.outputs()
-    program.module.attributes["tile.target"] = few.attribute()
+    program.module.attributes["tile.target"] = attribute
     with np.errstate(all="ignore"):
         run_main(program.module, program.inputs, wanted)
         (disable, settings), each = chosen(rng), rng.random() < VERIFIED / (1 if size >= FEW else 4)
         module = parse_module(print_module(program.module)) if each else program.module
-        run_pipeline(module, "gpu", disable, each, options=settings)
+        run_pipeline(module, "gpu", disable, each, lanes, settings)
         if size >= FEW:
             verify(module)
         what = f"{name} without {disable} with {settings}"
@@ -81,18 +89,30 @@ def _run(rng: random.Random, size: int, emulate: bool | None) -> None:
         order = "together" if rng.random() < TOGETHER else rng.choice(ORDERS)
         run_main(module, program.inputs, found, races=True, seed=rng.randrange(99), order=order)
         compare(found, wanted, f"the distributed form for {what}")
-        chance = rng.random() < EMULATED
-        if chance if emulate is None else emulate:
-            found = program.outputs()
+        chance = rng.random() < CODE
+        if chance if code is None else code:
             try:
-                code = generate(module)
+                _check_code(module, program, wanted, name in AMD, what)
             except InvalidProgram as error:
                 if "bytes of shared memory" not in str(error):
                     raise
-                return  # without all that saves memory a block may not have what these boxes need
-            run = emulated.run_module(code, [_plain(x) for x in program.inputs], [_plain(x) for x in found])
-            assert not run.findings, f"PTX for {what}: {run.findings[0]}"
-            compare(found, wanted, f"PTX for {what}")
+                # without all that saves memory a block may not have what these boxes need
+
+
+def _check_code(module: ModuleOp, program: RandomKernel, wanted: list[Any], for_amd: bool, what: str) -> None:
+    """Machine code of a module: right in the emulator; without one, taken by LLVM, as it says of itself."""
+    if for_amd:
+        made = amd.generate(module)
+        for kernel in made.kernels:
+            needs = made.resources[kernel.name]
+            assert needs.lanes == made.target.lanes, f"code for {what}: {needs}"
+            assert needs.shared_bytes in (0, kernel.shared_bytes), f"code for {what}: {needs}"  # 0 where all is unused
+        return
+    found = program.outputs()
+    code = pipeline.generate(module)
+    run = emulated.run_module(code, [_plain(x) for x in program.inputs], [_plain(x) for x in found])
+    assert not run.findings, f"PTX for {what}: {run.findings[0]}"
+    compare(found, wanted, f"PTX for {what}")
 
 
 @cache
@@ -102,10 +122,19 @@ def machine(name: str) -> Gpu:
     return found
 
 
-def target(name: str, multiprocessors: int) -> Target:
-    """A machine with few multiprocessors, so that small grids are more than these."""
-    found = target_for(machine(name))
-    return replace(found, facts=replace(found.facts, multiprocessors=multiprocessors))
+@cache
+def intrinsics(name: str) -> tuple[str, ...]:
+    """The instructions of a machine, and what is made of several of one."""
+    own = frozenset(machine(name).intrinsics)
+    return tuple(record.name for record in standard() if own & {record.name, record.realised_by})
+
+
+def with_multiprocessors(name: str, multiprocessors: int) -> tuple[DictionaryAttr, int]:
+    """A machine with few multiprocessors, so that small grids are more than these, and the lanes of its warps."""
+    known = machine(name)
+    found = amd_target.target_for(known) if name in AMD else target.target_for(known)
+    lanes = found.lanes if isinstance(found, amd_target.Target) else LANES
+    return replace(found, facts=replace(found.facts, multiprocessors=multiprocessors)).attribute(), lanes
 
 
 def chosen(rng: random.Random) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:

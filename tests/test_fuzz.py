@@ -23,11 +23,11 @@ def test_a_few_cases_of_each_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("batch", range(8))
 def test_200_tile_programs_of_blocks(batch: int) -> None:
-    """25 each, the first of them down to PTX."""
+    """25 each, the first of them down to machine code."""
     for case in range(25 * batch, 25 * batch + 25):
         rng = fuzz.Random(f"small {case}")
         try:
-            fuzz_blocks.try_blocks(rng, size=4, emulate=case % 25 == 0)
+            fuzz_blocks.try_blocks(rng, size=4, code=case % 25 == 0)
         except AssertionError as error:
             raise AssertionError(f"case {case}: {error}") from error
 

@@ -31,6 +31,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, SSAValue
 
+from tilewright.instruction.registry import standard
 from tilewright.kernel.dialect import (
     INDEX,
     REDUCTIONS,
@@ -50,6 +51,7 @@ from tilewright.kernel.dialect import (
     element,
     shape,
 )
+from tilewright.kernel.distribute.multiply_add import FMA
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
 
@@ -59,18 +61,17 @@ OUTPUTS = 4
 FEW = 8  # steps: fewer are for quick tests
 DOTS = ((f16, f16, f32), (bf16, bf16, f32), (f32, f32, f32), (f64, f64, f64), (i8, i8, i32), (i16, i16, i32))
 
-# What a product on an instruction of this name multiplies and adds up.
-PRODUCTS: dict[str, tuple[Any, Any]] = {
-    "mma_m16n8k8_f16_f32": (f16, f32),
-    "mma_m16n8k8_f16_f16": (f16, f16),
-    "mma_m8n8k16_s8_s32": (i8, i32),
-    "mma_m16n8k16_f16_f32": (f16, f32),
-    "mma_m16n8k16_f16_f16": (f16, f16),
-    "mma_m16n8k16_bf16_f32": (bf16, f32),
-    "mma_m16n8k32_s8_s32": (i8, i32),
-    "mma_m8n8k4_f64_f64": (f64, f64),
-    "fma": (f32, f32),
-}
+# Instructions for products whose sums are exact: those that add in bf16 are not.
+PRODUCTS = (
+    "mma_m16n8k8_f16_f32", "mma_m16n8k8_f16_f16", "mma_m8n8k16_s8_s32", "mma_m16n8k16_f16_f32", "mma_m16n8k16_f16_f16",
+    "mma_m16n8k16_bf16_f32", "mma_m16n8k32_s8_s32", "mma_m8n8k4_f64_f64",
+    "wmmar3_16x16x16_f16_f32", "wmmar3_16x16x16_f16_f16", "wmmar3_16x16x16_bf16_f32", "wmmar3_16x16x16_s8_s32",
+    "wmmar4_16x16x16_f16_f32", "wmmar4_16x16x16_f16_f16", "wmmar4_16x16x16_bf16_f32", "wmmar4_16x16x16_s8_s32",
+    "mfma_16x16x16_f16_f32", "mfma_16x16x16_bf16_f32", "mfma_32x32x8_f16_f32", "mfma_32x32x8_bf16_f32",
+    "vmfma_16x16x32_f16_f32", "vmfma_32x32x16_f16_f32", "mfma_16x16x32_s8_s32", "mfma_32x32x16_s8_s32",
+    "mfma_16x16x4_f32_f32", "mfma_16x16x4_f64_f64",
+)  # fmt: skip
+_ELEMENTS = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64, "i8": i8, "i32": i32}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Blocks(Generator):
         self.inputs = [_memory(type_, INPUT_ELEMENTS) for type_ in self.elements]
         self.outputs = [_memory(type_, prod(self.grid) * self.part) for type_ in self.elements]
         for each in self.products:
-            (m, n, k), (type_, total) = each.sizes, PRODUCTS[each.intrinsic]
+            (m, n, k), (type_, total) = each.sizes, _elements(each.intrinsic)
             self.inputs += [MemRefType(type_, [max(m * k, INPUT_ELEMENTS)])]
             self.inputs += [MemRefType(type_, [max(n * k, INPUT_ELEMENTS)])]
             self.outputs.append(MemRefType(total, [m * n]))
@@ -120,14 +121,18 @@ class Blocks(Generator):
 
     def product(self, rng: random.Random, intrinsics: Sequence[str], large: bool, programs: Sequence[int]) -> Product:
         """A product whose boxes of c are as many as there are programs, the last ones perhaps cut off."""
-        intrinsic = rng.choice([name for name in intrinsics if name in PRODUCTS] or ["fma"])
+        intrinsic = rng.choice([name for name in intrinsics if name in PRODUCTS] or [FMA])
         if rng.random() < 0.15:
-            intrinsic = "fma"
-        large &= intrinsic != "mma_m8n8k4_f64_f64"  # boxes of as many bytes as others
+            intrinsic = FMA
+        large &= _elements(intrinsic)[0] != f64  # boxes of as many bytes as others
         extents = (16, 32, 64, 128) if large else (16, 32)
-        depth = rng.choice((16, 32, 64) if large else (16, 32))
-        block = (rng.choice(extents), rng.choice(extents[:-1]), 32 if intrinsic == "mma_m16n8k32_s8_s32" else depth)
-        if intrinsic == "fma":
+        own = _extents(intrinsic)
+        rows, columns, depths = (
+            [extent for extent in choice if extent >= least]
+            for choice, least in zip((extents, extents[:-1], extents[:3]), own, strict=True)
+        )
+        block = (rng.choice(rows), rng.choice(columns or [own[1]]), rng.choice(depths))
+        if intrinsic == FMA:
             block = (rng.choice((4, 16)), rng.choice((8, 16)), rng.choice((4, 8)))
         step = rng.choice((1, 2, 8))
         trips = rng.choice((1, 2, 3, 5) if len(programs) > 2 else (1, 2, 3))
@@ -246,7 +251,7 @@ class Blocks(Generator):
         m, n, k = self.rng.choice(((3, 5, 8), (1, 1, 4), (4, 16, 4), (4, 1, 8), (8, 8, 8)))
         operands = (self.small((m, k), a_type), self.small((k, n), b_type), self.small((m, n), c_type))
         unsigned = self.rng.choice(("", "a", "b", "ab")) if not isinstance(a_type, AnyFloat) else ""
-        self.keep(DotOp("fma", *operands, unsigned=unsigned))
+        self.keep(DotOp(FMA, *operands, unsigned=unsigned))
 
     def scratch(self) -> None:
         """Nothing: tiles of a block have no memory of their own (`memory` asks for some)."""
@@ -282,7 +287,7 @@ class Blocks(Generator):
         (m, n, k), (bm, bn, bk), views = each.sizes, each.block, self.kernel.body.block.args
         a, b = (views[OUTPUTS + 2 * number + operand] for operand in range(2))
         c = self.output_views()[OUTPUTS + number]
-        total = PRODUCTS[each.intrinsic][1]
+        total = _elements(each.intrinsic)[1]
         i, j = (self.times(views_id, extent) for views_id, extent in zip(self.ids(), (bm, bn), strict=True))
         ragged = any(extent % box for extent, box in zip(each.sizes, each.block, strict=True))
         ragged |= self.rng.random() < 0.2
@@ -341,6 +346,19 @@ class Blocks(Generator):
 
     def times(self, value: SSAValue, number: int) -> SSAValue:
         return value if number == 1 else self.add(arith.MuliOp(value, self.index(number)))
+
+
+def _elements(intrinsic: str) -> tuple[Any, Any]:
+    """What a product on an instruction multiplies, and adds up."""
+    if intrinsic == FMA:
+        return f32, f32
+    a, _, c = standard().find(intrinsic).operands
+    return _ELEMENTS[a.dtype], _ELEMENTS[c.dtype]
+
+
+def _extents(intrinsic: str) -> tuple[int, ...]:
+    """The smallest box of a product on an instruction: rows, columns, terms."""
+    return (1, 1, 1) if intrinsic == FMA else tuple(standard().find(intrinsic).extents.values())
 
 
 def _memory(type_: Any, elements: int) -> MemRefType[Any]:
