@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
 
 OLDEST_OPSET = 13
+BY_CHANNEL = "by_channel"  # attribute of PRelu from before opset 7, which the conversion takes for today's
 _LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 
@@ -143,13 +144,15 @@ def _converted(model: Any, where: str) -> Any:
         converted = version_converter.convert_version(model, OLDEST_OPSET)
         if list(converted.graph.input) != list(model.graph.input):
             raise ValueError("the conversion changes the inputs")
-        return converted
     except Exception as error:
         raise Unsupported(
             f"opset {version}, which cannot be converted to {OLDEST_OPSET}: {_line(error)}",
             where=where,
             help=f"export for opset {OLDEST_OPSET} or newer",
         ) from error
+    if version < 7:
+        _mark_slopes(converted.graph)
+    return converted
 
 
 def _changed_since(graph: Any, version: int) -> bool:
@@ -167,6 +170,18 @@ def _changed_since(graph: Any, version: int) -> bool:
         if onnx.defs.get_schema(node.op_type, OLDEST_OPSET, "").since_version != old:
             return True
     return False
+
+
+def _mark_slopes(graph: Any) -> None:
+    """Say of every PRelu that several slopes are of the channels, dimension 1: since opset 7 they broadcast."""
+    from onnx import helper
+
+    for node in graph.node:
+        if node.op_type == "PRelu" and node.domain in ("", "ai.onnx"):
+            node.attribute.append(helper.make_attribute(BY_CHANNEL, 1))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _mark_slopes(attribute.g)
 
 
 def _line(error: BaseException) -> str:

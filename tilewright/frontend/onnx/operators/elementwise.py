@@ -10,7 +10,9 @@ from tilewright.errors import InvalidModel, Unsupported
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import elementwise as ops
+from tilewright.expr.ops import shape as shapes
 from tilewright.frontend.onnx.element_types import dtype_of
+from tilewright.frontend.onnx.model_file import BY_CHANNEL
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.registry import Value, op
 
@@ -118,7 +120,10 @@ def parametric(node: Node) -> Tensor:
 
 @op("PRelu")
 def prelu(node: Node) -> Tensor:
-    return ops.prelu(node.b, node.input(0), node.input(1), name=node.name)
+    x, slope = node.input(0), node.input(1)
+    if node.get_int(BY_CHANNEL, 0) and slope.rank == 1:
+        slope = shapes.unsqueeze(node.b, slope, range(1, x.rank - 1), name=f"{node.name}.slope")
+    return ops.prelu(node.b, x, slope, name=node.name)
 
 
 @op("Gelu")

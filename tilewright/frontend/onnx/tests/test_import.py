@@ -254,6 +254,34 @@ def test_old_opset_is_converted() -> None:
     np.testing.assert_allclose(run(import_model(proto), x)[0], e / e.sum(axis=(1, 2), keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("opset", [6, 9])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 5, 3)])
+def test_slopes_are_of_channels_before_opset_7(opset: int, shape: tuple[int, ...]) -> None:
+    """The last dimension is as long as the channels are many: today's meaning is another one, and no error."""
+    inputs = [value("x", shape), value("slope", [3])]
+    slope = np.float32([0.5, -1.0, 2.0])
+    nodes = [helper.make_node("PRelu", ["x", "slope"], ["y"])]
+    proto = model(nodes, inputs, [value("y", shape)], [constant("slope", slope)], opset)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    slopes = slope.reshape(3, *[1] * (len(shape) - 2)) if opset == 6 else slope
+    np.testing.assert_array_equal(run(import_model(proto), x)[0], np.where(x < 0, x * slopes, x))
+
+
+def test_one_slope_for_all_channels_before_opset_7() -> None:
+    inputs = [value("x", (2, 3, 4)), value("slope", [1])]
+    nodes = [helper.make_node("PRelu", ["x", "slope"], ["y"])]
+    graph = import_model(model(nodes, inputs, [value("y", (2, 3, 4))], [constant("slope", [0.5])], 6))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run(graph, x)[0], np.where(x < 0, x / 2, x))
+
+
+def test_slopes_of_other_than_the_channels_before_opset_7() -> None:
+    inputs = [value("x", (2, 3, 4)), value("slope", [4])]
+    nodes = [helper.make_node("PRelu", ["x", "slope"], ["y"])]
+    with pytest.raises(InvalidModel, match=r"\[4, 1\]"):
+        import_model(model(nodes, inputs, [value("y", (2, 3, 4))], [constant("slope", [0.5] * 4)], 6))
+
+
 def test_opset_newer_than_the_package() -> None:
     proto = relu()
     proto.opset_import[0].version = 999
