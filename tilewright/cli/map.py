@@ -27,7 +27,7 @@ EPILOG = """\
 example: tilewright map --expr "C[i,j] += A[i,k]*B[k,j]" --size i=64,j=64,k=64 --intrinsic wmma_16x16x16_f16_f32
          tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 --explain --mapping "(np|k|c)"
          tilewright map --op DEP --all
-exit status: 0 listed, or the refusal of --mapping explained; 2 bad usage or input
+exit status: 0 listed, perhaps none with the reason, or the refusal of --mapping explained; 2 bad usage or input
 """
 
 _LARGEST_EXTENT = 1 << 31
@@ -120,7 +120,7 @@ def _compute(expression: str | None, op: str | None, sizes: dict[str, int]) -> C
         from tilewright.expr.ops import catalogue
 
         build: Any = catalogue.build
-        node: Compute = build(op, form="mapping", **sizes).nodes[-1]
+        node: Compute = build(op.upper(), form="mapping", **sizes).nodes[-1]
     else:
         assert expression is not None, "one of both is given"
         node = _parsed(expression, sizes)
@@ -180,15 +180,16 @@ def _adapted(compute: Compute, dtype: str, record: Intrinsic | None) -> Compute:
 
 def _dtypes(text: str, compute: Compute) -> tuple[dict[str, str], str]:
     """Element types by tensor, and that of the result: given, or the usual accumulator of the factors."""
-    from tilewright.expr.dtypes import DTYPES
+    from tilewright.expr.dtypes import DTYPES, SPELLINGS
     from tilewright.expr.ops.nodes import accumulator
 
     names = [tensor.name for tensor in compute.inputs()]
     given: dict[str, str] = {}
     for item in (item.strip() for item in text.split(",")):
         name, equals, each = item.rpartition("=")
-        if each not in DTYPES:
+        if each.lower() not in SPELLINGS:
             raise InvalidArgument(f"unknown dtype {each!r}", where="--dtype", help=f"one of {', '.join(DTYPES)}")
+        each = SPELLINGS[each.lower()]
         if equals and name not in (*names, compute.name):
             raise InvalidArgument(f"{name!r} is not a tensor", where="--dtype",
                                   help=f"tensors: {', '.join((*names, compute.name))}")  # fmt: skip
@@ -333,7 +334,7 @@ def _print_one(
     found: list[Offer], record: Intrinsic, machine: Machine, has: bool, mode: str, why: str, limit: int
 ) -> None:
     print(f"{record.name}: {record.compute}, {', '.join(f'{loop.name} {loop.extent}' for loop in record.loops)}")
-    print(f"{len(found)} mappings, mode {mode}" + (f": {why}" if why else ""))
+    print(f"{_counted(len(found), 'mapping')}, mode {mode}" + (f": {why}" if why else ""))
     if not found:
         return
     note = "" if has else f" (its description does not list {record.name})"
@@ -351,6 +352,10 @@ def _print_one(
     table({"mapping": "left", "seconds": "right", "calls": "right", "utilisation": "right", "": "left"}, rows)
     if len(found) > limit:
         print(f"… and {len(found) - limit} more (--limit)")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 # Every record
@@ -377,6 +382,9 @@ def _show_all(
         })  # fmt: skip
     if as_json:
         show_json({"mode": mode, "records": rows})
+        return
+    if not rows:
+        print(f"none of {len(registry)} records applies, mode {mode}")
         return
     print(f"{len(rows)} of {len(registry)} records apply, mode {mode}\n")
     cells = [

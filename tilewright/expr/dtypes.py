@@ -15,6 +15,7 @@ FLOATS: tuple[DType, ...] = ("bf16", "f16", "f32", "f64")
 SIGNED: tuple[DType, ...] = ("i8", "i16", "i32", "i64")
 UNSIGNED: tuple[DType, ...] = ("u8", "u16", "u32", "u64")
 DTYPES: tuple[DType, ...] = ("bool", *UNSIGNED, *SIGNED, *FLOATS)
+SPELLINGS: dict[str, DType] = {name: name for name in DTYPES} | {f"s{name[1:]}": name for name in SIGNED}  # i8 is s8
 INDEX: DType = "i64"  # the type of axes and index expressions
 
 _NUMPY = {

@@ -103,6 +103,24 @@ def test_a_missing_loop_is_explained_and_completed() -> None:
     assert only["degenerate"]
 
 
+@pytest.mark.parametrize(("spelled", "usual"), [("s8", "i8"), ("S8", "i8"), ("F16", "f16"), ("B=s8,A=i8", "i8")])
+def test_spellings_of_element_types(spelled: str, usual: str) -> None:
+    product = ("--op", "GMM", "--size", "m=32,n=32,k=32", "--all")
+    assert value(*product, "--dtype", spelled) == value(*product, "--dtype", usual)
+
+
+def test_operators_are_found_whatever_the_case() -> None:
+    sizes = ("--size", "m=32,n=32,k=32")
+    assert value("--op", "gmm", *sizes, *WMMA) == value("--op", "GMM", *sizes, *WMMA)
+
+
+def test_nothing_is_said_in_words() -> None:
+    vector = ("--expr", "y[i] += a[i,x]*b[x]", "--size", "i=32,x=32")
+    assert "\nno mappings, mode points: an intrinsic loop has no loop of its own; " in run(*vector, *WMMA)
+    assert "\n1 mapping, mode points\n" in run(*vector, *WMMA, "--complete")
+    assert run(*vector, "--dtype", "u16", "--all").startswith("none of ")
+
+
 def test_explanations() -> None:
     text = run(*C2D, *SIZES, *WMMA, "--explain", "--mapping", "(p|k|r)", "--limit", "3")
     assert "35 mappings, mode points" in text

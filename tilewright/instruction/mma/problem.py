@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.errors import ScheduleError
+from tilewright.expr.dtypes import SPELLINGS
 
 ElementType = str
 Sizes = tuple[int | None, ...]  # outermost first; None is a size known only at run time
@@ -17,7 +18,7 @@ _BITS = {
     "i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8,
 }  # fmt: skip
 TYPES: tuple[ElementType, ...] = tuple(_BITS)
-_SPELLINGS = {name.lower(): name for name in TYPES} | {"s64": "i64", "s32": "i32", "s16": "i16", "s8": "i8"}
+_SPELLINGS = {name.lower(): name for name in TYPES} | {each: name for each, name in SPELLINGS.items() if name in TYPES}
 
 
 def bits(element: ElementType) -> int:
