@@ -17,11 +17,11 @@ from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
+from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
 SECTOR_BYTES = 32  # of global memory, which moves whole
-COPY_UNITS = frozenset({"mbarrier", "tma", "wgmma"})
 WARPS, ROWS = 4, 64  # of a group that computes a product together, and of the product
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
@@ -277,8 +277,8 @@ def _refuse(
         return Refusal("", "block memory", f"{bytes_} bytes with {stages} stages, {room} there are")
     if boxed and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
-    if boxed and not machine.features >= COPY_UNITS:
-        return Refusal("", "units", f"the machine lacks {', '.join(sorted(COPY_UNITS - machine.features))}")
+    if boxed and not machine.features >= UNITS:
+        return Refusal("", "units", f"the machine lacks {', '.join(sorted(UNITS - machine.features))}")
     if boxed and problem.no_boxes:
         return Refusal("", "boxes of the copy engine", problem.no_boxes)
     return None

@@ -29,13 +29,11 @@ from tilewright.kernel.boxes import Box, BoxCopy
 from tilewright.kernel.groups import Commit, Wait
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.tile_types import element
+from tilewright.layouts.copy_engine import BOX_EXTENT, ROW_MULTIPLE, SPANS, TENSOR_RANK, is_distance
 
 MBARRIER_BYTES = 8
 MOST_ARRIVALS = (1 << 20) - 1  # PTX ISA, "mbarrier.init"
-SWIZZLES = (0, 32, 64, 128)  # bytes of the rows whose 16-byte groups change places
-BOX_EXTENT = 256  # the longest side of a box, CUDA driver API, cuTensorMapEncodeTiled
-TENSOR_RANK = 5
-ROW_MULTIPLE = 16  # bytes of which rows of a tensor and of a box are multiples
+SWIZZLES = (0, *SPANS)
 FENCES = ("async", "mbarrier")
 
 
@@ -144,7 +142,7 @@ class _TensorCopy(BoxCopy):
             raise VerifyException(f"copies between {tensor.type} and {memory.type}; global and shared memory")
         if len(form.sides) > TENSOR_RANK:
             raise VerifyException(f"{len(form.sides)} coordinates; {TENSOR_RANK} at most")
-        if any(stride * size % ROW_MULTIPLE or stride <= 0 for stride in form.strides[:-1]):
+        if not all(is_distance(stride * size) for stride in form.strides[:-1]):
             raise VerifyException(f"strides {list(form.strides)}: but for the last, multiples of {ROW_MULTIPLE} bytes")
         if any(not 1 <= side <= BOX_EXTENT for side in form.sides) or form.sides[-1] * size % ROW_MULTIPLE:
             raise VerifyException(f"a box of {list(form.sides)}: 1 to {BOX_EXTENT} each, rows a multiple of 16 bytes")

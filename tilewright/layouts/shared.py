@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import is_power_of_two, log2, powers_around
+from tilewright.layouts.copy_engine import SPANS, widest_span
 from tilewright.layouts.form import InShared, checked_order
 from tilewright.layouts.linear import Array, LinearLayout, dims, named
 
@@ -124,7 +125,7 @@ class NvmmaShared(_Swizzled):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        if self.swizzle not in (32, 64, 128):
+        if self.swizzle not in SPANS:
             raise self.refuse(f"rows of {self.swizzle} bytes", help="swizzle=32, 64 or 128")
         if self.bits not in (8, 16, 32):
             raise self.refuse(f"elements of {self.bits} bits", help="bits=8, 16 or 32")
@@ -172,10 +173,10 @@ def nvmma_for(shape: Sequence[int], bits: int, transposed: bool = False) -> Nvmm
     """The widest swizzle that rows of a tile fill; raises InvalidArgument for rows below 32 bytes."""
     width = shape[-2] if transposed else shape[-1]
     row_bytes = width * bits // 8
-    for swizzle in (128, 64, 32):
-        if row_bytes >= swizzle:
-            return NvmmaShared(swizzle, bits, transposed)
-    raise InvalidArgument(f"rows of {row_bytes} bytes for a swizzled tile", help=f"at least {256 // bits} elements")
+    swizzle = widest_span(row_bytes)
+    if swizzle is None:
+        raise InvalidArgument(f"rows of {row_bytes} bytes for a swizzled tile", help=f"at least {256 // bits} elements")
+    return NvmmaShared(swizzle, bits, transposed)
 
 
 def padding_for(columns: int, bits: int) -> int:

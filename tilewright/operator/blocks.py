@@ -14,11 +14,9 @@ from math import prod
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
+from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TURNED_BYTES, is_distance
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.tiling import SpatialLoop
-
-TURNED_BYTES = 2  # of elements that products of four warps also read from memory along m and n: PTX ISA, "wgmma"
-BOX_BYTES, BOX_BATCHES = 16, 3  # of which distances are multiples; dimensions beside two: cuTensorMapEncodeTiled
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,14 @@ def no_boxes(work: Contraction, element_bytes: int) -> str:
         if element_bytes != TURNED_BYTES and inner[0] not in deep:
             return f"{name} does not lie along k: elements of {element_bytes} bytes are not turned, only those of 2"
         row = next(axis for axis in (*outside, *deep) if axis != inner[0])
-        pitch = steps[row]
-        if pitch <= 0 or pitch * element_bytes % BOX_BYTES:
-            return f"rows of {name} are {pitch * element_bytes} bytes apart, no multiple of {BOX_BYTES}"
+        pitch_bytes = steps[row] * element_bytes
+        if not is_distance(pitch_bytes):
+            return f"rows of {name} are {pitch_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
         if form.constant:
             return f"{name} is read from element {form.constant} on"
-        odd = [axis for axis in work.outer if steps[axis] < 0 or steps[axis] * element_bytes % BOX_BYTES]
-        if odd or sum(steps[axis] > 0 for axis in work.outer) > BOX_BATCHES:
+        batches = [axis for axis in work.outer if steps[axis]]
+        odd = [axis for axis in batches if not is_distance(steps[axis] * element_bytes)]
+        if odd or len(batches) > TENSOR_RANK - 2:
             return f"batches of {name} are walked by {', '.join(axis.name for axis in odd or work.outer)}"
     return ""
 

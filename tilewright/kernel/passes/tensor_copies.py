@@ -24,19 +24,16 @@ from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, l
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import BOX_EXTENT, ROW_MULTIPLE, TENSOR_RANK
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS, product_extents
 from tilewright.kernel.tile_types import i64s
+from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
 from tilewright.layouts.shared import NvmmaShared
 
 Add = Callable[[Operation], SSAValue]
 ALIGN = 16  # bytes of the widest access
-UNITS = frozenset({"mbarrier", "tma", "wgmma"})
 ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
-TURNED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
 WARPS_EACH_WAY = 8
-SPANS = (128, 64, 32)  # bytes of swizzled rows
 _KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|s8_s32)")
 
 
@@ -107,7 +104,9 @@ class _Tensor(Tensor):
 
     @property
     def swizzle(self) -> int:
-        return next(span for span in SPANS if self.columns * self.size >= span)
+        span = widest_span(self.columns * self.size)
+        assert span is not None, "rows of boxes are no shorter"
+        return span
 
     @property
     def memory(self) -> str:
@@ -180,7 +179,7 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
         return None
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
-    if 1 not in strides or extents[strides.index(1)] * size < min(SPANS) or load.view.owner.parent_op() is None:
+    if 1 not in strides or not widest_span(extents[strides.index(1)] * size) or load.view.owner.parent_op() is None:
         return None
     found = tensor_of(load.view, load.offset, load.bounds, extents, strides)
     if found is None:
@@ -201,7 +200,7 @@ def tensor_of(
     column = list(strides).index(1)
     row = 1 - column
     pitch = strides[row]
-    if pitch * element_bytes(view) % ROW_MULTIPLE or pitch < 2:
+    if not is_distance(pitch * element_bytes(view)):
         return None
     rest, elements = linear_form(offset), int(view.type.get_shape()[0])
     known: dict[int, tuple[LinearForm, int]] = {}
@@ -226,7 +225,7 @@ def tensor_of(
     if row not in known:
         whole, left = rest.split(pitch)
         known[row], rest = (whole, (elements - known[column][1]) // pitch + 1), left
-    batches = _batches(rest, ROW_MULTIPLE // element_bytes(view))
+    batches = _batches(rest, element_bytes(view))
     if batches is None:
         return None
     (first, rows), (second, columns) = known[row], known[column]
@@ -238,7 +237,7 @@ def tensor_of(
     return Tensor((*extents_, rows, columns), (*strides_, pitch, 1), (*forms, first, second))
 
 
-def _batches(rest: LinearForm, multiple: int) -> list[tuple[LinearForm, int, int]] | None:
+def _batches(rest: LinearForm, size: int) -> list[tuple[LinearForm, int, int]] | None:
     """What is left of an offset as dimensions further outside: each a number, its extent and its stride."""
     if rest.constant or len(rest.factors) > TENSOR_RANK - 2:
         return None
@@ -246,7 +245,7 @@ def _batches(rest: LinearForm, multiple: int) -> list[tuple[LinearForm, int, int
     for value, stride in sorted(rest.factors, key=lambda each: -each[1]):
         form = LinearForm(((value, 1),), 0)
         most = largest(form)
-        if most is None or stride <= 0 or stride % multiple:
+        if most is None or not is_distance(stride * size):
             return None
         found.append((form, most + 1, stride))
     return found

@@ -16,10 +16,10 @@ from tilewright.kernel.dialect import FuncOp, ReturnOp, operations, shape
 from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.linear_form import emitted
-from tilewright.kernel.passes.tensor_copies import SPANS, UNITS, tensor_of
+from tilewright.kernel.passes.tensor_copies import tensor_of
 from tilewright.kernel.rewrite import erase, insert_before
 from tilewright.kernel.simt import element_bytes
-from tilewright.kernel.simt_async import BOX_EXTENT
+from tilewright.layouts.copy_engine import BOX_EXTENT, UNITS, widest_span
 
 ELEMENT_BYTES = 2  # of what leaves so: wider sums fill sectors of global memory straight from registers
 
@@ -61,12 +61,12 @@ def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp
     if not isinstance(store.view.owner, Block) or _is_touched_elsewhere(store, ops):
         return False
     strides = tile.strides_of(store)
-    if strides[1] != 1 or extents[1] * size < min(SPANS):
+    swizzle = widest_span(extents[1] * size)
+    if strides[1] != 1 or swizzle is None:
         return False
     tensor = tensor_of(store.view, store.offset, store.bounds, extents, strides)
     if tensor is None:
         return False
-    swizzle = next(span for span in SPANS if extents[1] * size >= span)
     width = swizzle // size
     if extents[1] // warps[1] < width:
         return False

@@ -1,0 +1,31 @@
+"""What a copy engine can do that moves boxes of tensors to and from shared memory, and products of four warps there.
+
+Facts of such units, whichever machine has them: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "wgmma".
+"""
+
+from __future__ import annotations
+
+UNITS = frozenset({"mbarrier", "tma", "wgmma"})  # that products on boxes take, as machine files name them
+TENSOR_RANK = 5  # dimensions of a tensor, at most
+BOX_EXTENT = 256  # the longest side of a box
+ROW_MULTIPLE = 16  # bytes of which distances in a tensor and rows of a box are multiples
+SPANS = (128, 64, 32)  # bytes of rows whose groups of 16 bytes change places, the widest first
+TURNED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
+
+
+def is_distance(distance_bytes: int) -> bool:
+    """Whether rows of a tensor may be so far apart.
+
+    >>> [is_distance(each) for each in (48, 40, 0, -16)]
+    [True, False, False, False]
+    """
+    return distance_bytes > 0 and distance_bytes % ROW_MULTIPLE == 0
+
+
+def widest_span(row_bytes: int) -> int | None:
+    """The widest span that rows fill; None where they are shorter than all.
+
+    >>> [widest_span(each) for each in (256, 96, 16)]
+    [128, 64, None]
+    """
+    return next((span for span in SPANS if row_bytes >= span), None)
