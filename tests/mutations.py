@@ -532,6 +532,10 @@ _NO_COPY_LEFT = (
     "A trip commits the slice two ahead and then waits for all but that group. Behind the loop the groups still open "
     "are those of slices beyond k, which hold no copy."
 )
+_NOTHING_VALID = (
+    "A slice beyond k has nothing within the bounds: the copy reads nothing, and its zeros go to a slot that no trip "
+    "reads any more."
+)
 _NOT_STORED = (
     "The bound of columns of b in a slice that other rows follow: what is read beyond it lies in b, and enters only "
     "columns of c that are beyond the bound of c, which are not stored."
@@ -550,6 +554,7 @@ _ONE_BLOCK = (
 EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     (_COPIES, "no wait", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     (_COPIES, "a wait leaves one more", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
+    ("copies ahead|multiply-adds|attention|bf16|tf32|s8", "no mask", r"cp\.async", (0, 1), _NOTHING_VALID),
     ("copies ahead", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
     ("bf16", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
     ("f64", "no mask", r"mov.b64 %rd\d+, 0; @%p\d+ ld\.global\.nc", (1,), _NOT_STORED),

@@ -212,7 +212,7 @@ def _for(at: Emission, op: scf.ForOp) -> None:
     at.values.update(zip(op.results, _unpacked(at, initial, phis), strict=True))
 
 
-def _if(at: Emission, op: scf.IfOp) -> None:
+def branch(at: Emission, op: scf.IfOp) -> None:
     builder = at.builder
     then, other, after = (builder.function.append_basic_block(name) for name in ("then", "else", "after"))
     builder.cbranch(at.scalar(op.cond), then, other)
@@ -247,7 +247,7 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     arith.ConstantOp: elements.constant,
     arith.IndexCastOp: elements.index_cast,
     scf.ForOp: _for,
-    scf.IfOp: _if,
+    scf.IfOp: branch,
     scf.YieldOp: _nothing,
     tile.ReturnOp: _nothing,
     tile.ProgramIdOp: _program_id,

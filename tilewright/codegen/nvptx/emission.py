@@ -42,11 +42,12 @@ class Needs:
 
 @dataclass
 class Emission(emission.Emission):
-    """The state of one kernel's emission."""
+    """The state of one kernel's emission; `where` is the condition of the copies that are being emitted."""
 
     target: Target
     needs: Needs = field(default_factory=Needs)
     maps: dict[TensorMap, ir.Value] = field(default_factory=dict)
+    where: ir.Value | None = None
 
     def require(self, what: str, capability: int, ptx: int) -> None:
         """Refuse what the processor lacks, and note the PTX version that has it."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from llvmlite import ir
+from xdsl.dialects import scf
 from xdsl.ir import Operation
 
 from tilewright.codegen.gpu.control import (
@@ -69,6 +70,7 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     tile.StoreOp: partial(store, memory.write),
     tile.GatherOp: partial(gather, memory.read),
     tile.PrefetchOp: memory.prefetch,
+    scf.IfOp: threads.branch,
     simt.ThreadIdOp: threads.thread_id,
     simt.BarrierOp: threads.barrier,
     simt.ShuffleOp: threads.shuffle,

@@ -5,15 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 from llvmlite import ir
+from xdsl.dialects import scf
 from xdsl.ir import SSAValue
 
-from tilewright.codegen.gpu import threads
+from tilewright.codegen.gpu import control, threads
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import simt
+from tilewright.kernel.passes.effects import PURE
 
 LANES = 32
+COPIES_SINCE = 80  # compute capability, times ten
 _DIRECT = {"xor": ("bfly", 31), "up": ("up", 0), "down": ("down", 31), "index": ("idx", 31)}
 
 
@@ -64,16 +67,42 @@ def _shuffle(at: Emission, mode: str, word: ir.Value, lane: ir.Value, limit: int
 
 def async_copy(at: Emission, op: simt.AsyncCopyOp) -> None:
     """``cp.async``, which fills with zeros what it does not read; a load and a store where there is none."""
-    if at.target.capability < 80:
+    if at.target.capability < COPIES_SINCE:
         threads.copy_now(read, write, at, op)
         return
     there, here = threads.copy_ends(at, op)
-    at.require("an asynchronous copy", 80, 70)
-    name = f"llvm.nvvm.cp.async.{'cg' if op.bypass is not None else 'ca'}.shared.global.{op.bytes}"
-    if op.valid is None:
-        at.call(name, ir.VoidType(), [here, there])
+    at.require("an asynchronous copy", COPIES_SINCE, 70)
+    cache, valid = "cg" if op.bypass is not None else "ca", [] if op.valid is None else [_valid_bytes(at, op, op.valid)]
+    if at.where is None:
+        name = f"llvm.nvvm.cp.async.{cache}.shared.global.{op.bytes}{'.s' if valid else ''}"
+        at.call(name, ir.VoidType(), [here, there, *valid])
         return
-    at.call(f"{name}.s", ir.VoidType(), [here, there, _valid_bytes(at, op, op.valid)])
+    text = f"@$2 cp.async.{cache}.shared.global [$0], [$1], {op.bytes}{', $3' if valid else ''};"
+    at.asm(text, ir.VoidType(), "r,l,b,r" if valid else "r,l,b", [here, there, at.where, *valid])
+
+
+def branch(at: Emission, op: scf.IfOp) -> None:
+    """Copies under a condition are predicated instructions, not a branch: products around them stay in one block, whose
+    instructions the assembler mixes.
+    """
+    if at.target.capability < COPIES_SINCE or not _only_copies(op):
+        control.branch(at, op)
+        return
+    outer, own = at.where, at.scalar(op.cond)
+    at.where = own if outer is None else at.builder.and_(outer, own)
+    control.walk(at, op.true_region.block)
+    at.where = outer
+
+
+def _only_copies(op: scf.IfOp) -> bool:
+    """Whether a branch starts copies, and besides only computes, which it could at any time."""
+    if op.results or op.false_region.blocks:
+        return False
+    ops = [each for each in op.true_region.block.ops if not isinstance(each, scf.YieldOp)]
+    rest = [each for each in ops if type(each) not in PURE]
+    return bool(rest) and all(
+        isinstance(each, simt.AsyncCopyOp) or (isinstance(each, scf.IfOp) and _only_copies(each)) for each in rest
+    )
 
 
 def _valid_bytes(at: Emission, op: simt.AsyncCopyOp, valid: SSAValue) -> ir.Value:
@@ -86,10 +115,10 @@ def _valid_bytes(at: Emission, op: simt.AsyncCopyOp, valid: SSAValue) -> ir.Valu
 
 
 def commit(at: Emission, op: simt.CommitOp) -> None:
-    if at.target.capability >= 80:
+    if at.target.capability >= COPIES_SINCE:
         at.call("llvm.nvvm.cp.async.commit.group", ir.VoidType(), [])
 
 
 def wait(at: Emission, op: simt.WaitOp) -> None:
-    if at.target.capability >= 80:
+    if at.target.capability >= COPIES_SINCE:
         at.call("llvm.nvvm.cp.async.wait.group", ir.VoidType(), [I32(op.pending.value.data)])

@@ -88,11 +88,15 @@ def _steps(body: Block) -> dict[MmaOp, int]:
 
 
 def _first_step(op: Operation, products: dict[MmaOp, int]) -> int | None:
-    """The first step that wants a value; None where something else than products does."""
+    """The first step that wants a value, parts of it that nothing uses aside; None where something else than products
+    does.
+    """
     steps: list[int] = []
     for use in (use.operation for result in op.results for use in result.uses):
         step = products.get(use) if isinstance(use, MmaOp) else None
         if isinstance(use, PartOp | JoinOp):
+            if use.result.first_use is None:
+                continue
             step = _first_step(use, products)
         if step is None:
             return None

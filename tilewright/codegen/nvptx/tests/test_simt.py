@@ -115,6 +115,44 @@ def test_asynchronous_copies(count: int, valid: str | None, machine: str) -> Non
         assert "cp.async.wait_group" in code.ptx
 
 
+@pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("valid", ["", "valid %some "])
+def test_copies_under_conditions_are_predicated(valid: str, machine: str) -> None:
+    """Without a branch, so that other instructions mix with them; where copies are loads and stores, in one."""
+    body = f"""
+    %t = simt.thread_id 0
+    %c3 = arith.constant 3 : index
+    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
+    %c64 = arith.constant 64 : index
+    %i = arith.muli %t, %c4 : index
+    %far = arith.addi %i, %c64 : index
+    %z = arith.constant dense<-1.0> : tensor<4xf16>
+    %some = arith.subi %c8, %t : index
+    %s = simt.shared align 16 : memref<128xf16, "shared">
+    tile.store %z, %s[%i] strides [1] align 8 : tensor<4xf16>, memref<128xf16, "shared">
+    simt.barrier
+    %early = tile.compare "lt" %t, %c8 : index -> i1
+    scf.if %early {{
+      %later = tile.compare "lt" %c3, %t : index -> i1
+      scf.if %later {{
+        %j = arith.addi %i, %c4 : index
+        simt.async_copy %a[%j] to %s[%i] 4 {valid}: memref<128xf16>, memref<128xf16, "shared">
+      }}
+      simt.async_copy %a[%i] to %s[%far] 4 : memref<128xf16>, memref<128xf16, "shared">
+    }}
+    simt.commit
+    simt.wait 0
+    simt.barrier
+    %v = tile.load %s[%i] strides [1] align 8 : memref<128xf16, "shared"> -> tensor<4xf16>
+    tile.store %v, %o[%i] strides [1] align 8 : tensor<4xf16>, memref<128xf16>"""
+    a = (1 + np.arange(128)).astype(np.float16)
+    code = agree(kernel(body, "%a: memref<128xf16>, %o: memref<128xf16>"), [a, np.zeros_like(a)], machine)
+    branches = sum("bra" in line for line in code.ptx.splitlines())
+    assert code.ptx.count("cp.async.ca") == (2 if machine == "sm_80" else 0)
+    assert bool(branches) == (machine == "sm_75")
+
+
 def test_waits_leave_later_groups_under_way() -> None:
     ptx = compiled(kernel("simt.commit\nsimt.commit\nsimt.wait 1", "%a: memref<8xf16>")).ptx
     assert ptx.count("cp.async.commit_group") == 2
