@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -227,6 +227,11 @@ class Decoder:
         """The elements of a vector operand; anything else is a vector of one."""
         operand = self.operand(number)
         return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def sums(self, slots: Sequence[int]) -> str:
+        """The type of floats whose sums all of these registers may hold, or ""."""
+        kinds = {self.linked.sums.get(slot, "") for slot in slots}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def integer(self, number: int) -> int:
         operand = self.operand(number)

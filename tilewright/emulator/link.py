@@ -111,6 +111,7 @@ class Linked:
     signals: bool = False  # has fences, or accesses that release or acquire
     waits: bool = False  # may wait for other blocks: has atomic or ordered accesses
     reserved: bool = False  # names the shared memory that hardware keeps for itself
+    sums: dict[int, str] = field(default_factory=dict)  # registers that may hold sums of floats, and their type
 
 
 def link(module: Module, entry: str) -> Linked:

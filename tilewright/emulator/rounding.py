@@ -108,29 +108,26 @@ def saturate(values: Any) -> Array:
     return np.asarray(np.where(np.isnan(values), values.dtype.type(0), inside + values.dtype.type(0)))
 
 
-#: Of words of so many bytes: the floats they may hold, and by how many units in the last place those may differ.
-_NEARBY = {2: ((np.int16, 4, 10),), 4: ((np.int32, 1 << 13, 23), (np.int16, 4, 10)), 8: ((np.int64, 1 << 22, 52),)}
+#: Floats, integers of their size, and by how many units in the last place sums of the same numbers may differ.
+_NEARBY = {"f16": (np.int16, 4), "bf16": (np.int16, 2), "f32": (np.int32, 1 << 13), "f64": (np.int64, 1 << 22)}
 
 
-def alike(a: Array, b: Array) -> Array:
-    """Whether words of equal width are the same number up to the order of additions, if they hold floats.
+def alike(a: Array, b: Array, kind: str) -> Array:
+    """Whether words hold the same sums of floats but for the order of additions; without `kind`: are equal.
 
-    Lanes that combine the same operands in another order get such numbers. Small integers, which would be subnormal
-    floats, are alike only if they are equal.
-
-    >>> alike(np.array([1.0, 1.0], np.float32).view(np.uint32), np.array([1.000001, 1.1], np.float32).view(np.uint32))
+    >>> alike(np.array([1.0, 1.0], np.float32).view(np.uint32), np.array([1.000001, 1.1], np.float32).view(np.uint32),
+    ...       "f32")
     array([ True, False])
     """
-    found = np.asarray(a == b)
-    for kind, most, fraction in _NEARBY.get(a.dtype.itemsize, ()):
-        parts = a.dtype.itemsize // np.dtype(kind).itemsize
-        one, other = (np.ascontiguousarray(each).view(kind).astype(np.int64) for each in (a, b))
-        top = np.int64((1 << (8 * np.dtype(kind).itemsize - 1)) - 1)  # all but the sign
-        near = (np.abs((one & top) - (other & top)) <= most) & ((one < 0) == (other < 0))
-        near &= np.minimum(one & top, other & top) >> fraction > 0
-        near |= (one & top == 0) & (other & top == 0)
-        found |= near.reshape(*a.shape, parts).all(axis=-1)
-    return found
+    integer, most = _NEARBY.get(kind, (np.int64, 0))
+    if not most or a.dtype.itemsize < np.dtype(integer).itemsize:
+        return np.asarray(a == b)
+    parts = a.dtype.itemsize // np.dtype(integer).itemsize
+    one, other = (np.ascontiguousarray(each).view(integer).astype(np.int64) for each in (a, b))
+    top = np.int64((1 << (8 * np.dtype(integer).itemsize - 1)) - 1)  # all but the sign
+    near = (np.abs((one & top) - (other & top)) <= most) & ((one < 0) == (other < 0))
+    near |= (one & top == 0) & (other & top == 0)
+    return np.asarray(near.reshape(*a.shape, parts).all(axis=-1))
 
 
 def directed(result: Any, error: Any, mode: str) -> Array:

@@ -25,6 +25,7 @@ from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
 from tilewright.emulator.special import RESERVED_BYTES
+from tilewright.emulator.sums import float_sums
 from tilewright.emulator.syntax import Instruction, Module
 from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
@@ -73,6 +74,7 @@ def run(
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
     """
     linked = link(module, entry)
+    linked.sums = float_sums(linked)
     size_of_cluster: tuple[int, ...] = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
     x, y, z = (*size_of_cluster, 1, 1, 1)[:3]
     size_of_cluster = (x, y, z)

@@ -178,9 +178,12 @@ class SharedMemory:
 
     def store(
         self, lanes: Lanes, addresses: Array, width: int, values: Array, undefined: Array | None = None,
-        *, order: str = "",
+        *, order: str = "", sums: str = "",
     ) -> None:  # fmt: skip
-        """Write, after the checks; `undefined` marks lanes whose value is not defined."""
+        """Write, after the checks; `undefined` marks lanes whose value is not defined.
+
+        Where the words are `sums` of floats of a type, those that differ in their last bits count as one value.
+        """
         size = width * (1 if values.ndim == 1 else values.shape[1])
         offsets, good = self.place(lanes, addresses, size, "writes")
         who, numbers = lanes.positions(), np.arange(lanes.count)
@@ -195,7 +198,7 @@ class SharedMemory:
         old = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
         floor = self.clocks.block_floor[offsets[:, None] // self.stride]
         recent = (np.maximum(self.write_time[cells], self.last_read[cells]) > floor).any()
-        same = (alike(old, values) if recent else old == values).reshape(len(offsets), -1)
+        same = (alike(old, values, sums) if recent else old == values).reshape(len(offsets), -1)
         same = np.repeat(same, max(1, width // self.granule), axis=1)
         same &= self.write_time[cells] != 0
         if order and lanes.state.releases is not None:
@@ -204,7 +207,7 @@ class SharedMemory:
             self.check_write(lanes, numbers, who, offsets, cells, same)
         self.bytes.store(offsets, width, values)
         self.note_write(lanes.state.thread_of[who], cells, 0, keep=same)
-        self._check_clashes(lanes, numbers, offsets, width, values, cells)
+        self._check_clashes(lanes, numbers, offsets, width, values, cells, sums)
         if undefined is not None or self.undefined[cells].any():
             self.undefined[cells] = False if undefined is None else undefined[:, None]
 
@@ -288,13 +291,13 @@ class SharedMemory:
         self.how[cells] = how
 
     def _check_clashes(
-        self, lanes: Lanes, numbers: Array, offsets: Array, width: int, values: Array, cells: Array
+        self, lanes: Lanes, numbers: Array, offsets: Array, width: int, values: Array, cells: Array, sums: str
     ) -> None:
         """Several threads of one instruction that write different values to the same place."""
         stored = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
         lost = (stored != values).reshape(len(offsets), -1)
         if lost.any():
-            lost &= ~alike(stored, values).reshape(len(offsets), -1)
+            lost &= ~alike(stored, values, sums).reshape(len(offsets), -1)
         if lost.any():
             lost = np.repeat(lost, max(1, width // self.granule), axis=1)
             self._report_cells(

@@ -36,22 +36,24 @@ def load(
 
 def store(
     lanes: Lanes, space: str, addresses: Array, width: int, values: Array, undefined: Array | None,
-    *, order: str = "",
+    *, order: str = "", sums: str = "",
 ) -> None:  # fmt: skip
-    """Words (n,) or (n, count) to memory; `undefined` marks lanes whose value nothing defined."""
+    """Words (n,) or (n, count) to memory; `undefined` marks lanes whose value nothing defined.
+
+    `sums` is the type of floats whose sums they are, if they are.
+    """
     if space == "global":
         if undefined is not None:
             lanes.report("undefined-value", "a value that nothing defined is stored", np.flatnonzero(undefined))
         lanes.state.memory.store(lanes, addresses, width, values)
     elif space == "shared":
-        lanes.state.shared.store(lanes, addresses, width, values, undefined, order=order)
+        lanes.state.shared.store(lanes, addresses, width, values, undefined, order=order, sums=sums)
     elif space == "local":
         lanes.state.local.store(lanes, addresses, width, values, undefined)
     else:
         for part, chosen, inner, own in parts(lanes, addresses):
-            store(
-                part, inner, own, width, values[chosen], None if undefined is None else undefined[chosen], order=order
-            )
+            missing = None if undefined is None else undefined[chosen]
+            store(part, inner, own, width, values[chosen], missing, order=order, sums=sums)
 
 
 def parts(lanes: Lanes, addresses: Array) -> list[tuple[Lanes, Array, str, Array]]:

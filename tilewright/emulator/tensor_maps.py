@@ -23,6 +23,7 @@ ELEMENTS = {
 _ELEMENT_OF_DTYPE = {
     "uint8": "u8", "int8": "u8", "bool": "u8", "uint16": "u16", "int16": "u16", "uint32": "u32", "int32": "s32",
     "uint64": "u64", "int64": "s64", "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16",
+    "float8_e4m3fn": "u8", "float8_e5m2": "u8",
 }  # fmt: skip
 
 # Where the fields are: offset and bytes of one element.

@@ -133,6 +133,7 @@ def store(decoder: Decoder) -> Built:
     before = len(decoder.reads)
     gets = [decoder.value(source, f"b{WIDTHS[kind]}") for source in sources]
     values_read = tuple(decoder.reads[before:])
+    sums = decoder.sums(values_read)
     width = size(kind)
     container = CONTAINERS[WIDTHS[kind]]
 
@@ -144,7 +145,7 @@ def store(decoder: Decoder) -> Built:
             for number, get in enumerate(gets):
                 values[:, number] = get(lanes)
         undefined = lanes.undefined(values_read) if lanes.state.undefined else None
-        spaces.store(lanes, space, address(lanes), width, values, undefined, order=order)
+        spaces.store(lanes, space, address(lanes), width, values, undefined, order=order, sums=sums)
 
     return Built(run, f"store {space}", own_taint=True)
 

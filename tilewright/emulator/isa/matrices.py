@@ -265,6 +265,7 @@ def move_matrices(decoder: Decoder) -> Built:
     if len(items) != count:
         raise decoder.error(f"{len(items)} registers for {count} matrices")
     held = Registers(decoder, items, 32, target=loads)
+    sums = decoder.sums(held.reads)
     address, _, _ = decoder.address(1 if loads else 0)
     rows, columns = matrix_8x8(transposed)
 
@@ -304,7 +305,7 @@ def move_matrices(decoder: Decoder) -> Built:
         words = matrices.reshape(-1, 8).view(np.uint64)
         lost = lanes.undefined(held.reads)
         undefined = None if lost is None else np.repeat(lost.reshape(-1, 32).any(axis=1), 8 * count)
-        lanes.state.shared.store(part, where, 8, words, undefined)
+        lanes.state.shared.store(part, where, 8, words, undefined, sums=sums)
 
     return Built(load if loads else store, f"{decoder.name}", meeting=whole_warps, own_taint=True)
 

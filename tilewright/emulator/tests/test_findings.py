@@ -90,6 +90,24 @@ def test_lanes_that_add_in_another_order_do_not_race(kind: str, scale: float, fo
     assert run64(body)[0] == found
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("add.u32 %r6, %r5, 1065353216;", ["race"]),  # integers that would be floats close to 1
+        ("cvt.rn.f32.u32 %f1, %r5; ex2.approx.f32 %f1, %f1; mul.f32 %f1, %f1, 0f3f800001; mov.b32 %r6, %f1;", ["race"]),
+        ("add.u32 %r6, %r5, 1006648320;", ["race"]),  # two halves close to 1
+        ("mov.b32 %r7, 1006648320; add.u32 %r6, %r5, 3; fma.rn.f16x2 %r6, %r7, %r7, %r6;", []),
+        ("mov.b32 %r7, 1006648320; mul.lo.u32 %r6, %r5, 4096; fma.rn.f16x2 %r6, %r7, %r7, %r6;", ["race"]),
+        ("cvt.rn.f32.u32 %f1, %r5; fma.rn.f32 %f1, %f1, 0f36000000, 0f3f800000; cvt.rn.bf16x2.f32 %r6, %f1, %f1;", []),
+        ("cvt.rn.f32.u32 %f1, %r5; fma.rn.f32 %f1, %f1, 0f36000000, 0f3f800000; mov.b32 %r6, %f1;", []),
+        ("cvt.rn.f32.u32 %f1, %r5; fma.rn.f32 %f1, %f1, 0f36000000, 0f3f800000; mov.b32 %r7, %f1; or.b32 %r6, %r7, 0;",
+         ["race"]),
+    ],
+)  # fmt: skip
+def test_only_what_is_a_sum_may_differ_in_its_last_bits(value: str, found: list[str]) -> None:
+    assert run64(f"mov.u32 %r2, s; and.b32 %r5, %r0, 3; {value} st.shared.b32 [%r2], %r6;", target="sm_90")[0] == found
+
+
 def _constant(value: float, kind: str) -> str:
     if kind == "f32":
         return f"0f{int(np.float32(value).view(np.uint32)):08x}"
