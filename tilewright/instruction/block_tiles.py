@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from tilewright.decision import Refusal
 from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.instruction.intrinsic import GROUP_LANES, Intrinsic
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
 from tilewright.layouts.copy_engine import UNITS
@@ -22,7 +22,7 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
 SECTOR_BYTES = 32  # of global memory, which moves whole
-WARPS, ROWS = 4, 64  # of a group that computes a product together, and of the product
+WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
 WARP_ROWS, WARP_COLUMNS = (16, 32, 64), (8, 16, 32, 64, 128)
@@ -35,10 +35,8 @@ SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses
 REGISTER_BITS = 32
 MOST_SPLITS = 16
 
-# Orders of magnitude, in cycles, where the machine file says nothing.
-LATENCY_CYCLES = 700  # from a copy's start until its bytes are there
+# Orders of magnitude, in cycles, of which machine files say nothing.
 SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
-BLOCK_CYCLES = 700  # of a block: its start, its epilogue, the last store
 OVERLAP_LOSS = 0.15  # of what should be hidden behind something longer
 LAUNCH_CYCLES = 3000  # of another kernel behind the first
 L2_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE_EACH = 5120, 64  # of all multiprocessors (A100 whitepaper), and of one
@@ -312,13 +310,13 @@ class Price:
         longest = max(products, memory, feed)
         shared = longest + OVERLAP_LOSS * (products + memory + feed - longest)
         busy = trips * (shared + ordering / together)
-        latency = self.latency()
+        latency, own = machine.copy_cycles, machine.block_cycles
         chain = trips * max(products + ordering, (latency + feed) / max(1, shape.stages - 1))
         stored = problem.sum_bytes if shape.splits > 1 else problem.result_bytes
         out = shape.m * shape.n * stored / self.l2(each)
-        around = latency + BLOCK_CYCLES + out
+        around = latency + own + out
         if each.boxed:  # blocks that stay: the next tile's slices are there when this one's result leaves
-            total = latency + max(per_unit * (busy + BLOCK_CYCLES + out), per_unit * (chain + BLOCK_CYCLES))
+            total = latency + max(per_unit * (busy + own + out), per_unit * (chain + own))
         else:
             total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
         least = self.least()
@@ -334,9 +332,9 @@ class Price:
         rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
         warps = shape.warps[0] * shape.warps[1]
         read = warps * (rows + columns) * shape.k * size
-        if each.boxed:  # a group reads its b once for each 64 rows
+        if each.boxed:  # a group reads its b once for each of its products
             groups = warps // WARPS
-            read = groups * (WARPS * rows + columns * (WARPS * rows // ROWS)) * shape.k * size
+            read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
         return (
             shape.m * shape.n * shape.k / min(record_rate, machine_rate),
             (read + bytes_) / machine.shared_bytes_per_cycle,
@@ -361,10 +359,6 @@ class Price:
         active = min(each.blocks, self.machine.multiprocessors)
         return known or min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / active)
 
-    def latency(self) -> float:
-        known = self.machine.dram.latency_seconds
-        return LATENCY_CYCLES if known is None else known * self.machine.clock_hz
-
     def adding(self, each: Candidate) -> float:
         """Of the kernel that adds up parts: a block for every tile reads all of its parts."""
         shape = each.shape
@@ -373,7 +367,7 @@ class Price:
         tiles, units = each.blocks // shape.splits, self.machine.multiprocessors
         rate = min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / min(tiles, units))
         read = shape.splits * shape.m * shape.n * self.problem.sum_bytes / rate
-        return LAUNCH_CYCLES + ceil(tiles / units) * (self.latency() + read)
+        return LAUNCH_CYCLES + ceil(tiles / units) * (self.machine.copy_cycles + read)
 
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""

@@ -71,6 +71,12 @@ class Dram(_Facts):
     latency_seconds: Rate | None = None
 
 
+class DeviceMemory(Dram):
+    """Memory of a GPU: `latency_seconds` are of a load while others are under way."""
+
+    latency_seconds: Rate = 7e-7  # an order of magnitude, where the file does not say
+
+
 class Machine(_Facts):
     """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first.
 
@@ -181,7 +187,8 @@ class Gpu(Machine):
     `warp_sizes` starts with the preferred one. `shared_bytes_per_block` is what a kernel may have when it asks,
     `shared_bytes_per_block_default` what it has otherwise. Registers have 32 bits. `fma_per_cycle` counts dense
     multiply-adds per multiprocessor by input dtype, on the fastest unit; in `caches`, `shared_by` counts
-    multiprocessors.
+    multiprocessors. `copy_cycles` go by from the start of a copy until its bytes are in shared memory, most of them
+    from L2; `block_cycles` are of a block's start, its addresses and its last stores.
     """
 
     kind: Literal["gpu"]
@@ -204,10 +211,12 @@ class Gpu(Machine):
     shared_bytes_per_cycle: Rate
     load_bits: Count
     fma_per_cycle: dict[Word, Rate]
+    copy_cycles: Rate = 700  # an order of magnitude, where the file does not say
+    block_cycles: Rate = 700  # likewise
     matrix_schedules: MatrixSchedules = MatrixSchedules()
     features: NameSet = frozenset()
     caches: Annotated[tuple[Cache, ...], Field(min_length=1)]
-    dram: Dram
+    dram: DeviceMemory
 
     @property
     def ptx_version(self) -> tuple[int, int] | None:

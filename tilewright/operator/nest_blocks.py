@@ -26,8 +26,6 @@ from tilewright.operator.nest import Nest
 from tilewright.operator.online import online_of
 from tilewright.operator.tiling import SpatialLoop
 
-LATENCY_SECONDS = 7e-7  # of device memory under load, where a machine's file does not say
-START_CYCLES = 700  # of a block: its launch, addresses, the way of its last stores
 SHUFFLE_CYCLES = 30  # of one step of a butterfly
 BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
 COSTLY_OPERATIONS = 12  # instructions of an exponential, a square root, a quotient
@@ -329,7 +327,7 @@ class _Model:
         self.nest, self.machine = nest, machine
         self.accesses = _accesses(nest)
         self.bandwidth = machine.dram.bytes_per_second
-        self.latency = machine.dram.latency_seconds or LATENCY_SECONDS
+        self.latency = machine.dram.latency_seconds
         self.wanted = self.latency * self.bandwidth / machine.multiprocessors  # bytes under way on each
         self.sums = sum(1 for node in nest.nodes if node.accum is not None)
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
@@ -382,7 +380,7 @@ class _Model:
         instructions = self.operations + len(self.accesses)
         # While a warp computes it waits for nothing: other blocks do.
         own = ISSUE_CYCLES * each * instructions * trips * times
-        cycles = START_CYCLES + self._combining(schedule) + own
+        cycles = machine.block_cycles + self._combining(schedule) + own
         rate = machine.fma_per_cycle.get("f32", machine.subcores * machine.warp_sizes[0])
         work = prod(schedule.tile.values()) * trips * times * instructions / rate
         alive = cycles / machine.clock_hz + waits * times * self.latency

@@ -16,14 +16,15 @@ from tilewright.machine.registry import resolve
 Sizes = tuple[int, int, int]
 
 
-def ranked(sizes: Sizes, machine: str = "sm_90a", dtype: str = "f16", batch: int = 0, **given: Any) -> Ranking:
+def ranked(sizes: Sizes, machine: str | Gpu = "sm_90a", dtype: str = "f16", batch: int = 0, **given: Any) -> Ranking:
     m, n, k = sizes
     lead = (batch,) if batch else ()
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b, b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
     product, _ = find_block_product(graph.nodes[0])
     assert product is not None
-    return block_candidates(product, gpu(machine), result=dtype, **given)[0]
+    machine = gpu(machine) if isinstance(machine, str) else machine
+    return block_candidates(product, machine, result=dtype, **given)[0]
 
 
 def gpu(name: str) -> Gpu:
@@ -48,6 +49,17 @@ def test_on_single_warps_a_warp_has_no_more_than_its_registers(size: int) -> Non
     assert first.shape.m * first.shape.n >= 128 * 128
     assert first.shape.stages >= 3
     assert first.registers <= 255
+
+
+@pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
+def test_what_a_machine_waits_for_decides(machine: str) -> None:
+    """Where copies take longer, more slices are on their way; where blocks cost more, no tile is as cheap."""
+    usual = ranked((4096, 4096, 4096), machine)
+    slow = ranked((4096, 4096, 4096), gpu(machine).model_copy(update={"copy_cycles": 7000.0}))
+    assert slow.candidates[0].shape.stages > usual.candidates[0].shape.stages
+    assert slow.candidates[0].cycles > usual.candidates[0].cycles
+    costly = ranked((4096, 4096, 4096), gpu(machine).model_copy(update={"block_cycles": 1e5}))
+    assert costly.candidates[0].cycles > usual.candidates[0].cycles + 9e4
 
 
 def test_what_would_be_cheaper_is_refused_by_name() -> None:
