@@ -23,4 +23,8 @@ class Arithmetic(Protocol):
 
     @property
     def power_of_two(self) -> Callable[..., Any] | None:
-        """2 to the f32 value, within 2 ulp, where one instruction does that."""
+        """2 to the f32 value, within 2 ulp and 0 where that is denormal, where one instruction does that."""
+
+    @property
+    def reciprocal(self) -> Callable[..., Any] | None:
+        """1 over an f32 value that is not denormal, within 1 ulp and 0 where that is, where one instruction does it."""

@@ -56,6 +56,10 @@ class Target:
     def power_of_two(self) -> None:
         return None
 
+    @property
+    def reciprocal(self) -> None:
+        return None
+
     def feature_string(self) -> str:
         return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.lacking)])
 

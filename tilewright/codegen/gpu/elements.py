@@ -7,12 +7,14 @@ from itertools import product
 from math import prod
 
 from llvmlite import ir
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IndexType, IntegerAttr, i8, i32
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.codegen import elementwise
 from tilewright.codegen.gpu.emission import Emission, is_bfloat, resized, to_words
+from tilewright.codegen.math.error_function import emit_one_plus_erf
+from tilewright.codegen.math.value import start
 from tilewright.codegen.values import F16, F32, F64, I64
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -21,10 +23,38 @@ from tilewright.kernel import simt
 
 def element(at: Emission, op: Operation) -> None:
     """Any element operation, register by register."""
+    whole = _together(at, op)
+    if whole is not None:
+        at.set(op.results[0], whole)
+        return
     operands = [at.elements(operand) for operand in op.operands]
     count = prod(tile.shape(op.results[0]))
     columns = [[values[0]] * count if len(values) != count else values for values in operands]
     at.set(op.results[0], [apply(at, type(op), op, list(column)) for column in zip(*columns, strict=True)])
+
+
+def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
+    """What an f32 operation and the one before it are as one function, where instructions give it: ``1 + erf(x)``, and
+    ``1 / (1 + exp(x))``, whose divisor is a normal number or infinite; a result that would be denormal is 0.
+    """
+    if at.target.power_of_two is None or at.target.reciprocal is None:
+        return None
+    if isinstance(op, arith.AddfOp):
+        for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if isinstance(value.owner, math.ErfOp) and value.has_one_use() and _ones(at, other):
+                return [emit_one_plus_erf(at.builder, x, at.target) for x in at.elements(value.owner.operand)]
+    if isinstance(op, arith.DivfOp) and isinstance(op.rhs.owner, arith.AddfOp) and _ones(at, op.lhs):
+        for value, other in (op.rhs.owner.operands, reversed(op.rhs.owner.operands)):
+            if isinstance(value.owner, math.ExpOp) and _ones(at, other):
+                return [start(at.builder, x, at.target).reciprocal().value for x in at.elements(op.rhs)]
+    return None
+
+
+def _ones(at: Emission, value: SSAValue) -> bool:
+    """Whether a value is 1.0 in f32."""
+    return all(
+        isinstance(each, ir.Constant) and each.type == F32 and each.constant == 1.0 for each in at.elements(value)
+    )
 
 
 def apply(at: Emission, kind: type[Operation], op: Operation | None, args: list[ir.Value]) -> ir.Value:

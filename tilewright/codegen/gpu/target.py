@@ -45,6 +45,10 @@ class GpuTarget:
     def power_of_two(self) -> Callable[..., Any] | None:
         return None
 
+    @property
+    def reciprocal(self) -> Callable[..., Any] | None:
+        return None
+
     def attribute(self) -> DictionaryAttr:
         return DictionaryAttr(
             {

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
+from tilewright.codegen.math.coefficients import TANH_NEAR_32
 from tilewright.codegen.math.value import Value, start
 
 LOG2_E = 1.44269502162933349609375  # to f32
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E
-LN_2 = 0.6931471805599453
+TANH_SPLIT = 0.55  # tanh: x + x^3 p(x^2) below, 1 - 2 / (1 + exp(2 x)) above
 
 
 def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
-    """e to the x. f32: 1.2 ulp, 3.5 where an instruction gives powers of two; f64: 1.3 ulp; denormals to nearest."""
+    """e to the x. f32: 1.2 ulp, 3.6 where an instruction gives powers of two; f64: 1.3 ulp; denormals to nearest."""
     v = start(builder, x, target)
     c = v.kind
+    if v.has_power_of_two:
+        return _exp_by_power_of_two(v).value
     return exp(v.at_least(c.exp_low).at_most(c.exp_high)).value
 
 
@@ -34,7 +37,7 @@ def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = N
 def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """1 / (1 + exp(-x)), also where that is denormal. f32: 1.8 ulp; f64: 1.7 ulp.
 
-    Where an instruction gives powers of two, the 3.5 ulp of exp make 7.5 at most, of a result just below one of them.
+    Where an instruction gives powers of two, the 3.6 ulp of exp make 7.5 at most, of a result just below one of them.
     """
     v = start(builder, x, target)
     z = exp((-v.abs()).at_least(v.kind.exp_low))
@@ -45,10 +48,17 @@ def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None =
 def emit_tanh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """Hyperbolic tangent. f32: 2.0 ulp (2.5 without fused multiply-add); f64: 2.7 ulp.
 
-    With h = expm1(-2 |x|) / 2 it is t = h / (h + 1), which is better rounded as h - h t.
+    With h = expm1(-2 |x|) / 2 it is t = h / (h + 1), which is better rounded as h - h t. Where instructions give powers
+    of two and reciprocals it is 1 - 2 / (1 + exp(2 |x|)) but near 0: 3.3 ulp.
     """
     v = start(builder, x, target)
     c = v.kind
+    if v.has_power_of_two and v.has_reciprocal:
+        a = v.abs()
+        z = a * a
+        near = (z * z.polynomial(TANH_NEAR_32)).fma(a, a)
+        far = ((a * (2 * LOG2_E)).power_of_two() + 1.0).reciprocal().fma(-2.0, 1.0)
+        return a.less(TANH_SPLIT).select(near, far).copysign(v).value
     a = v.abs().at_most(c.tanh_high)
     shifted = a.fma(-2.8853900817779268, c.round_magic)  # -2 a = n log 2 - 2 r
     n = shifted - c.round_magic
@@ -103,15 +113,23 @@ def exp(x: Value) -> Value:
     """exp of x between the bounds where it underflows to 0 and overflows to infinity."""
     c = x.kind
     if x.has_power_of_two:
-        t = x * LOG2_E
-        rest = x.fma(LOG2_E_LOW, x.fma(LOG2_E, -t))  # of x log2(e), with what the constant lacks
-        return t.power_of_two() * rest.fma(LN_2, 1.0)
+        return _exp_by_power_of_two(x)
     shifted = x.fma(1.4426950408889634, c.round_magic)
     n = shifted - c.round_magic
     r = n.fma(-c.ln2_high, x)
     r = n.fma(-c.ln2_low, r)
     p = r.polynomial((1.0, 1.0, *c.exp))
     return _scaled(p, n, shifted.bits())
+
+
+def _exp_by_power_of_two(x: Value) -> Value:
+    """``2^n 2^(x log2(e) - n)`` for any f32 x: n is the nearest integer, but keeps to the exponents of normal numbers.
+
+    The sum that rounds to n leaves n + 127 in its lowest bits. NaN is what the second factor is then.
+    """
+    shifted = x.fma(LOG2_E / 252, 0.5).saturated().fma(252.0, 12582913.0)
+    rest = x.fma(LOG2_E_LOW, x.fma(LOG2_E, -(shifted - 12583039.0)))  # of x log2(e), with what the constant lacks
+    return rest.power_of_two() * (shifted.bits() << 23).as_float()
 
 
 def _scaled(p: Value, n: Value, k: Value) -> Value:

@@ -52,6 +52,10 @@ class Value:
     def has_power_of_two(self) -> bool:
         return self.kind.bits == 32 and self.target is not None and self.target.power_of_two is not None
 
+    @property
+    def has_reciprocal(self) -> bool:
+        return self.kind.bits == 32 and self.target is not None and self.target.reciprocal is not None
+
     # Floating-point arithmetic
 
     def __add__(self, other: Operand) -> Value:
@@ -99,6 +103,11 @@ class Value:
 
     def at_least(self, bound: float) -> Value:
         return self.constant(bound).greater(self).select(self.constant(bound), self)
+
+    def saturated(self) -> Value:
+        """The nearest value from 0 to 1; 0 for NaN."""
+        low = self._intrinsic("llvm.maxnum", self._operand(0.0))
+        return low._intrinsic("llvm.minnum", self._operand(1.0))
 
     def zero_kept(self, argument: Value) -> ir.Value:
         """This result of an odd function, or the argument itself where that is a zero and has a sign."""
@@ -208,6 +217,13 @@ class Value:
         assert self.target is not None, "has_power_of_two says whether there is one"
         assert self.target.power_of_two is not None, "has_power_of_two says whether there is one"
         found: Value = self.target.power_of_two(self)
+        return found
+
+    def reciprocal(self) -> Value:
+        """1 over this value, as the target's instruction gives it."""
+        assert self.target is not None, "has_reciprocal says whether there is one"
+        assert self.target.reciprocal is not None, "has_reciprocal says whether there is one"
+        found: Value = self.target.reciprocal(self)
         return found
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
@@ -26,7 +27,11 @@ class Target(GpuTarget):
 
     @property
     def power_of_two(self) -> Callable[[Value], Value]:
-        return _power_of_two
+        return partial(_instruction, "llvm.nvvm.ex2.approx.ftz.f")
+
+    @property
+    def reciprocal(self) -> Callable[[Value], Value]:
+        return partial(_instruction, "llvm.nvvm.rcp.approx.ftz.f")
 
     @property
     def capability(self) -> int:
@@ -49,10 +54,10 @@ class Target(GpuTarget):
         return ",".join([*([f"+ptx{version}"] if version else []), *others])
 
 
-def _power_of_two(value: Value) -> Value:
-    """``ex2.approx``: 2 ulp. PTX ISA 8.0, "Floating Point Instructions: ex2"."""
+def _instruction(name: str, value: Value) -> Value:
+    """``ex2.approx.ftz``: 2 ulp; ``rcp.approx.ftz``: 1 ulp. PTX ISA 8.0, "Floating Point Instructions"."""
     scalar = value.float_scalar
-    function = value.builder.module.declare_intrinsic("llvm.nvvm.ex2.approx.f", (), ir.FunctionType(scalar, [scalar]))
+    function = value.builder.module.declare_intrinsic(name, (), ir.FunctionType(scalar, [scalar]))
     return value.with_value(value.builder.call(function, [value.value]))
 
 

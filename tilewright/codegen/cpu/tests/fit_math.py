@@ -153,6 +153,14 @@ ERF = _taylor(  # erf(x) = x + x f(x^2)
     lambda z: 2 / mp.sqrt(mp.pi) * (1 - z / 3 + z**2 / 10) - 1, 1e-12,
 )  # fmt: skip
 
+TANH = _taylor(  # tanh(x) = x + x^3 f(x^2)
+    lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
+    lambda z: -mp.mpf(1) / 3 + 2 * z / 15 - 17 * z**2 / 315, 1e-9,
+)  # fmt: skip
+LOG_ERFC = _taylor(  # erfc(x) = 2^(x f(x))
+    lambda x: mp.log(mp.erfc(x)) / mp.log(2) / x, lambda x: -2 / mp.sqrt(mp.pi) / mp.log(2), 1e-12,
+)  # fmt: skip
+
 
 def _one(_: Any) -> Any:
     return mp.mpf(1)
@@ -198,6 +206,8 @@ FITS = [
         "ERF_LARGE_32", lambda x: mp.erfc(x) ** (mp.mpf(1) / 8), ERF_SPLIT, ERF_END, 6,
         lambda x: 8 * mp.erfc(x) ** (mp.mpf(7) / 8), True,
     ),
+    Fit("TANH_NEAR_32", TANH, 0, mp.mpf("0.55") ** 2, 3, lambda z: z * (1 + z / 3), True),
+    Fit("ERFC_32", LOG_ERFC, 0, 4, 7, lambda x: x * mp.erfc(x) * mp.log(2), True),
     Fit("ERF_SMALL_64", ERF, 0, 1, 11, _one, False),
     Fit("ERF_LARGE_64", _erfcx, mp.mpf(1) / 8 - ERF_SHIFT, mp.mpf(1) / 3 - ERF_SHIFT, 12, _gauss, False),
 ]  # fmt: skip

@@ -398,8 +398,9 @@ def test_coefficients_are_as_good_as_the_fit_said() -> None:
     fit_math = importlib.util.module_from_spec(spec)
     sys.modules["fit_math"] = fit_math  # its dataclass looks itself up there
     spec.loader.exec_module(fit_math)
-    assert len(fit_math.FITS) == 17
+    assert len(fit_math.FITS) == 19
+    beside = {"TANH_NEAR_32": 4e-8, "ERFC_32": 2e-8}  # an instruction that is off by more
     for fit in fit_math.FITS:
         table = getattr(coefficients, fit.name)
         assert len(table) == fit.degree + 1
-        assert fit_math.error_of(fit, table) < (8e-9 if fit.single else 5e-17), fit.name
+        assert fit_math.error_of(fit, table) < beside.get(fit.name, 8e-9 if fit.single else 5e-17), fit.name
