@@ -189,6 +189,16 @@ def test_the_staged_product_moves_16_bytes_at_a_time(cpu: str, intrinsic: str, b
     assert barriers == made > 0
 
 
+@pytest.mark.parametrize(("cpu", "intrinsic"), [case[:2] for case in GEMM[:3]])
+def test_a_loop_tests_where_it_ends(cpu: str, intrinsic: str) -> None:
+    """And nowhere else: what a trip hands on stays in its registers."""
+    text = programs.matmul((64, 128, 256), (64, 128, 32), intrinsic)
+    listing = compiled(text, cpu).assembly
+    assert len(re.findall(r"\ts_c?branch", listing)) == 1
+    loop = listing[listing.index(".LBB0_1:") : listing.index("s_cbranch")]
+    assert len(re.findall("v_w?mf?ma", loop)) == 4 * 8 * 2 // 4  # boxes of 16 x 16 x 16, four warps
+
+
 @pytest.mark.parametrize("name", OPTIMISATIONS)
 def test_every_optimisation_can_be_switched_off(name: str) -> None:
     a, b = (RNG.integers(-3, 4, 64 * 32).astype(np.float16) for _ in range(2))

@@ -9,15 +9,28 @@ from llvmlite.binding.newpassmanagers import NewPassManager
 
 
 def run_passes(module: Any, machine: Any, options: Any) -> None:
-    """Run the pipeline that `options`, from `create_pipeline_tuning_options`, describe.
+    """Run the pipeline that `options`, from `create_pipeline_tuning_options`, describe."""
+    with llvm.create_pass_builder(machine, options) as builder:
+        _run(builder.getModulePassManager(), module, builder)
 
-    llvmlite 0.50 never frees a pass manager: `ObjectRef`, whose `_dispose` does nothing, precedes `NewPassManager`
+
+def rotate_loops(module: Any, machine: Any) -> None:
+    """Let loops test at their ends, while what stands at their heads is no more than tests and phis.
+
+    LLVM's own pipeline comes to it later, when more stands there, and then leaves them.
+    """
+    with llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1)) as builder:
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_loop_rotate_pass()
+        _run(manager, module, builder)
+
+
+def _run(manager: Any, module: Any, builder: Any) -> None:
+    """llvmlite 0.50 never frees a pass manager: `ObjectRef`, whose `_dispose` does nothing, precedes `NewPassManager`
     among its bases. That was 75 kB of each compilation.
     """
-    with llvm.create_pass_builder(machine, options) as builder:
-        manager = builder.getModulePassManager()
-        try:
-            manager.run(module, builder)
-        finally:
-            NewPassManager._dispose(manager)
-            manager.detach()  # whatever else it would free has been
+    try:
+        manager.run(module, builder)
+    finally:
+        NewPassManager._dispose(manager)
+        manager.detach()  # whatever else it would free has been

@@ -20,6 +20,7 @@ from tilewright.codegen.amdgpu.target import Target, target_of
 from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
 from tilewright.codegen.gpu.optimise import optimise
+from tilewright.codegen.optimise import rotate_loops
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -71,6 +72,8 @@ def generate(program: ModuleOp) -> AmdCode:
     machine = _machine(target)
     module, kernels, launches = _emitted(program, target, machine)
     parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
+    parsed.verify()
+    rotate_loops(parsed, machine)
     optimise(parsed, machine)
     bitcode = parsed.as_bitcode()  # the back end changes what it works on
     assembly = str(machine.emit_assembly(parsed))
