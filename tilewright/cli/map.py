@@ -129,10 +129,7 @@ def _compute(expression: str | None, op: str | None, sizes: dict[str, int]) -> C
             raise InvalidArgument(f"loop {axis.name} has no size", where="--size", help=f"--size {axis.name}=16")
         if axis.extent == 0:
             raise InvalidArgument(f"loop {axis.name} has extent 0", where="--size", help="1 or more")
-    points = 1
-    for axis in node.loops:
-        assert isinstance(axis.extent, int), "checked above"
-        points *= axis.extent
+    points = prod(axis.size for axis in node.loops)
     if points > _LARGEST_NEST:
         raise InvalidArgument(f"{points} points are more than 2**62", where="--size", help="smaller extents")
     return node
@@ -320,11 +317,9 @@ def _why_none(compute: Compute, record: Intrinsic, matches: tuple[Match, ...], m
 
 def _short_loop(match: Match) -> str:
     """The first intrinsic loop that all loops which fit it do not fill, in words."""
-    from tilewright.instruction.mapping import extent
-
     for loop in match.record.loops:
         axes = match.candidates(loop)
-        values = prod(extent(axis) for axis in axes)
+        values = prod(axis.size for axis in axes)
         if values < loop.extent:
             return f"{loop.name} runs over {loop.extent} values, {' x '.join(axis.name for axis in axes)} over {values}"
     return "no choice of loops fills one tile"

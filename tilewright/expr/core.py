@@ -234,6 +234,11 @@ class Axis(Expr):
     def __repr__(self) -> str:
         return f"{self.name}:{self.extent}"
 
+    @property
+    def size(self) -> int:
+        """The extent; only for static ones."""
+        return static_shape((self.extent,))[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Const(Expr):

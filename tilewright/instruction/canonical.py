@@ -139,7 +139,7 @@ def with_splits(canonical: Canonical, splits: Mapping[Axis, int]) -> Canonical |
     pairs: dict[Axis, tuple[Axis, Axis]] = {}
     for axis, inner in splits.items():
         pair = [Axis(unique(f"{axis.name}.{part}", names), extent)
-                for part, extent in (("o", _extent(axis) // inner), ("i", inner))]  # fmt: skip
+                for part, extent in (("o", axis.size // inner), ("i", inner))]  # fmt: skip
         names.update(each.name for each in pair)
         pairs[axis] = (pair[0], pair[1])
     work = _Work(core, {node.name for node in canonical.nodes} | {tensor.name for tensor in core.inputs()})
@@ -175,7 +175,7 @@ def _cut(work: _Work, read: Read, pairs: Mapping[Axis, tuple[Axis, Axis]]) -> Ex
     axes: list[Axis] = []
     for index, extent in zip(read.indices, read.tensor.shape, strict=True):
         parts = pairs[index] if isinstance(index, Axis) and index in pairs else (index,)
-        sizes = [_extent(part) for part in pairs[index]] if isinstance(index, Axis) and index in pairs else [extent]
+        sizes = [part.size for part in pairs[index]] if isinstance(index, Axis) and index in pairs else [extent]
         own = [Axis(f"i{len(axes) + number}", size) for number, size in enumerate(sizes)]
         axes += own
         shape += sizes  # type: ignore[arg-type]
@@ -319,7 +319,7 @@ class _Work:
         reads = [node for node in walk(factor) if isinstance(node, Read)]
         forms = list(dict.fromkeys(form for read in reads for form in self._forms(read)))
         told = all(form in forms or all(((axis, 1),) in forms for axis, _ in form) for form in self._forms(factor))
-        if told and prod(map(_size, forms)) <= prod(map(_extent, loops)):
+        if told and prod(map(_size, forms)) <= prod(loop.size for loop in loops):
             compute, read = self._node(factor, forms)
             try:
                 check(compute)
@@ -392,16 +392,11 @@ def _affine(form: _Form) -> Affine:
 
 
 def _low(form: _Form) -> int:
-    return sum(min(0, coefficient * (_extent(axis) - 1)) for axis, coefficient in form)
+    return sum(min(0, coefficient * (axis.size - 1)) for axis, coefficient in form)
 
 
 def _size(form: _Form) -> int:
-    return 1 + sum(abs(coefficient) * (_extent(axis) - 1) for axis, coefficient in form)
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int), "only nodes with static extents are changed"
-    return axis.extent
+    return 1 + sum(abs(coefficient) * (axis.size - 1) for axis, coefficient in form)
 
 
 def _difference(expr: Expr) -> Expr | None:

@@ -18,7 +18,6 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, identity
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.instruction.elements import storage
-from tilewright.instruction.mapping import extent
 from tilewright.instruction.physical import PhysicalMapping, Placement
 from tilewright.instruction.relayout import relayouts, unpacked
 
@@ -61,7 +60,7 @@ def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: E
     start = identity(compute.accum, record.destination.dtype).value
     shape = record.shape(record.destination)
     spatial = [axis for axis in physical.outer if axis in compute.axes]
-    batch = [extent(axis) for axis in spatial] + list(destination.tiles)
+    batch = [axis.size for axis in spatial] + list(destination.tiles)
     result = np.full((*batch, *shape), start, dtypes.numpy_dtype(record.destination.dtype))
     flat = result.reshape((prod(batch), *shape))
     largest = max(place.tile_elements for place in physical.placements)
@@ -114,7 +113,7 @@ def _reductions(physical: PhysicalMapping) -> Iterator[dict[Axis | str, Any]]:
     counts = zip(physical.record.loops, physical.tiles, strict=True)
     inner = [(loop.name, count) for loop, count in counts if loop.kind == "R"]
     keys: list[Axis | str] = [*outer, *(name for name, _ in inner)]
-    for point in product(*(range(extent(axis)) for axis in outer), *(range(count) for _, count in inner)):
+    for point in product(*(range(axis.size) for axis in outer), *(range(count) for _, count in inner)):
         yield dict(zip(keys, point, strict=True))
 
 

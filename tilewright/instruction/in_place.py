@@ -90,7 +90,7 @@ class InPlace:
         rows, vector, every = self.mapping.sets
         walked = [axis for axis in every if axis in _walked(self.k_loops, self.a, self.b)] if self.group > 1 else []
         sums: list[tuple[Axis, ...]] = [(axis,) for axis in walked] or [every]
-        if any(_extent(axis) % self.group for axis in walked) and len(every) > 1:
+        if any(axis.size % self.group for axis in walked) and len(every) > 1:
             sums.append(every)
         for count in (2, 1):
             for i1 in combinations(rows, min(count, len(rows))) if count <= max(len(rows), 1) else ():
@@ -335,7 +335,7 @@ def walked_dimension(read: Read, loop: Axis) -> int | None:
         form = affine(index)
         if form is None or form.coefficient(loop) != 1:
             continue
-        if all(step % _extent(loop) == 0 for axis, step in form.terms.items() if axis != loop):
+        if all(step % loop.size == 0 for axis, step in form.terms.items() if axis != loop):
             return dim
     return None
 
@@ -345,7 +345,7 @@ def walked_dimension(read: Read, loop: Axis) -> int | None:
 
 def _preference(product: InPlace, constants: Collection[str]) -> tuple[bool, int]:
     """Among equal times: a packed constant, then the longer vector."""
-    return product.b.tensor.name not in constants, -_extent(product.n_loop)
+    return product.b.tensor.name not in constants, -product.n_loop.size
 
 
 def _is_last(product: InPlace) -> bool:
@@ -364,16 +364,16 @@ def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tupl
     """
     lanes, group, loops = product.lanes, product.group, product.compute.loops
     last = product.k_loops[-1] if product.k_loops else None
-    points = prod(_extent(axis) for axis in loops if axis != product.n_loop and axis != last)
-    vectors = -(-_extent(product.n_loop) // lanes)
-    steps = -(-_extent(last) // group) if last is not None else 1
+    points = prod(axis.size for axis in loops if axis != product.n_loop and axis != last)
+    vectors = -(-product.n_loop.size // lanes)
+    steps = -(-last.size // group) if last is not None else 1
     base = product.kernels[0]
     accumulators = base.grid[0] * base.grid[1] * base.grid[2]
     cycles = points * vectors * steps * base.cost.issue_cycles / accumulators
     clock_hz = machine.clock_hz or 1e9
     moved = 0
     if product.b.tensor.name not in constants:
-        moved += 2 * prod(_extent(axis) for axis in loops if axis in loops_of(product.b)) * _bytes(product.b.dtype)
+        moved += 2 * prod(axis.size for axis in loops if axis in loops_of(product.b)) * _bytes(product.b.dtype)
     if (product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1) or not _is_last(product):
         moved += 2 * product.compute.output.size * _bytes(product.compute.output.dtype)
     return cycles / clock_hz, moved / machine.dram.bytes_per_second
@@ -383,11 +383,6 @@ def _reason(product: InPlace, machine: Cpu, constants: Collection[str]) -> str:
     calls, moved = _seconds(product, machine, constants)
     packed = "constant" if product.b.tensor.name in constants else f"{moved:.2e} s of packing"
     return f"{calls:.2e} s of {product.instruction} at full rate, vectors of {product.b.tensor.name}, {packed}"
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
 
 
 def _bytes(dtype: str) -> int:

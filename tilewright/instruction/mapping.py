@@ -74,18 +74,12 @@ class Mapping:
     @cached_property
     def fused(self) -> tuple[int, ...]:
         """The extent of every intrinsic loop's fused software loops."""
-        return tuple(prod(extent(axis) for axis in axes) for axes in self.sets)
+        return tuple(prod(axis.size for axis in axes) for axes in self.sets)
 
     @property
     def degenerate(self) -> bool:
         """Whether some intrinsic loop has a single value to run over."""
         return 1 in self.fused
-
-
-def extent(axis: Axis) -> int:
-    """The extent of a loop of a match, which is known."""
-    assert isinstance(axis.extent, int), "a match has static extents"
-    return axis.extent
 
 
 def mappings(
@@ -124,7 +118,7 @@ def distinct(found: Iterable[Mapping]) -> list[Mapping]:
     programs: dict[object, Mapping] = {}
     poor: dict[object, Mapping] = {}
     for each in found:
-        key = (each.match, tuple(tuple(axis for axis in axes if extent(axis) > 1) for axes in each.sets))
+        key = (each.match, tuple(tuple(axis for axis in axes if axis.size > 1) for axes in each.sets))
         (poor if each.degenerate else programs).setdefault(key, each)
     return list((programs or poor).values())
 
@@ -213,7 +207,7 @@ def _compat(match: Match) -> Iterator[_Family]:
         yield from _families(match, "points")
         return
     tile = tuple(match.record.extents.values())
-    exact = [point for point in points if tuple(map(extent, point)) == tile]
+    exact = [point for point in points if tuple(axis.size for axis in point) == tile]
     yield from (tuple((axis,) for axis in point) for point in exact or points)
     union = [{point[number] for point in points} for number in range(len(tile))]
     yield tuple(tuple(axis for axis in match.loops if axis in loops) for loops in union)

@@ -22,7 +22,6 @@ from typing import Any, Literal
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import Intrinsic, LoopKind
-from tilewright.instruction.mapping import extent
 from tilewright.instruction.physical import PhysicalMapping, Placement
 from tilewright.instruction.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
@@ -464,7 +463,7 @@ def nest_of(
     where loops are missing or unknown, or trips cover less than the loop.
     """
     index = physical.index_axes
-    trips = {axis.name: (extent(axis), 1, physical.match.kind(axis)) for axis in physical.outer}
+    trips = {axis.name: (axis.size, 1, physical.match.kind(axis)) for axis in physical.outer}
     for loop, count in zip(physical.record.loops, physical.tiles, strict=True):
         trips[index[loop.name].name] = (count, loop.extent, loop.kind)
     if set(counts) != set(trips):

@@ -27,7 +27,7 @@ from tilewright.expr.text import parse_compute, print_expr
 from tilewright.instruction.elements import bits
 from tilewright.instruction.formula import formula
 from tilewright.instruction.intrinsic import Intrinsic, Loop, Movement, Operand
-from tilewright.instruction.mapping import Mapping, extent
+from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match
 from tilewright.instruction.order import Digit, Index, Order
 
@@ -154,12 +154,12 @@ class PhysicalMapping:
 
     @cached_property
     def calls(self) -> int:
-        return prod(map(extent, self.outer)) * prod(self.tiles)
+        return prod(axis.size for axis in self.outer) * prod(self.tiles)
 
     @cached_property
     def points(self) -> int:
         """Points of the node's loop nest: useful multiply-adds."""
-        return prod(map(extent, self.match.loops))
+        return prod(axis.size for axis in self.match.loops)
 
     @property
     def utilisation(self) -> float:
@@ -385,9 +385,9 @@ def _window(match: Match, number: int, axis: Axis, axes: Sequence[Axis]) -> Inde
         return alone
     step = gcd(*terms.values())
     terms = {each: terms[each] // step for each in axes if each in terms}
-    low = sum(min(0, coefficient * (extent(each) - 1)) for each, coefficient in terms.items())
-    size = 1 + sum(abs(coefficient) * (extent(each) - 1) for each, coefficient in terms.items())
-    if size >= prod(map(extent, terms)):
+    low = sum(min(0, coefficient * (each.size - 1)) for each, coefficient in terms.items())
+    size = 1 + sum(abs(coefficient) * (each.size - 1) for each, coefficient in terms.items())
+    if size >= prod(axis.size for axis in terms):
         return alone
     return Index(".".join(each.name for each in terms), size, Affine(-low, terms))
 

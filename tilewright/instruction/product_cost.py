@@ -53,20 +53,20 @@ class ProductCost:
     def _tile_cycles(self, schedule: ContractionSchedule) -> float:
         """Cycles of all register tiles on one core when all data are near; ragged tiles take what they need."""
         work = self.work
-        first = _extent(work.k_loops[0])
+        first = work.k_loops[0].size
         visits = -(-first // schedule.k_block) if schedule.k_block else 1
-        steps = prod(_extent(axis) for axis in work.k_loops) / work.group / visits
-        rows = [_pieces(_extent(axis), schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
+        steps = prod(axis.size for axis in work.k_loops) / work.group / visits
+        rows = [_pieces(axis.size, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
         lanes = prod(self.record.shape(self.record.destination))
         width = -(-schedule.tile.get(work.n_loop.name, 1) // lanes)
-        columns = _pieces(-(-_extent(work.n_loop) // lanes), width)
+        columns = _pieces(-(-work.n_loop.size // lanes), width)
         unrolled = schedule.k_unroll // work.group
         total = 0.0
         for (count, vectors), *boxes in product(columns, *rows):
             height = prod(size for _, size in boxes)
             tiles = prod((each for each, _ in boxes), start=count)
             total += tiles * self._visit_cycles(height, vectors, steps, visits, unrolled)
-        return total * visits * prod(_extent(axis) for axis in work.outer)
+        return total * visits * prod(axis.size for axis in work.outer)
 
     def _visit_cycles(self, rows: int, vectors: int, steps: float, visits: int, unrolled: int) -> float:
         """Cycles of some steps of one register tile; sums that are visited again are loaded and stored each time."""
@@ -91,11 +91,6 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     return [(count, each) for count, each in ((full, size), (1, rest)) if count and each]
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int), "a contraction has static extents"
-    return axis.extent
-
-
 # Loops ----------------------------------------------------------------------------------------------------------------
 
 
@@ -103,7 +98,7 @@ def _steps(
     work: Contraction, schedule: ContractionSchedule, cores: int
 ) -> tuple[list[Step], dict[str, float], frozenset[int]]:
     """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
-    extents = {axis.name: _extent(axis) for axis in (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)}
+    extents = {axis.name: axis.size for axis in (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)}
     units = {name: min(schedule.tile.get(name, 1), extent) for name, extent in extents.items()}
     units[work.k_loops[-1].name] = min(work.group, extents[work.k_loops[-1].name])
     trips = {name: -(-extent // units[name]) for name, extent in extents.items()}

@@ -27,7 +27,6 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline, substitute, transform, unique
 from tilewright.expr.serialize import compute_digest
 from tilewright.expr.text import print_statement
-from tilewright.instruction.mapping import extent
 from tilewright.instruction.order import Digit, Index, Order
 from tilewright.instruction.physical import PhysicalMapping
 
@@ -65,7 +64,7 @@ def call(physical: PhysicalMapping) -> Compute:
     outside = {next(iter(each.form.terms)): values[each.name] for each in placement.outer}
     fused = {loop.name: values[each.name] for loop, each in zip(placement.loops, order.indices[count:], strict=True)}
     reductions = [axis for axis in physical.outer if axis in physical.match.compute.reduce]
-    summed = [_axis(axis.name, extent(axis), names) for axis in reductions]
+    summed = [_axis(axis.name, axis.size, names) for axis in reductions]
     outside.update(zip(reductions, summed, strict=True))
     for loop, tiles in zip(physical.record.loops, physical.tiles, strict=True):
         if loop.kind == "R":
@@ -279,7 +278,7 @@ def _dimensions(order: Order, names: set[str]) -> tuple[tuple[Axis, ...], dict[s
 
 def _number(digits: Sequence[tuple[Axis, int]]) -> Expr:
     """The number with these digits and their weights; a digit that is always 0 says nothing."""
-    terms: list[Expr] = [axis * weight if weight > 1 else axis for axis, weight in digits if extent(axis) > 1]
+    terms: list[Expr] = [axis * weight if weight > 1 else axis for axis, weight in digits if axis.size > 1]
     return simplify(fold(lambda left, right: left + right, terms)) if terms else Const(0, INDEX)
 
 

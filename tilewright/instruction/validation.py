@@ -28,7 +28,7 @@ from tilewright.instruction.canonical import Canonical
 from tilewright.instruction.elements import bits, storage
 from tilewright.instruction.emulate import Execute, default_execute, emulate, exact_bound, reference, small_values
 from tilewright.instruction.intrinsic import Intrinsic, Movement, Operand
-from tilewright.instruction.mapping import Mapping, Mode, extent
+from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.matching import Match, software_dtype
 from tilewright.instruction.numerics import RULES
 from tilewright.instruction.physical import PhysicalMapping, Placement, address_strides, fits, physical
@@ -208,7 +208,7 @@ def _numerics(mapping: Mapping, exact: bool, execute: Execute | None) -> Mapping
         return None
     story = _overflow(record, execute or default_execute())
     if story is None and record.numerics.saturate:
-        terms = prod(extent(axis) for axis in match.compute.reduce)
+        terms = prod(axis.size for axis in match.compute.reduce)
         story = _saturation(record, terms)
     return None if story is None else _refused("V6", mapping, story, "a record that wraps, or allow other results")
 
@@ -387,7 +387,7 @@ def shrunken(mapping: Mapping) -> Mapping:
         for number, axis in enumerate(axes):
             extents[axis] = 3 if len(axes) == 1 or (loop.kind == "R" and number < 2) or number == 0 else 2
     for axis in mapping.match.loops:
-        extents[axis] = min(extent(axis), extents.get(axis, 2))
+        extents[axis] = min(axis.size, extents.get(axis, 2))
     match = mapping.match
     core = resized(match.compute, extents)
     renamed = {axis: Axis(axis.name, extents[axis]) for axis in match.loops}
@@ -410,7 +410,7 @@ def resized(compute: Compute, extents: Names[Axis, int]) -> Compute:
         for dimension, index in enumerate(read.indices):
             form = affine(index)
             assert form is not None, "a match reads with affine indices"
-            high = form.constant + sum(max(0, c * (extent(axis) - 1)) for axis, c in form.terms.items())
+            high = form.constant + sum(max(0, c * (axis.size - 1)) for axis, c in form.terms.items())
             shape[dimension] = max(shape[dimension], high + 1)
 
     def fitted(node: Expr) -> Expr | None:
@@ -461,7 +461,7 @@ def _difference(whole: PhysicalMapping, run: Execute) -> str | None:
     """Where a small instance differs from its node's own loop nest, in words."""
     compute = whole.match.compute
     generator = np.random.default_rng(0)
-    bound = max(1, exact_bound(compute.output.dtype, prod(extent(axis) for axis in compute.reduce)))
+    bound = max(1, exact_bound(compute.output.dtype, prod(axis.size for axis in compute.reduce)))
     tensors = {
         tensor.name: small_values(tensor.dtype, static_shape(tensor.shape), generator, bound)
         for tensor in compute.inputs()

@@ -43,11 +43,6 @@ class Reduction:
     finish: Callable[[SSAValue], Value]
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 class Scratch:
     """Row buffers for costly values that several passes read; `slots` rows have buffers of their own at once."""
 
@@ -60,7 +55,7 @@ class Scratch:
         outer_tile = 1 if vector_inside else max(1, schedule.vector_extent) * max(1, schedule.unroll_extent)
         self.outer_tile = outer_tile
         for name in row_buffers(nest):
-            size = prod(_extent(axis) for axis in nest.inner) * outer_tile
+            size = prod(axis.size for axis in nest.inner) * outer_tile
             size += 0 if outer_tile > 1 else schedule.vector_extent
             self.slot_extent = size
             (dtype,) = (computed_in(node.tensor.dtype) for node in nest.nodes if node.tensor.name == name)
@@ -70,7 +65,7 @@ class Scratch:
         """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""
         total: Expr = Const(0, INDEX)
         for axis in self.inner:
-            total = total * _extent(axis) + axis
+            total = total * axis.size + axis
         total = total * self.outer_tile
         return total + self.slot * self.slot_extent if self.slots > 1 else total
 
@@ -196,7 +191,7 @@ class Passes:
         if total.tensor.name in self.kept:
             return
         (axis,), (lanes,) = self.nest.inner, self._sweep_extents()
-        running = RunningMoments(self.builder, total.tensor.dtype, _extent(axis), lanes)
+        running = RunningMoments(self.builder, total.tensor.dtype, axis.size, lanes)
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             value = emitter.emit(substitute(self._here(total.body), where))
@@ -263,7 +258,7 @@ class Passes:
         if not self.vector_inside:
             return self.point.extents
         (axis,) = (axis for axis in self.nest.inner if axis.name == self.schedule.vector)
-        size = min(self.schedule.vector_extent, _extent(axis))
+        size = min(self.schedule.vector_extent, axis.size)
         return (self.schedule.vector_extent,) if size >= self.schedule.vector_extent else (self._rounded(size),)
 
     def _rounded(self, size: int) -> int:
@@ -305,7 +300,7 @@ class Passes:
         def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             return self._sweep_axis(rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
 
-        return self.builder.loop(self.builder.index(0), self.builder.index(_extent(axis)), inside, carried)
+        return self.builder.loop(self.builder.index(0), self.builder.index(axis.size), inside, carried)
 
     def _sweep_vector(
         self,
@@ -315,7 +310,7 @@ class Passes:
         body: Step,
         carried: list[SSAValue],
     ) -> list[SSAValue]:
-        extent, size = _extent(axis), self.schedule.vector_extent
+        extent, size = axis.size, self.schedule.vector_extent
         full, ragged = divmod(extent, size)
         counter, inside = Axis(f"{axis.name}.t", max(full, 1)), Axis(f"{axis.name}.i", size)
 

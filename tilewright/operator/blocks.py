@@ -59,12 +59,12 @@ class BlockSchedule:
         found = []
         for name in self.grid_order:
             quantum = self.tile.get(name, 1)
-            found.append(SpatialLoop(loops[name], quantum, -(-_extent(loops[name]) // quantum), quantum))
+            found.append(SpatialLoop(loops[name], quantum, -(-loops[name].size // quantum), quantum))
         return found
 
     def slices(self, work: Contraction) -> list[tuple[Axis, int, int]]:
         """Every k loop with the points of it in a slice, and how many slices it is cut in."""
-        return [(axis, self.tile[axis.name], -(-_extent(axis) // self.tile[axis.name])) for axis in work.k_loops]
+        return [(axis, self.tile[axis.name], -(-axis.size // self.tile[axis.name])) for axis in work.k_loops]
 
 
 def schedule_blocks(work: Contraction, shape: BlockShape, subject: str) -> tuple[BlockSchedule, Decision]:
@@ -138,9 +138,4 @@ def _boxes(rank: int, points: int) -> Iterator[tuple[int, ...]]:
 
 
 def _count(axes: Sequence[Axis], box: Sequence[int]) -> int:
-    return prod(-(-_extent(axis) // extent) for axis, extent in zip(axes, box, strict=True))
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
+    return prod(-(-axis.size // extent) for axis, extent in zip(axes, box, strict=True))

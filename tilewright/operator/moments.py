@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.expr.core import Apply, Const, Expr
 from tilewright.operator.nest import Nest, NestNode, value_read, written_out
@@ -26,10 +27,7 @@ def moments_of(nest: Nest) -> Moments | None:
     """The first two reductions of a nest that are the sum and the squared deviations of one value, in f32 or f64."""
     nodes = {node.tensor.name: node for node in nest.nodes}
     inlined = {name: node for name, node in nodes.items() if nest.covers_inner(node)}
-    inner = 1
-    for axis in nest.inner:
-        assert isinstance(axis.extent, int)
-        inner *= axis.extent
+    inner = prod(axis.size for axis in nest.inner)
     for squares in nest.nodes:
         deviation = _square_of(written_out(squares.body, inlined))
         if squares.accum != "sum" or not isinstance(deviation, Apply) or deviation.function != "sub":

@@ -48,7 +48,7 @@ def choose_split(
     if whole < 2 * LAUNCH_SECONDS:
         return None, None
     ranked: list[tuple[float, int, SplitNest]] = []
-    for count in _counts(_extent(axis)):
+    for count in _counts(axis.size):
         found = split(nest, axis, count, taken)
         seconds = predicted(found.first, machine) + LAUNCH_SECONDS + predicted(found.second, machine)
         ranked.append((seconds, count, found))
@@ -67,12 +67,12 @@ def choose_split(
 
 def split(nest: Nest, axis: Axis, count: int, taken: Collection[str] = ()) -> SplitNest:
     """Both nests, with an inner loop in `count` parts; the last one may have fewer points."""
-    part, share = Axis(f"{axis.name}.part", count), -(-_extent(axis) // count)
+    part, share = Axis(f"{axis.name}.part", count), -(-axis.size // count)
     inside = Axis(axis.name, share)
     place: Expr = part * share + inside
     inner = tuple(inside if each == axis else each for each in nest.inner)
     loops = (part, *nest.outer)
-    results = prod(_extent(each) for each in nest.outer)
+    results = prod(each.size for each in nest.outer)
     firsts, seconds, parts = [], [], []
     for node in nest.nodes:
         if node.accum is None:
@@ -81,11 +81,9 @@ def split(nest: Nest, axis: Axis, count: int, taken: Collection[str] = ()) -> Sp
         dtype = "f32" if node.tensor.dtype in ("f16", "bf16") else node.tensor.dtype
         tensor = Tensor(unique(f"{node.tensor.name}.parts", taken), (count * results,), dtype)
         body = substitute(node.body, {axis: place})
-        if share * count != _extent(axis):
+        if share * count != axis.size:
             neutral = identity(node.accum, body.dtype)
-            body = Apply(
-                "select", (Apply("lt", (place, Const(_extent(axis), INDEX)), "bool"), body, neutral), body.dtype
-            )
+            body = Apply("select", (Apply("lt", (place, Const(axis.size, INDEX)), "bool"), body, neutral), body.dtype)
         index = _row_major(loops)
         firsts.append(NestNode(tensor, body, node.accum, index))
         seconds.append(replace(node, body=Read(tensor, (index,))))
@@ -109,7 +107,7 @@ def _divided(nest: Nest) -> Axis | None:
             form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
             for axis in nest.inner if form is not None else ():
                 assert form is not None
-                steps[axis] = max(steps[axis], abs(form.coefficient(axis)) * _extent(axis))
+                steps[axis] = max(steps[axis], abs(form.coefficient(axis)) * axis.size)
     return max(nest.inner, key=lambda axis: steps[axis])
 
 
@@ -127,10 +125,5 @@ def _counts(extent: int) -> list[int]:
 def _row_major(axes: Sequence[Axis]) -> Expr:
     total: Expr = axes[0]
     for axis in axes[1:]:
-        total = total * _extent(axis) + axis
+        total = total * axis.size + axis
     return total
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent

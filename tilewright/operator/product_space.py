@@ -47,14 +47,14 @@ class ProductPoint:
         """The schedule without blocks of k."""
         lanes = work.lanes
         tile = {axis.name: size for axis, size in zip(work.m_loops, self.rows, strict=True) if size > 1}
-        columns = _extent(work.n_loop)
+        columns = work.n_loop.size
         tile[work.n_loop.name] = columns if columns < lanes else min(self.vectors * lanes, -(-columns // lanes) * lanes)
         outer = tuple(axis.name for axis in work.outer)
         m_loops = tuple(axis.name for axis in work.m_loops)
         return ContractionSchedule(
             tile=tile,
             order=(*outer, *self.order),
-            blocks={axis.name: _extent(axis) for axis in work.outer},
+            blocks={axis.name: axis.size for axis in work.outer},
             grid_order=(*outer, *m_loops, work.n_loop.name),
             k_unroll=k_unroll(work),
             lanes=lanes,
@@ -62,7 +62,7 @@ class ProductPoint:
 
     def k_block(self, work: Contraction, schedule: ContractionSchedule) -> int:
         """Points of the first k loop per block, whole steps of the product where it is the only one; 0: no blocks."""
-        first = _extent(work.k_loops[0])
+        first = work.k_loops[0].size
         size = -(-first // self.k_blocks)
         if len(work.k_loops) == 1:
             size = -(-size // schedule.k_unroll) * schedule.k_unroll
@@ -83,11 +83,11 @@ class ProductSpace:
     def points(self) -> tuple[ProductPoint, ...]:
         work = self.work
         n, m_loops = work.n_loop.name, tuple(axis.name for axis in work.m_loops)
-        extents = [_extent(axis) for axis in work.m_loops]
+        extents = [axis.size for axis in work.m_loops]
         found: list[ProductPoint] = []
         for (rows, vectors), order in product(self._tiles(), permutations((n, *m_loops))):
             # Blocks of k run between the columns and the rows, which need more than one tile to share them.
-            most = _extent(work.k_loops[0]) if order[0] == n and prod(rows) < prod(extents) else 1
+            most = work.k_loops[0].size if order[0] == n and prod(rows) < prod(extents) else 1
             counts = [count for count in BLOCK_COUNTS if count <= most]
             found += [ProductPoint(rows, vectors, order, count) for count in counts]
         return tuple(found)
@@ -97,11 +97,11 @@ class ProductSpace:
         if self.rows is None:
             return tiles_that_fit(self.work)
         tallest = max(rows for rows, _ in self.work.shapes)
-        widest = -(-_extent(self.work.n_loop) // self.work.lanes)
+        widest = -(-self.work.n_loop.size // self.work.lanes)
         sizes = []
         for axis in self.work.m_loops:
             several = bool(self.rows.intersection(self.work.stands_for(axis)))
-            sizes.append(range(2, min(_extent(axis), tallest) + 1) if several else range(1, 2))
+            sizes.append(range(2, min(axis.size, tallest) + 1) if several else range(1, 2))
         found = []
         for rows in product(*sizes):
             widths = [vectors for height, vectors in self.work.shapes if height >= prod(rows)]
@@ -117,8 +117,3 @@ class ProductSpace:
     def sample(self, count: int, seed: int = 0) -> list[ProductPoint]:
         """Points drawn uniformly, each at most once; all of them where there are no more."""
         return random.Random(seed).sample(self.points, min(count, len(self)))
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int), "a contraction has static extents"
-    return axis.extent

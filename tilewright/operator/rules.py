@@ -104,7 +104,7 @@ def dealt(
 def _tile(work: Contraction, rows: Sequence[int], vectors: int) -> dict[str, int]:
     """Points along each loop of a register tile."""
     tile = {axis.name: extent for axis, extent in zip(work.m_loops, rows, strict=True) if extent > 1}
-    extent, lanes = _extent(work.n_loop), work.lanes
+    extent, lanes = work.n_loop.size, work.lanes
     whole = min(vectors * lanes, -(-extent // lanes) * lanes)
     tile[work.n_loop.name] = extent if extent < lanes else whole
     return tile
@@ -112,9 +112,9 @@ def _tile(work: Contraction, rows: Sequence[int], vectors: int) -> dict[str, int
 
 def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
     """Every legal register tile: rows along each m loop, and vectors along n, within one of the shapes."""
-    widest = -(-_extent(work.n_loop) // work.lanes)
+    widest = -(-work.n_loop.size // work.lanes)
     tallest = max(rows for rows, _ in work.shapes)
-    limits = [min(_extent(axis), tallest) for axis in work.m_loops]
+    limits = [min(axis.size, tallest) for axis in work.m_loops]
     inner = range(1, limits[-1] + 1) if limits else range(1, 2)
     # Only the two innermost m loops are tiled: a box over more has ever more ragged parts.
     second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
@@ -126,11 +126,6 @@ def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
     return found
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{rows}x{vectors}" for rows, vectors in shapes)
 
@@ -138,10 +133,10 @@ def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
 def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
     """Predicted cycles of the whole product with this register tile, ragged tiles included."""
     lanes = work.lanes
-    k = prod(_extent(axis) for axis in work.k_loops) / work.group
-    outer = prod(_extent(axis) for axis in work.outer)
-    pieces = [_pieces(_extent(axis), size) for axis, size in zip(work.m_loops, rows, strict=True)]
-    columns = _pieces(-(-_extent(work.n_loop) // lanes), vectors)
+    k = prod(axis.size for axis in work.k_loops) / work.group
+    outer = prod(axis.size for axis in work.outer)
+    pieces = [_pieces(axis.size, size) for axis, size in zip(work.m_loops, rows, strict=True)]
+    columns = _pieces(-(-work.n_loop.size // lanes), vectors)
     total = 0.0
     for column_count, width in columns:
         for combination in product(*pieces):
@@ -172,7 +167,7 @@ def k_unroll(work: Contraction) -> int:
     Fewer where neighbouring rows overlap (windows over few channels): what one step reads for a row and another for the
     next would be kept in registers between them.
     """
-    last, group = _extent(work.k_loops[-1]), work.group
+    last, group = work.k_loops[-1].size, work.group
     groups = -(-last // group)
     form = affine(work.a.index)
     stride = form.coefficient(work.m_loops[-1]) if form is not None and work.m_loops else 0
@@ -187,9 +182,9 @@ def k_unroll(work: Contraction) -> int:
 def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
     """Points of the last k loop for which a panel of b, other k loops whole, fills 0.3 of L2; 0 where all fit 0.4."""
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
-    others = prod(_extent(axis) for axis in work.k_loops) // max(1, _extent(work.k_loops[-1]))
+    others = prod(axis.size for axis in work.k_loops) // max(1, work.k_loops[-1].size)
     point_bytes = schedule.tile.get(work.n_loop.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
-    if point_bytes * _extent(work.k_loops[-1]) <= 0.4 * l2_bytes:
+    if point_bytes * work.k_loops[-1].size <= 0.4 * l2_bytes:
         return 0
     return int(0.3 * l2_bytes / point_bytes)
 
@@ -199,7 +194,7 @@ def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> i
     blocks = _depth_blocks(work, schedule.tile, machine)
     if blocks == 1:
         return 0
-    first = _extent(work.k_loops[0])
+    first = work.k_loops[0].size
     size = -(-first // blocks)
     if len(work.k_loops) == 1:
         size = -(-size // schedule.k_unroll) * schedule.k_unroll
@@ -214,10 +209,10 @@ def _depth_blocks(work: Contraction, tile: Mapping[str, int], machine: Cpu) -> i
     """
     l1_bytes = machine.caches[0].bytes
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
-    rows = prod(_extent(axis) for axis in work.m_loops)
+    rows = prod(axis.size for axis in work.m_loops)
     height = prod(tile.get(axis.name, 1) for axis in work.m_loops)
     width = tile.get(work.n_loop.name, 1)
-    depth = prod(_extent(axis) for axis in work.k_loops)
+    depth = prod(axis.size for axis in work.k_loops)
     panel_bytes = width * depth * dtypes.size_bytes(work.b.tensor.dtype)
     strip_bytes = height * depth * dtypes.size_bytes(work.a.tensor.dtype)
     if rows <= height or rows * width * dtypes.size_bytes(work.accumulator.dtype) > l2_bytes:
@@ -229,17 +224,17 @@ def _depth_blocks(work: Contraction, tile: Mapping[str, int], machine: Cpu) -> i
 
 def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
     """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work."""
-    blocks = {axis.name: _extent(axis) for axis in work.outer}
+    blocks = {axis.name: axis.size for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
-    rows = prod(_extent(axis) for axis in work.m_loops)
+    rows = prod(axis.size for axis in work.m_loops)
     row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _depth_blocks(work, tile, machine))
     wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
-    n_tiles = -(-_extent(work.n_loop) // tile[work.n_loop.name])
+    n_tiles = -(-work.n_loop.size // tile[work.n_loop.name])
     for axis in work.m_loops:
-        tiles = -(-_extent(axis) // tile.get(axis.name, 1))
+        tiles = -(-axis.size // tile.get(axis.name, 1))
         share = min(tiles, remaining)
         blocks[axis.name] = share
         remaining = -(-remaining // share)
@@ -251,7 +246,7 @@ def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int],
         blocks[work.n_loop.name] = share
         programs *= share
         for axis in work.m_loops:
-            tiles = -(-_extent(axis) // tile.get(axis.name, 1))
+            tiles = -(-axis.size // tile.get(axis.name, 1))
             if programs < goal:
                 grown = min(tiles, blocks[axis.name] * -(-goal // programs))
                 programs = programs // blocks[axis.name] * grown
@@ -281,7 +276,7 @@ def _balance(work: Contraction, tile: Mapping[str, int], blocks: Mapping[str, in
 
 
 def _k_bytes(work: Contraction) -> int:
-    return prod(_extent(axis) for axis in work.k_loops) * dtypes.size_bytes(work.a.tensor.dtype)
+    return prod(axis.size for axis in work.k_loops) * dtypes.size_bytes(work.a.tensor.dtype)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------
@@ -300,7 +295,7 @@ def schedule_nest(
             NestSchedule(blocks=_nest_blocks(nest, {}, threads), lanes=lanes),
             Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output"),
         )
-    extent = _extent(vector)
+    extent = vector.size
     inside = vector in nest.inner
     length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
     unroll, unroll_extent = "", 1
@@ -311,7 +306,7 @@ def schedule_nest(
         candidate = _reuse_loop(nest, vector)
         if candidate is not None:
             length = min(length, 2 * lanes)
-            unroll, unroll_extent = candidate.name, min(4, _extent(candidate))
+            unroll, unroll_extent = candidate.name, min(4, candidate.size)
     if inside and extent < lanes:
         length = extent
     tiled = {vector.name: length, unroll: unroll_extent}
@@ -359,10 +354,10 @@ def _vector_loop(nest: Nest, lanes: int) -> Axis | None:
     found = []
     for form in (affine(index) for index in candidates):
         axes = (*nest.outer[::-1], *nest.inner[::-1])
-        steps = [axis for axis in axes if form is not None and form.coefficient(axis) == 1 and _extent(axis) > 1]
-        found += [max(steps, key=_extent)] if steps else []
-    long = [axis for axis in found if _extent(axis) >= lanes // 2]
-    return long[0] if long else max(found, key=_extent, default=None)
+        steps = [axis for axis in axes if form is not None and form.coefficient(axis) == 1 and axis.size > 1]
+        found += [max(steps, key=lambda axis: axis.size)] if steps else []
+    long = [axis for axis in found if axis.size >= lanes // 2]
+    return long[0] if long else max(found, key=lambda axis: axis.size, default=None)
 
 
 def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
@@ -370,7 +365,7 @@ def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
 
     Both make a square to transpose.
     """
-    if nest.inner or _extent(vector) < lanes:
+    if nest.inner or vector.size < lanes:
         return None
     for node in nest.nodes:
         for index in addresses(node.body):
@@ -378,7 +373,7 @@ def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
             if form is None or form.coefficient(vector) in (0, 1):
                 continue
             for axis in nest.outer:
-                if axis != vector and form.coefficient(axis) == 1 and _extent(axis) >= lanes:
+                if axis != vector and form.coefficient(axis) == 1 and axis.size >= lanes:
                     return axis
     return None
 
@@ -389,7 +384,7 @@ def _reuse_loop(nest: Nest, vector: Axis) -> Axis | None:
     Worth keeping in registers.
     """
     for axis in reversed(nest.outer):
-        if axis == vector or _extent(axis) < 2:
+        if axis == vector or axis.size < 2:
             continue
         for node in nest.nodes:
             for index in addresses(node.body):
@@ -405,7 +400,7 @@ def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
     names = []
     for node in nest.nodes:
         if node.index is not None:
-            points = prod(_extent(axis) for axis in (*nest.outer, *(nest.inner if nest.covers_inner(node) else ())))
+            points = prod(axis.size for axis in (*nest.outer, *(nest.inner if nest.covers_inner(node) else ())))
             form = affine(node.index)
             dense = form is not None and 1 in form.terms.values()
             if dense and points * dtypes.size_bytes(node.tensor.dtype) > last:
@@ -429,7 +424,7 @@ def _streamed(nest: Nest, vector: Axis, machine: Cpu) -> list[tuple[Read, int]]:
 
 def _moments(nest: Nest, vector: Axis, length: int, machine: Cpu) -> tuple[str, str] | None:
     """Sum and squared deviations that take one pass: of rows longer than a vector that come from main memory."""
-    if nest.inner != (vector,) or _extent(vector) < length or not _streamed(nest, vector, machine):
+    if nest.inner != (vector,) or vector.size < length or not _streamed(nest, vector, machine):
         return None
     found = moments_of(nest)
     return (found.total, found.squares) if found is not None else None
@@ -502,21 +497,21 @@ def _sweep_bytes(nest: Nest, vector: Axis) -> int:
             if form is not None and form.coefficient(vector):
                 assert isinstance(read, Read)
                 rows = 2 if any(form.coefficient(axis) for axis in nest.outer) else 1
-                found[read.tensor.name] = rows * _extent(vector) * dtypes.size_bytes(read.dtype)
+                found[read.tensor.name] = rows * vector.size * dtypes.size_bytes(read.dtype)
     return sum(found.values())
 
 
 def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int, stages: int = 0) -> dict[str, int]:
     """Deal the outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
-    inner = prod(_extent(axis) for axis in nest.inner)
-    work = inner * prod(_extent(axis) for axis in nest.outer) * _cost_per_point(nest)
+    inner = prod(axis.size for axis in nest.inner)
+    work = inner * prod(axis.size for axis in nest.outer) * _cost_per_point(nest)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
     wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
     if threads == 1:
         wanted = 1
     blocks: dict[str, int] = {}
     for axis in nest.outer:
-        tiles = -(-_extent(axis) // tiled.get(axis.name, 1))
+        tiles = -(-axis.size // tiled.get(axis.name, 1))
         share = int(min(tiles, wanted))
         if share > 1:
             blocks[axis.name] = share

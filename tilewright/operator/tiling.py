@@ -21,8 +21,7 @@ class SpatialLoop:
 
     @property
     def extent(self) -> int:
-        assert isinstance(self.axis.extent, int)
-        return self.axis.extent
+        return self.axis.size
 
     @property
     def full_tiles(self) -> int:

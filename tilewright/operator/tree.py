@@ -59,11 +59,6 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 def _tile(
     level: str, factors: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP
 ) -> TileTree | Leaf:
@@ -135,11 +130,11 @@ def _tree(node: TileTree | Leaf) -> TileTree:
 
 def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
     """Blocks of the first k loop, and the steps of all k loops inside a block."""
-    steps = {axis.name: _extent(axis) for axis in work.k_loops}
+    steps = {axis.name: axis.size for axis in work.k_loops}
     first, last = work.k_loops[0], work.k_loops[-1]
     blocks = 1
     if schedule.k_block:
-        blocks = -(-_extent(first) // schedule.k_block)
+        blocks = -(-first.size // schedule.k_block)
         steps[first.name] = schedule.k_block
     steps[last.name] = -(-steps[last.name] // schedule.k_unroll)
     return blocks, list(steps.items())
@@ -230,7 +225,7 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
 def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, dims: list[tuple[str, int]]) -> TileTree:
     """One pass: its last node, and before it the row buffers that it fills."""
     sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
-    loops = {axis.name: _extent(axis) for axis in nest.inner if sweeps}
+    loops = {axis.name: axis.size for axis in nest.inner if sweeps}
     fallback = nest.outer[-1].name if nest.outer else "once"
     if schedule.vector in loops:
         size = schedule.vector_extent

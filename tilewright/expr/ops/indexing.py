@@ -177,14 +177,12 @@ def _scatter(
         return emit(b, axes, apply(function, x[axes], total[axes]), name=name)
     order: Expr = const(0, INDEX)
     for r in ranges:
-        assert isinstance(r.extent, int), "scatter needs static shapes"
-        order = order * r.extent + r
+        order = order * r.size + r
     last = emit(b, axes, select(hit, order, -1), reduce=ranges, accum="max", name=f"{name}.last", source=name)
     rest: Expr = apply("max", last[axes], 0)
     positions: list[Expr] = []
     for r in reversed(ranges):
-        extent = r.extent
-        assert isinstance(extent, int), "scatter needs static shapes"
+        extent = r.size
         positions.insert(0, rest if r is ranges[0] else rest % extent)
         rest = rest // extent if extent else rest
     return emit(b, axes, select(last[axes] >= 0, update(tuple(positions)), x[axes]), name=name)
