@@ -258,8 +258,11 @@ def test_a_large_product_is_that_of_the_machine_by_default() -> None:
     text, machine = module.artifact.code.decode(), gpu("sm_90a")
     assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages" in module.explain()
     for part in ("cp.async.bulk.tensor.2d.shared", "cp.async.bulk.tensor.2d.global", "stmatrix", "setmaxnreg.inc",
-                 "wgmma.wait_group.sync.aligned 1"):  # fmt: skip
+                 "elect.sync", "wgmma.wait_group.sync.aligned 1"):  # fmt: skip
         assert part in text
+    trip = text[text.index("wgmma.fence") : text.index("wgmma.commit_group")]
+    assert trip.count("wgmma.mma_async") == 4
+    assert len(re.findall(r"(?:bfe|shr)\.u32 .*, 4[,;]", trip)) == 2  # addresses become descriptions once per operand
     (kernel,) = module.manifest.kernels
     assert (kernel.grid, kernel.block) == ((machine.multiprocessors, 1, 1), (384, 1, 1))
     assert machine.shared_bytes_per_block - 8192 < kernel.shared_bytes <= machine.shared_bytes_per_block

@@ -28,6 +28,7 @@ from tilewright.kernel.simt_memory import Access, Place
 from tilewright.kernel.simt_warpgroup import (
     ROWS,
     WARPS,
+    ElectOp,
     Matrix,
     RegistersOp,
     WarpgroupCommitOp,
@@ -200,6 +201,11 @@ def _warp_id(group: Group, op: WarpIdOp, active: Array) -> None:
     group.values[op.result] = group.threads // group.kernel.lanes
 
 
+def _elect(group: Group, op: ElectOp, active: Array) -> None:
+    group.warps(op, active)
+    group.values[op.result] = group.threads % group.kernel.lanes == 0
+
+
 def _groups(group: Group, op: Operation, active: Array) -> list[Array]:
     """The lanes of each group of four warps, all of which are there."""
     size = WARPS * group.kernel.lanes
@@ -287,6 +293,7 @@ HANDLERS: dict[type[Operation], Any] = {
     TensorCommitOp: _tensor_commit,
     TensorWaitOp: _tensor_wait,
     WarpIdOp: _warp_id,
+    ElectOp: _elect,
     RegistersOp: lambda group, op, active: None,  # how many there are changes no value
     WarpgroupFenceOp: _pass,
     WarpgroupMmaOp: _mma,

@@ -14,7 +14,8 @@ Simt = Dialect(
         simt.JoinOp, simt.PartOp,
         simt_async.MbarrierInitOp, simt_async.MbarrierArriveOp, simt_async.MbarrierWaitOp, simt_async.FenceOp,
         simt_async.TensorLoadOp, simt_async.TensorStoreOp, simt_async.TensorCommitOp, simt_async.TensorWaitOp,
-        simt_warpgroup.WarpIdOp, simt_warpgroup.RegistersOp, simt_warpgroup.WarpgroupFenceOp,
-        simt_warpgroup.WarpgroupMmaOp, simt_warpgroup.WarpgroupCommitOp, simt_warpgroup.WarpgroupWaitOp,
+        simt_warpgroup.WarpIdOp, simt_warpgroup.ElectOp, simt_warpgroup.RegistersOp,
+        simt_warpgroup.WarpgroupFenceOp, simt_warpgroup.WarpgroupMmaOp, simt_warpgroup.WarpgroupCommitOp,
+        simt_warpgroup.WarpgroupWaitOp,
     ],
 )  # fmt: skip

@@ -34,7 +34,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.kernel.groups import Commit
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.simt_async import SWIZZLES
-from tilewright.kernel.tile_types import INDEX, element, i64s, shape
+from tilewright.kernel.tile_types import I1, INDEX, element, i64s, shape
 
 WARPS = 4  # of a group
 ROWS = 64  # of a product
@@ -83,6 +83,19 @@ class WarpIdOp(InBlock):
 
     def __init__(self) -> None:
         super().__init__(result_types=[INDEX])
+
+
+@irdl_op_definition
+class ElectOp(InBlock):
+    """Whether this lane is the one that acts for its warp, always the same one, all of whose lanes are there."""
+
+    name = "simt.elect"
+    result = result_def(I1)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[I1])
 
 
 @irdl_op_definition

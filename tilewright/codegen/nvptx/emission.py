@@ -30,6 +30,9 @@ from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
 from tilewright.errors import InvalidProgram
 
+_ATTRIBUTES = {
+    "memory": (), "together": ("convergent",), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")
+}  # fmt: skip
 _EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
@@ -59,14 +62,15 @@ class Emission(emission.Emission):
     def asm(
         self, text: str, result: ir.Type, constraints: str, args: Sequence[ir.Value], effect: str = "memory"
     ) -> ir.Value:
-        """Inline assembly; `effect` is "memory", "read" (may be dropped or moved over reads) or "none"."""
+        """Inline assembly; `effect` is "memory", "together" (the lanes of a warp act together, too), "read" (may be
+        dropped or moved over reads) or "none".
+        """
         type_ = ir.FunctionType(result, [arg.type for arg in args])
         letters = [constraints] if constraints else []
         # LLVM takes assembly that does not say so for one that touches no memory, whatever its attributes are.
         every = ",".join(letters if effect == "none" else [*letters, "~{memory}"])
-        assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), every, effect == "memory")
-        attributes = {"memory": (), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")}[effect]
-        return self.builder.call(assembly, list(args), attrs=attributes)
+        assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), every, effect in ("memory", "together"))
+        return self.builder.call(assembly, list(args), attrs=_ATTRIBUTES[effect])
 
     def own(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
         """An extreme in one instruction, in which NaN wins."""

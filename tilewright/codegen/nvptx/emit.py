@@ -92,6 +92,7 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     simt_async.TensorCommitOp: tensor_copies.tensor_commit,
     simt_async.TensorWaitOp: tensor_copies.tensor_wait,
     simt_warpgroup.WarpIdOp: warpgroup.warp_id,
+    simt_warpgroup.ElectOp: warpgroup.elect,
     simt_warpgroup.RegistersOp: warpgroup.registers,
     simt_warpgroup.WarpgroupFenceOp: warpgroup.fence,
     simt_warpgroup.WarpgroupMmaOp: warpgroup.mma,

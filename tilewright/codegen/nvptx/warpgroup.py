@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llvmlite import ir
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
 
-from tilewright.codegen.nvptx.emission import I1, I32, I64, Emission, from_words, resized, to_words
+from tilewright.codegen.nvptx.emission import I1, I32, I64, Emission, Place, from_words, resized, to_words, vector
 from tilewright.codegen.values import F32
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt_warpgroup
+from tilewright.kernel.indices import constant_index
 from tilewright.kernel.simt import element_bytes
 
 LANES = 32
@@ -37,10 +40,16 @@ def warp_id(at: Emission, op: simt_warpgroup.WarpIdOp) -> None:
     at.set(op.result, [resized(at.builder, number, at.index)])
 
 
+def elect(at: Emission, op: simt_warpgroup.ElectOp) -> None:
+    """What one lane does behind this the assembler knows to be done by one: copies of boxes need no loop over lanes."""
+    at.require("an election", *SINCE)
+    at.set(op.result, [at.asm("elect.sync _|$0, 0xffffffff;", I1, "=b", [], "together")])
+
+
 def registers(at: Emission, op: simt_warpgroup.RegistersOp) -> None:
     _require(at, "a change of registers")
     name = {"grow": "inc", "shrink": "dec"}[op.kind.data]
-    at.asm(f"setmaxnreg.{name}.sync.aligned.u32 {op.count.value.data};", ir.VoidType(), "", [])
+    at.asm(f"setmaxnreg.{name}.sync.aligned.u32 {op.count.value.data};", ir.VoidType(), "", [], "together")
 
 
 # Products -------------------------------------------------------------------------------------------------------------
@@ -56,7 +65,7 @@ def wait(at: Emission, op: simt_warpgroup.WarpgroupWaitOp) -> None:
 
 def commit(at: Emission, op: simt_warpgroup.WarpgroupCommitOp) -> None:
     _require(at, "wgmma")
-    at.asm("wgmma.commit_group.sync.aligned;", ir.VoidType(), "", [])
+    at.asm("wgmma.commit_group.sync.aligned;", ir.VoidType(), "", [], "together")
 
 
 def _passing(at: Emission, text: str, op: simt_warpgroup.WarpgroupFenceOp | simt_warpgroup.WarpgroupWaitOp) -> None:
@@ -81,13 +90,13 @@ def _tied(
 ) -> list[ir.Value]:
     """Assembly that changes words in place; `others` are further operands, numbered behind the words."""
     if not words:
-        at.asm(text, ir.VoidType(), constraints, others)
+        at.asm(text, ir.VoidType(), constraints, others, "together")
         return []
     letters = ["f" if word.type == F32 else "r" for word in words]
     ties = [str(number) for number in range(len(words))]
     every = ",".join([*(f"={letter}" for letter in letters), *([constraints] if constraints else []), *ties])
     type_ = words[0].type if len(words) == 1 else ir.LiteralStructType([word.type for word in words])
-    made = at.asm(text, type_, every, [*others, *words])
+    made = at.asm(text, type_, every, [*others, *words], "together")
     return [made] if len(words) == 1 else [at.builder.extract_value(made, number) for number in range(len(words))]
 
 
@@ -111,10 +120,10 @@ def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
         a_text = "{" + ", ".join(f"${first + number}" for number in range(len(held))) + "}"
     else:
         a = simt_warpgroup.matrix_of(op.a_matrix)
-        others.append(_descriptor(at, at.address(at.places[op.a], at.scalar(op.a_offset)), a))
+        others.append(_descriptor(at, at.places[op.a], op.a_offset, a))
         constraints.append("l")
         a_text = f"${first}"
-    others.append(_descriptor(at, at.address(at.places[op.b], at.scalar(op.b_offset)), b))
+    others.append(_descriptor(at, at.places[op.b], op.b_offset, b))
     constraints.append("l")
     b_text = f"${first + len(others) - 1}"
     others.append(I1(1))
@@ -135,9 +144,19 @@ def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
     at.set(op.result, made)
 
 
-def _descriptor(at: Emission, address: ir.Value, matrix: simt_warpgroup.Matrix) -> ir.Value:
-    """The 64 bits that describe a matrix in shared memory: 14 bits each of address, leading and stride over 16."""
-    builder = at.builder
-    start = builder.and_(builder.lshr(builder.ptrtoint(address, I32), I32(4)), I32(0x3FFF))
-    fixed = (matrix.leading >> 4 & 0x3FFF) << 16 | (matrix.stride >> 4 & 0x3FFF) << 32 | _MODES[matrix.swizzle] << 62
-    return builder.or_(builder.zext(start, I64), I64(fixed - (1 << 64) if fixed >> 63 else fixed))
+def _descriptor(at: Emission, place: Place, offset: SSAValue, matrix: simt_warpgroup.Matrix) -> ir.Value:
+    """The 64 bits that describe a matrix in shared memory: 14 bits each of address, leading and stride over 16.
+
+    A constant distance is added to the description of where it counts from, which descriptions share.
+    """
+    builder, base, distance = at.builder, offset, 0
+    if isinstance(offset.owner, arith.AddiOp):
+        number = (constant_index(offset.owner.rhs) or 0) * place.bytes
+        if number and number % 16 == 0:
+            base, distance = offset.owner.lhs, number
+    start = builder.lshr(builder.ptrtoint(at.address(place, at.scalar(base)), I32), I32(4))
+    low = builder.or_(builder.and_(start, I32(0x3FFF)), I32((matrix.leading >> 4 & 0x3FFF) << 16))
+    low = builder.add(low, I32(distance >> 4))
+    high = matrix.stride >> 4 & 0x3FFF | _MODES[matrix.swizzle] << 30
+    words = vector(builder, [low, I32(high - (1 << 32) if high >> 31 else high)])
+    return builder.bitcast(words, I64)

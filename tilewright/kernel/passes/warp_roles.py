@@ -17,7 +17,7 @@ from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
 from tilewright.kernel.simt import BarrierOp, SharedOp, ThreadIdOp, written_view
 from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
-from tilewright.kernel.simt_warpgroup import WARPS, RegistersOp, WarpIdOp
+from tilewright.kernel.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
 
 BARRIER = 1  # of the threads that compute
@@ -32,7 +32,7 @@ class WarpRolesPass(ModulePass):
 
     Before:  scf.for { scf.if (thread == 0) { wait empty  tensor_load }  wait full  …  arrive empty }
     After:   scf.if (warp < 4) { scf.for { wait full  …  arrive empty } }
-             else { scf.if (thread == 128) { scf.for { wait empty  tensor_load } } }
+             else { scf.if (warp == 4) { scf.if (elect) { scf.for { wait empty  tensor_load } } } }
     Legal where the places of copies depend on nothing that warps compute; barriers of those that compute leave the
     others out. Registers move from the warps that fill to those that compute, where threads are many and the machine
     has the unit setmaxnreg. Needs `distribute`.
@@ -102,11 +102,11 @@ def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
         erase(op)
     for each in (computing, filling):
         each.add_op(scf.YieldOp())
-    own = [arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (threads, threads // kernel.lanes)]
-    warp, thread = WarpIdOp(), ThreadIdOp(0)
-    elected = CompareOp("eq", thread.result, own[0].result)
-    computes = CompareOp("lt", warp.result, own[1].result)
-    other = Block([thread, elected, scf.IfOp(elected.result, [], Region(filling), Region()), scf.YieldOp()])
+    own = arith.ConstantOp(IntegerAttr(threads // kernel.lanes, INDEX))
+    warp, elected = WarpIdOp(), ElectOp()
+    computes, fills = (CompareOp(kind, warp.result, own.result) for kind in ("lt", "eq"))
+    alone = Block([elected, scf.IfOp(elected.result, [], Region(filling), Region()), scf.YieldOp()])
+    other = Block([fills, scf.IfOp(fills.result, [], Region(alone), Region()), scf.YieldOp()])
     everybody = threads + WARPS * kernel.lanes
     if moves and everybody > PLENTY:
         most = min(MANY, (REGISTERS - WARPS * kernel.lanes * FEW) // threads // 8 * 8)
@@ -116,7 +116,7 @@ def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
         insert_before(start, RegistersOp("shrink", FEW))
         insert_before(begin, RegistersOp("grow", most))
         kernel.attributes["blocks_per_multiprocessor"] = IntegerAttr(1, 64)
-    insert_before(last, *own, warp, computes, scf.IfOp(computes.result, [], Region(computing), Region(other)))
+    insert_before(last, own, warp, computes, scf.IfOp(computes.result, [], Region(computing), Region(other)))
     kernel.threads = i64s([everybody, 1, 1])
 
 

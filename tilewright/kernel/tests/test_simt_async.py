@@ -32,6 +32,7 @@ MMA = 'simt.warpgroup_mma "wgmma_m64n128k16_f16_f32"'
 
 WHOLE = f"""\
 %w = simt.warp_id
+%l = simt.elect
 simt.registers "grow" 240
 simt.mbarrier_init %b[%o] arrivals 1 : {B}
 simt.fence "mbarrier"

@@ -365,6 +365,7 @@ def test_divergence_at_a_barrier(body: str, thread: str | None, order: Order) ->
     [
         '%z = simt.shuffle "xor" %one, %c1 : f32',
         f"%z = simt.load_matrix %s[%c0] 1 : {S} -> tensor<1xf32>",
+        "%z = simt.elect",
         '%d = simt.mma "mma_m16n8k16_f16_f32" %a, %b, %c : tensor<8xf16>, tensor<4xf16>, tensor<4xf32>',
         f'%d = simt.load_fragment "mma_m16n8k16_f16_f32" "c" %x[%c0, %c8] : {G} -> tensor<4xf32>',
     ],

@@ -85,6 +85,20 @@ def test_a_block_has_no_more_shared_memory_than_its_machine(machine: str, most: 
         compiled(text.replace("{}", str(most + 1)), machine)
 
 
+def test_one_lane_of_every_warp_is_elected() -> None:
+    body = """
+    %t = simt.thread_id 0
+    %one = simt.elect
+    scf.if %one {
+      %v = tile.load %a[%t] strides [] : memref<64xf32> -> f32
+      tile.store %v, %o[%t] strides [] : f32, memref<64xf32>
+    }"""
+    a = (1 + np.arange(64)).astype(np.float32)
+    views = "%a: memref<64xf32>, %o: memref<64xf32>"
+    code = agree(kernel(body, views, threads="64, 1, 1"), [a, np.zeros_like(a)], "sm_90a")
+    assert code.ptx.count("elect.sync") == 1
+
+
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize(("count", "valid"), [(8, None), (8, "%t"), (4, "%t"), (2, None)])
 def test_asynchronous_copies(count: int, valid: str | None, machine: str) -> None:

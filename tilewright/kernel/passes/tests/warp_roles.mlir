@@ -15,14 +15,15 @@
 // CHECK:             simt.warpgroup_mma
 // CHECK:             simt.mbarrier_arrive
 // CHECK:         } else {
-// CHECK:           %[[T:.*]] = simt.thread_id 0
-// CHECK:           %[[ONE:.*]] = tile.compare "eq" %[[T]]
-// CHECK:           scf.if %[[ONE]] {
-// CHECK:             scf.for
-// CHECK:               simt.mbarrier_wait
-// CHECK:               simt.mbarrier_arrive %{{.*}} expect 24576
-// CHECK-COUNT-3:       simt.tensor_load
-// CHECK-NOT:         simt.warpgroup_mma
+// CHECK:           %[[FIRST:.*]] = tile.compare "eq" %[[WARP]]
+// CHECK:           scf.if %[[FIRST]] {
+// CHECK:             %[[ONE:.*]] = simt.elect
+// CHECK:             scf.if %[[ONE]] {
+// CHECK:               scf.for
+// CHECK:                 simt.mbarrier_wait
+// CHECK:                 simt.mbarrier_arrive %{{.*}} expect 24576
+// CHECK-COUNT-3:         simt.tensor_load
+// CHECK-NOT:           simt.warpgroup_mma
 
 // Eight warps compute: they take the registers of those that fill.
 // CHECK-LABEL: @eight
