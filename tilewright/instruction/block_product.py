@@ -30,6 +30,7 @@ from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
 from tilewright.instruction.mma.target import MmaTarget, mma_target, view
 from tilewright.instruction.mma.trace import Trace
 from tilewright.instruction.registry import Registry, standard
+from tilewright.layouts.bits import log2, power_from
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
@@ -242,14 +243,14 @@ def _transposed(read: Read, innermost: tuple[Axis, ...]) -> bool:
 
 def _rounded(size: int) -> int:
     """The size of a problem whose tiles are masked: a power of two of 16 or more up to 64, then a multiple of 64."""
-    return max(16, 1 << (size - 1).bit_length()) if size <= 64 else -(-size // 64) * 64
+    return max(16, power_from(size)) if size <= 64 else -(-size // 64) * 64
 
 
 def _in_powers(schedule: MmaSchedule) -> MmaSchedule:
     """The schedule with every count lowered to a power of two, as layouts want; what fits still fits."""
     for name in LISTS:
         for dim, count in enumerate(getattr(schedule, name)):
-            schedule = schedule.with_count(name, dim, 1 << (count.bit_length() - 1))
+            schedule = schedule.with_count(name, dim, 1 << log2(count))
     return schedule
 
 

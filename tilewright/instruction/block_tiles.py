@@ -17,6 +17,7 @@ from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import GROUP_LANES, Intrinsic
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
+from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
@@ -144,7 +145,7 @@ def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple
 def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[BlockShape]:
     """Tiles no larger than the product along any loop, rounded up, whose rows fill sectors: in one stage and part."""
     narrowest = SECTOR_BYTES // min(problem.operand_bytes, problem.result_bytes)
-    rows, columns, depth = (max(_power(size), 16) for size in (problem.m, problem.n, problem.k))
+    rows, columns, depth = (max(power_from(size), 16) for size in (problem.m, problem.n, problem.k))
     for record in records:
         m, n, k = extents(record)
         depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
@@ -174,10 +175,6 @@ def extents(record: Intrinsic) -> tuple[int, int, int]:
     spatial = [loop.extent for loop in record.loops if loop.kind == "S"]
     (k,) = (loop.extent for loop in record.loops if loop.kind == "R")
     return spatial[0], spatial[1], k
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 def _staged(

@@ -76,6 +76,15 @@ def is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
+def power_from(extent: int) -> int:
+    """The least power of two that is not below a positive number.
+
+    >>> [power_from(each) for each in (1, 5, 8, 9)]
+    [1, 8, 8, 16]
+    """
+    return 1 << (extent - 1).bit_length()
+
+
 def powers_around(value: int) -> str:
     """The nearest powers of two, in words.
 

@@ -20,6 +20,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, element, shape
+from tilewright.layouts.bits import power_from
 from tilewright.layouts.linear import LinearLayout, dims
 from tilewright.layouts.text import parse
 
@@ -95,7 +96,7 @@ def check_extents(value: SSAValue) -> None:
     """Refuse a tile that no linear layout holds."""
     extents = shape(value)
     if any(extent & (extent - 1) for extent in extents):
-        padded = "x".join(str(1 << (extent - 1).bit_length()) for extent in extents)
+        padded = "x".join(str(power_from(extent)) for extent in extents)
         raise InvalidProgram(
             f"a tile of {'x'.join(map(str, extents))} elements for the threads of a block",
             help=f"extents are powers of two: {padded} under bounds",

@@ -23,6 +23,7 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.rewrite import constant, dense_splat, insert_before, replace
+from tilewright.layouts.bits import power_from
 
 Extents = tuple[int, ...]
 
@@ -48,7 +49,7 @@ class PadTilesPass(ModulePass):
 
 
 def _rounded(extents: Sequence[int]) -> Extents:
-    return tuple(1 << (extent - 1).bit_length() for extent in extents)
+    return tuple(map(power_from, extents))
 
 
 class _Padding:
