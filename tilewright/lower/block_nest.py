@@ -69,12 +69,13 @@ class _BlockNest:
         self.extents = (*self.point.extents, *(int(axis.extent) for axis in self.inside.values()))  # type: ignore[arg-type]
         self.kept: dict[str, Value] = {}  # values per row
         self.held: BodyEmitter | None = None  # what all passes share
+        self.online = online_of(nest)
         if schedule.holds_rows(nest):
             self.held = self._emitter({}, self._bounds({}), self._whole())
 
     def run(self) -> None:
         waiting: list[NestNode] = []  # sums that one pass may take
-        online = online_of(self.nest) if self.held is None else None
+        online = self.online if self.held is None else None
         for node in self.nest.nodes:
             if online is not None and node.tensor.name in (online.largest, online.total):
                 if node.tensor.name == online.total:
@@ -201,7 +202,7 @@ class _BlockNest:
         """What a node computes of an element, with products in the place of quotients by values of its row.
 
         ``x / y`` is ``(x * s) * (1 / (y * s))``, with a power of two s that keeps the reciprocal in range: 1, but for
-        the largest and smallest y.
+        the largest and smallest y. Left out where y is neither.
         """
         divisors = [name for name in divisors_of(node.body, self.kept) if reciprocal_of(name) in self.kept]
 
@@ -210,7 +211,7 @@ class _BlockNest:
                 name = expr.args[1].tensor.name
                 if name in divisors:
                     dividend = transform(expr.args[0], rule)
-                    for factor in (scale_of(name), reciprocal_of(name)):
+                    for factor in filter(self.kept.__contains__, (scale_of(name), reciprocal_of(name))):
                         dividend = Apply("mul", (dividend, Read(Tensor(factor, (), expr.dtype), ())), expr.dtype)
                     return dividend
             return None
@@ -235,6 +236,9 @@ class _BlockNest:
             made = builder.number(2.0**exponent, value.dtype)
             return Value(builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made, value.dtype)
 
+        if self.online is not None and name == self.online.total:  # of exponentials, the largest of which is 1
+            self.kept[reciprocal_of(name)] = FUNCTIONS["div"](builder, [number(0), value])
+            return
         magnitude, scale = FUNCTIONS["abs"](builder, [value]), number(0)
         for predicate, bound, exponent in (("gt", limit, -power), ("lt", -limit, power)):
             far = builder.insert(tile.CompareOp(predicate, magnitude.ssa, number(bound).ssa))

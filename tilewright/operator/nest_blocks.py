@@ -28,7 +28,8 @@ from tilewright.operator.tiling import SpatialLoop
 
 SHUFFLE_CYCLES = 30  # of one step of a butterfly
 BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
-COSTLY_OPERATIONS = 12  # instructions of an exponential, a square root, a quotient
+INSTRUCTIONS = {"exp": 8, "sigmoid": 11, "div": 10, "sqrt": 10, "erf": 16, "tanh": 16}  # of f32, counted on sm_90a
+COSTLY_INSTRUCTIONS = 20  # of other functions that are not one instruction
 PORT_BYTES_PER_CYCLE = 40  # that one multiprocessor gets from L2 when others get as much; 64 on paper
 ISSUE_CYCLES = 2  # from one instruction of a warp to the next
 LINE_BYTES = 128
@@ -36,7 +37,14 @@ UNROLLED = 32  # most trips that are written out, so that their loads are under 
 TOGETHER = 6  # most loads of a thread that are under way at once: assemblers save registers
 ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
 ACCESSES = 4  # of a thread in a map: more would not all be under way
+THREAD_INSTRUCTIONS = 30  # of a thread whatever its elements: its number, addresses, what a row is divided by
+SHUFFLE_INSTRUCTIONS = 2  # of one step of a butterfly for one result: the shuffle, the sum
+EXCHANGE_INSTRUCTIONS = 10  # of a reduction over warps
 ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
+UNHIDDEN = 0.05  # of the times behind the longest one that adds to it: overlap is never whole
+TAIL = 0.5  # of a block's life in which the last blocks leave multiprocessors idle
+NEAR = 0.5  # of what accesses to parts of lines move twice that takes its time, though a cache has it
+PARTIAL = {LINE_BYTES: 1.0, 64: 1.1, 32: 1.25}  # bytes moved for a byte of runs so long at least; below, sectors of 32
 DISPATCH_SECONDS = 5e-10  # between the starts of two blocks, whatever multiprocessor they are for
 SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
 MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
@@ -59,12 +67,12 @@ class NestBlocks:
     def grid(self, nest: Nest) -> list[SpatialLoop]:
         """The outer loops, a tile per block."""
         sizes = [(axis, self.tile.get(axis.name, 1)) for axis in nest.outer]
-        return [SpatialLoop(axis, size, -(-_extent(axis) // size), size) for axis, size in sizes]
+        return [SpatialLoop(axis, size, -(-axis.size // size), size) for axis, size in sizes]
 
     def chunks(self, nest: Nest) -> list[tuple[Axis, int, int]]:
         """Every inner loop with its points in a tile, and how many chunks it is cut in."""
         sizes = [(axis, self.tile.get(axis.name, 1)) for axis in nest.inner]
-        return [(axis, size, -(-_extent(axis) // size)) for axis, size in sizes]
+        return [(axis, size, -(-axis.size // size)) for axis, size in sizes]
 
     def holds_rows(self, nest: Nest) -> bool:
         """Whether all inner loops lie in the tile, so that one reading serves all passes."""
@@ -102,6 +110,14 @@ class _Time:
     under_way: float  # bytes on a multiprocessor
     registers: int
     refused: tuple[str, str] | None = None  # the rule that forbids it, and the values that break it
+
+
+@dataclass(frozen=True)
+class _Combining:
+    """What the sums of a block take beside those of each thread: cycles of its life, instructions of every thread."""
+
+    cycles: float
+    instructions: float
 
 
 def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBlocks, Decision]:
@@ -156,11 +172,6 @@ def _text(schedule: NestBlocks, nest: Nest) -> str:
     return f"{box} on {warps}{threads}{passes}{unrolled}"
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 def _rounded(extent: int) -> int:
     """The power of two from `extent` on."""
     return 1 << (extent - 1).bit_length()
@@ -196,7 +207,7 @@ class _Candidates:
     def _of(self, warps: int, each: int) -> Iterator[NestBlocks]:
         """The tiles that give every thread of so many warps so many elements."""
         points = warps * self.lanes * each
-        small = prod(_rounded(_extent(axis)) for axis in self.order) < self.lanes * self.vector  # threads are left over
+        small = prod(_rounded(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
         if self.fast not in self.nest.inner:
             box = self._box(self.order_of(self.nest.outer), points)
             if prod(box.values()) == points or small:
@@ -223,13 +234,13 @@ class _Candidates:
         crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
         if crossing is not None:
             assert self.crossed is not None
-            others = prod(_rounded(_extent(axis)) for axis in axes if axis != crossing)
+            others = prod(_rounded(axis.size) for axis in axes if axis != crossing)
             side = max(1 << ((points.bit_length() - 1) // 2), points // others)
-            box[crossing.name] = min(_rounded(_extent(crossing)), side)
+            box[crossing.name] = min(_rounded(crossing.size), side)
             points //= box[crossing.name]
         for axis in axes:
             if axis != crossing:
-                box[axis.name] = min(_rounded(_extent(axis)), points)
+                box[axis.name] = min(_rounded(axis.size), points)
                 points //= box[axis.name]
         return {name: extent for name, extent in box.items() if extent > 1}
 
@@ -264,7 +275,7 @@ class _Candidates:
         found: list[str] = []
         trips = 1
         for axis in reversed([axis for axis in self.nest.inner if axis.name not in box]):
-            trips *= _extent(axis)
+            trips *= axis.size
             if trips > UNROLLED:
                 break
             found.insert(0, axis.name)
@@ -280,8 +291,8 @@ class _Candidates:
             line = max(1, LINE_BYTES // access.element)
             for axis in loops:
                 if access.form.coefficient(axis) == 1:
-                    score[axis] += access.bytes * min(1.0, _extent(axis) / line)
-        return max(loops, key=lambda axis: (score[axis], axis in self.nest.outer, _extent(axis)), default=None)
+                    score[axis] += access.bytes * min(1.0, axis.size / line)
+        return max(loops, key=lambda axis: (score[axis], axis in self.nest.outer, axis.size), default=None)
 
     def _by_stride(self) -> list[Axis]:
         """All loops, those first that take small steps in the heaviest access along the fast loop."""
@@ -300,7 +311,7 @@ class _Candidates:
             return 1
         along = [access for access in self.heavy if access.form.coefficient(self.fast) == 1]
         widest = self.machine.load_bits // 8 // max((access.element for access in along), default=16)
-        found = max(1, min(widest, _rounded(_extent(self.fast))))
+        found = max(1, min(widest, _rounded(self.fast.size)))
         for access in along:
             steps = [step for axis, step in access.form.terms.items() if axis != self.fast]
             found = gcd(found, access.form.constant, *steps)
@@ -335,11 +346,11 @@ class _Model:
         self.passes = max(1, self.sums - joined + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
         # Those of every element; what is computed once per row is next to nothing.
         elements = [each for each in nest.nodes if not nest.inner or each.accum is not None or nest.covers_inner(each)]
-        self.operations = sum(
-            COSTLY_OPERATIONS if e.function in COSTLY or e.function == "div" else 1
+        self.operations = sum(node.accum is not None for node in elements) + sum(
+            self._instructions(each)
             for node in elements
-            for e in walk(node.body)
-            if isinstance(e, Apply) and e.dtype != INDEX
+            for each in walk(node.body)
+            if isinstance(each, Apply) and each.dtype != INDEX
         )
 
     def time(self, schedule: NestBlocks) -> _Time:
@@ -365,7 +376,7 @@ class _Model:
         resident = max(1, min(*limits, -(-blocks // machine.multiprocessors)))
         held = schedule.holds_rows(nest)
         times = 1 if held else self.passes
-        unrolled = prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled)
+        unrolled = prod(axis.size for axis in nest.inner if axis.name in schedule.unrolled)
         trips = prod(count for _, _, count in schedule.chunks(nest))
         vector = 1 if schedule.threads is None else prod(schedule.threads.size_per_thread)
         loads = max(1, each // vector) * max(1, sum(not access.writes for access in self.heavy()))
@@ -380,9 +391,10 @@ class _Model:
         instructions = self.operations + len(self.accesses)
         # While a warp computes it waits for nothing: other blocks do.
         own = ISSUE_CYCLES * each * instructions * trips * times
-        cycles = machine.block_cycles + self._combining(schedule) + own
+        cycles = machine.block_cycles + self._combining(schedule).cycles + own
         rate = machine.fma_per_cycle.get("f32", machine.subcores * machine.warp_sizes[0])
-        work = prod(schedule.tile.values()) * trips * times * instructions / rate
+        work = prod(schedule.tile.values()) * trips * times * instructions
+        work = (work + threads * (THREAD_INSTRUCTIONS + self._combining(schedule).instructions)) / rate
         alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves
@@ -393,8 +405,16 @@ class _Model:
         longest = max(waves * alive, stream, busy, dispatch)
         # Accesses of parts of lines take their time even where caches hold the rest.
         excess = stream - sum(access.bytes for access in self.accesses) / self.bandwidth
-        seconds = longest + alive / 2 + 0.05 * (waves * alive + busy + dispatch) + 0.5 * max(0.0, excess)
+        hidden = waves * alive + busy + dispatch
+        seconds = longest + TAIL * alive + UNHIDDEN * hidden + NEAR * max(0.0, excess)
         return _Time(seconds, blocks, resident, under_way, registers, refused)
+
+    def _instructions(self, operation: Apply) -> int:
+        """Of one element; what is divided by a value of its row is multiplied by the reciprocal of that."""
+        name = operation.function
+        if name == "div" and isinstance(operation.args[1], Read) and not operation.args[1].indices:
+            return 1
+        return INSTRUCTIONS.get(name, COSTLY_INSTRUCTIONS if name in COSTLY else 1)
 
     def _registers(self, schedule: NestBlocks, each: int) -> int:
         """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
@@ -402,7 +422,7 @@ class _Model:
         reads = sum(not access.writes for access in self.heavy())
         live = min(MOST_LIVE, max(1, reads)) + (0 if schedule.holds_rows(nest) else min(MOST_LIVE, self.sums))
         wide = max((access.element for access in self.accesses), default=4) > 4
-        unrolled = min(TOGETHER, prod(_extent(axis) for axis in nest.inner if axis.name in schedule.unrolled))
+        unrolled = min(TOGETHER, prod(axis.size for axis in nest.inner if axis.name in schedule.unrolled))
         return SPARE_REGISTERS + each * (live + unrolled - 1) * (2 if wide else 1)
 
     def heavy(self) -> list[_Access]:
@@ -432,31 +452,37 @@ class _Model:
         steps = {abs(access.form.coefficient(axis)): axis for axis in loops}  # of loops with one step the longest
         while (axis := steps.get(following)) is not None:
             points = schedule.tile.get(axis.name, 1)
-            run *= min(points, _extent(axis))
-            if points < _extent(axis):
+            run *= min(points, axis.size)
+            if points < axis.size:
                 break
-            following *= _extent(axis)
-            if _extent(axis) == 1:
+            following *= axis.size
+            if axis.size == 1:
                 break
         if following == 1 and run == access.element and 1 not in steps:
             return access.bytes  # one element here and there: nothing of a line is anyone else's
         if run >= min(LINE_BYTES, access.bytes):
             return access.bytes
-        return access.bytes * (1.1 if run >= 64 else 1.25 if run >= 32 else 1.25 * 32 / run)
+        shortest = min(PARTIAL)
+        reached = max((length for length in PARTIAL if length <= run), default=shortest)
+        return access.bytes * PARTIAL[reached] * max(1.0, shortest / run)
 
-    def _combining(self, schedule: NestBlocks) -> float:
-        """Cycles of the steps in which threads combine their sums."""
+    def _combining(self, schedule: NestBlocks) -> _Combining:
+        """What it takes threads to combine their sums."""
         if schedule.threads is None:
-            return 0
+            return _Combining(0, 0)
         inside = [axis.name for axis in self.nest.inner]
         dims = [number for number, name in enumerate(schedule.tile) if name in inside]
         lanes = prod(schedule.threads.threads_per_warp[dim] for dim in dims)
         warps = prod(schedule.threads.warps[dim] for dim in dims)
         own = prod(max(1, points // schedule.threads.threads_per_warp[dim] // schedule.threads.warps[dim])
                    for dim, points in enumerate(schedule.tile.values()) if dim not in dims)  # fmt: skip
-        steps = (SHUFFLE_CYCLES + 4 * own) * (lanes.bit_length() - 1)  # results of a thread
-        exchange = BARRIER_CYCLES + own * warps * schedule.warps if warps > 1 else 0
-        return self.sums * (steps + exchange)
+        steps = lanes.bit_length() - 1
+        cycles = (SHUFFLE_CYCLES + 4 * own) * steps  # results of a thread
+        instructions = SHUFFLE_INSTRUCTIONS * own * steps
+        if warps > 1:
+            cycles += BARRIER_CYCLES + own * warps * schedule.warps
+            instructions += EXCHANGE_INSTRUCTIONS + 2 * own * warps
+        return _Combining(self.sums * cycles, self.sums * instructions)
 
 
 def _accesses(nest: Nest) -> list[_Access]:
@@ -470,7 +496,7 @@ def _accesses(nest: Nest) -> list[_Access]:
         for tensor, index, is_store in (*reads, *writes):
             form = affine(index)
             walked = [axis for axis in loops if (form or Affine()).coefficient(axis)] if form is not None else loops
-            points = prod(_extent(axis) for axis in walked)
+            points = prod(axis.size for axis in walked)
             elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
             inside = any(axis in nest.inner for axis in walked)
             size = dtypes.size_bytes(tensor.dtype)

@@ -21,13 +21,14 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings, simt
+from tilewright.kernel.attributes import LIMITS, warps_of
 from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.box_stores import expand as store_boxes
 from tilewright.kernel.distribute.box_stores import finish as finish_stores
 from tilewright.kernel.distribute.boxes import turned
-from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares, warps_of
+from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
 from tilewright.kernel.distribute.rings import expand
@@ -85,6 +86,7 @@ def distribute(
         kernel.sym_name.data, arguments, kernel.extents, cost=kernel.cost, threads=(warps * lanes, 1, 1), warp=lanes
     )
     made.location = kernel.location
+    made.attributes = {key: value for key, value in kernel.attributes.items() if key in LIMITS}
     values: dict[SSAValue, SSAValue] = dict(zip(kernel.body.block.args, made.body.block.args, strict=True))
     for old, new in values.items():
         new.name_hint = old.name_hint
@@ -294,10 +296,11 @@ class _Expansion(Threads):
         combine = self.combining(op)
         results = []
         for group in steps.registers:
-            total = self.part(value, group[0])
-            for register in group[1:]:
-                total = combine(total, self.part(value, register))
-            results.append(total)
+            terms = [self.part(value, register) for register in group]
+            while len(terms) > 1:  # by pairs: in a chain every step would wait for the one before
+                pairs = zip(terms[::2], terms[1::2], strict=False)
+                terms = [*(combine(*pair) for pair in pairs), *terms[len(terms) // 2 * 2 :]]
+            results += terms
         joined = self.joined(results)
         for bit in steps.lane_bits:
             other = self.add(simt.ShuffleOp("xor", joined, self.number(1 << bit))).results[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects import arith
 
 from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
@@ -315,6 +316,15 @@ def test_random_graphs(seed: int) -> None:
 @pytest.mark.parametrize(("extents", "axis"), [((0, 5), 0), ((3, 0), 1)])
 def test_a_sum_of_nothing(extents: tuple[int, int], axis: int) -> None:
     ran(lambda b: reduce.reduce_sum(b, b.input("x", extents, "f32"), axes=(axis,)))
+
+
+def test_a_sum_of_exponentials_is_no_extreme_divisor() -> None:
+    """The largest of them is 1: its reciprocal needs no scale, and every element one product less."""
+    products = []
+    for build in (lambda b: softmax(b, 8, 1024, "f16"), lambda b: norm.lp_norm(b, b.input("x", (8, 1024), "f16"), p=1)):
+        program = gpu.gpu_program(plan := plan_of(graph_of(build)), Placement(plan), resolve(MACHINE))
+        products.append(sum(isinstance(op, arith.MulfOp) for op in program.walk()))
+    assert products == [1, 3]  # of the other: by the scale too, and that of the divisor itself
 
 
 def test_few_sums_are_made_in_parts() -> None:

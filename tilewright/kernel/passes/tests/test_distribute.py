@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.context import Context
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
@@ -85,6 +86,17 @@ def test_a_row_in_one_warp_needs_no_shared_memory() -> None:
     module = check(programs.reduction("sum", 4, 32, 1, "i32"), [values, np.zeros_like(values)], 4, exact=True)
     assert count(module, SharedOp) == count(module, BarrierOp) == 0
     assert count(module, ShuffleOp) == 5
+
+
+def test_sums_of_a_thread_are_made_by_pairs() -> None:
+    """16 registers in 4 steps, each as long as one addition, and 5 more over the lanes."""
+    values = floats(512)
+    module = check(programs.reduction("sum", 1, 512, 1, "f32"), [values, np.zeros_like(values)], 1)
+    depth: dict[SSAValue, int] = {}
+    for op in module.walk():
+        before = max((depth.get(operand, 0) for operand in op.operands), default=0)
+        depth.update(dict.fromkeys(op.results, before + isinstance(op, arith.AddfOp)))
+    assert max(depth.values()) == 4 + 5
 
 
 @pytest.mark.parametrize("warps", [1, 2, 4])
