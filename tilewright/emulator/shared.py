@@ -354,6 +354,11 @@ class SharedMemory:
         self.reads[cells, warp] = (self.clocks.now << 6) | _GROUP
         self.last_read[cells] = self.clocks.now
 
+    def note_copy_read(self, position: int, cells: Array) -> None:
+        """A copy of a thread has read cells, as that thread now knows: who writes them has to come after it."""
+        who = np.array([position])
+        self._note_reads(who // 32, who % self.clocks.threads, cells.reshape(1, -1))
+
     def check_async_read(self, lanes: Lanes, number: int, position: int, cells: Array, what: str) -> None:
         """A copy engine or matrix unit reads cells for a thread: they must be written, ordered and fenced."""
         state, clocks = lanes.state, self.clocks

@@ -261,6 +261,7 @@ def _issue_store(
             within = tensor_maps.swizzled(source + within, span) - source
         values = shared.bytes.data[start + within].reshape(-1, size)[inside]
         shared.end_read(cells, serial)
+        shared.note_copy_read(position, cells)
         if not len(values):
             return
         where = addresses[inside]

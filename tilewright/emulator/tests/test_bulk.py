@@ -133,3 +133,50 @@ def test_transactions(stride: int, sectors: int) -> None:
     counts = execute(body, np.zeros(1024, np.uint32)).counts.to_json()
     assert counts["global_transactions"] == sectors
     assert counts["global_requests"] == 1
+
+
+STORES = {
+    "flat": "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r11], 512;",
+    "flat reduction": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd5], [%r11], 512;",
+    "box": "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd1, {%r11, %r9}], [%r11];",
+    "box reduction": "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
+    "[%rd1, {%r11, %r9}], [%r11];",
+}
+STORE_STEPS = {
+    "fence": "fence.proxy.async.shared::cta;", "meet": "bar.sync 0;", "copy": "@%p1 {copy} "
+    "@%p1 cp.async.bulk.commit_group;", "wait": "@%p1 cp.async.bulk.wait_group{read} 0;", "again": "bar.sync 0;",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("copy", STORES)
+@pytest.mark.parametrize("read", ["", ".read"])
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [("", []), ("fence", ["missing-fence"]), ("meet", ["race"]), ("wait", ["overwritten"]), ("again", ["race"])],
+)
+def test_a_buffer_is_stored_from_three_times(copy: str, read: str, missing: str, found: list[str]) -> None:
+    """Each step between the writes of a buffer, its copy to global memory and the next writes is needed."""
+    steps = " ".join(text for name, text in STORE_STEPS.items() if name != missing)
+    steps = steps.replace("{copy}", STORES[copy]).replace("{read}", read)
+    body = "setp.eq.u32 %p1, %r0, 0; shl.b32 %r1, %r0, 2; mov.u32 %r11, 0; mov.u64 %rd5, %rd1; mov.u32 %r2, %r0;" + (
+        f"""st.shared.u32 [%r1], %r2; {steps} add.s64 %rd5, %rd5, 512; add.u32 %r2, %r2, 1000;
+        add.u32 %r9, %r9, 1;"""
+        * 3
+    )
+    target = np.zeros((3, 128), np.uint32)
+    given = TensorMap(target, (1, 128)) if "box" in copy else target
+    end = "@%p1 cp.async.bulk.wait_group 0;" if missing == "wait" else ""
+    result = execute("mov.u32 %r9, 0;" + body + end, None, given, threads=128, shared=512, target="sm_90a")
+    assert sorted(set(kinds(result))) == found
+    if not found:
+        assert (target == np.arange(128) + 1000 * np.arange(3)[:, None]).all()
+
+
+def test_a_thread_may_overwrite_at_once_what_its_own_copy_has_read() -> None:
+    body = """setp.eq.u32 %p1, %r0, 0; mov.u32 %r11, 0; mov.u32 %r1, 7; @!%p1 bra END; st.shared.u32 [%r11], %r1;
+    st.shared.u32 [%r11+4], %r1; st.shared.u32 [%r11+8], %r1; st.shared.u32 [%r11+12], %r1; fence.proxy.async;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r11], 16; cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group.read 0; st.shared.u32 [%r11], %r0; END:"""
+    target = np.zeros(4, np.uint32)
+    assert not execute(body, None, target, shared=16, target="sm_90a").findings
+    assert (target == 7).all()
