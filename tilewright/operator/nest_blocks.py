@@ -389,12 +389,13 @@ class _Model:
         writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
         under_way = resident * reads / blocks / waits / times
         instructions = self.operations + len(self.accesses)
+        combining = self._combining(schedule)
         # While a warp computes it waits for nothing: other blocks do.
         own = ISSUE_CYCLES * each * instructions * trips * times
-        cycles = machine.block_cycles + self._combining(schedule).cycles + own
+        cycles = machine.block_cycles + combining.cycles + own
         rate = machine.fma_per_cycle.get("f32", machine.subcores * machine.warp_sizes[0])
-        work = prod(schedule.tile.values()) * trips * times * instructions
-        work = (work + threads * (THREAD_INSTRUCTIONS + self._combining(schedule).instructions)) / rate
+        elements = prod(schedule.tile.values()) * trips * times
+        work = (elements * instructions + threads * (THREAD_INSTRUCTIONS + combining.instructions)) / rate
         alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves

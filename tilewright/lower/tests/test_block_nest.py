@@ -321,8 +321,10 @@ def test_a_sum_of_nothing(extents: tuple[int, int], axis: int) -> None:
 def test_a_sum_of_exponentials_is_no_extreme_divisor() -> None:
     """The largest of them is 1: its reciprocal needs no scale, and every element one product less."""
     products = []
+    machine = resolve(MACHINE)
+    assert isinstance(machine, Gpu)
     for build in (lambda b: softmax(b, 8, 1024, "f16"), lambda b: norm.lp_norm(b, b.input("x", (8, 1024), "f16"), p=1)):
-        program = gpu.gpu_program(plan := plan_of(graph_of(build)), Placement(plan), resolve(MACHINE))
+        program = gpu.gpu_program(plan := plan_of(graph_of(build)), Placement(plan), machine)
         products.append(sum(isinstance(op, arith.MulfOp) for op in program.walk()))
     assert products == [1, 3]  # of the other: by the scale too, and that of the divisor itself
 
