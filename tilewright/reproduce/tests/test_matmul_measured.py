@@ -226,6 +226,16 @@ def test_a_level_that_is_slower_is_a_claim_not_met(report: ladder.Report) -> Non
     assert found.tables[3].title == "What the switches change here"  # no ratios
 
 
+def test_levels_are_not_compared_where_no_size_is_large(report: ladder.Report) -> None:
+    assert report.measured is not None
+    small = {name: {256: next(iter(times.values()))} for name, times in report.measured.levels.items()}
+    found = replace(report, measured=replace(report.measured, levels=small),
+                    seconds={name: {256: 1.0} for name in report.seconds})  # fmt: skip
+    names = [claim.name for claim in found.claims]
+    assert {"products on the device", "counters"} <= set(names)
+    assert not {"ladder", "ladder on the device"} & set(names)
+
+
 def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
     """All levels at all sizes, with what torch has; counts are those of a run without it."""
     driver, asked = Clock(), {}
