@@ -1,4 +1,4 @@
-"""LLVM's passes over a module in memory; what runs them is freed at once."""
+"""LLVM's machines, and its passes over a module in memory; what runs them is freed at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import NewPassManager
+
+from tilewright.errors import InvalidProgram
+
+
+def target_machine(triple: str, **given: Any) -> Any:
+    """LLVM's machine for a triple; `given` are the arguments of `create_target_machine`."""
+    try:
+        found = llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise InvalidProgram(f"LLVM has no target {triple!r}: {error}") from error
+    return found.create_target_machine(**given)
+
+
+def optimise(module: Any, machine: Any) -> None:
+    """LLVM's -O3 without its vectorisers and unrolling: both are decided in the tile program."""
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    run_passes(module, machine, options)
 
 
 def run_passes(module: Any, machine: Any, options: Any) -> None:

@@ -19,8 +19,7 @@ from tilewright.codegen.amdgpu.resources import Resources, resources_of
 from tilewright.codegen.amdgpu.target import Target, target_of
 from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
-from tilewright.codegen.gpu.optimise import optimise
-from tilewright.codegen.optimise import rotate_loops
+from tilewright.codegen.optimise import optimise, rotate_loops, target_machine
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -119,11 +118,7 @@ def _emitted(
 
 def _machine(target: Target) -> Any:
     _initialise()
-    try:
-        found = llvm.Target.from_triple(target.triple)
-    except RuntimeError as error:
-        raise InvalidProgram(f"LLVM has no target {target.triple!r}: {error}") from error
-    return found.create_target_machine(cpu=target.cpu, features=target.feature_string(), opt=3, reloc="pic")
+    return target_machine(target.triple, cpu=target.cpu, features=target.feature_string(), opt=3, reloc="pic")
 
 
 @cache

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright.codegen.cpu.host import Launch, emit_host, emit_kernel
 from tilewright.codegen.cpu.target import Target, target_of
-from tilewright.codegen.optimise import run_passes
+from tilewright.codegen.optimise import optimise, target_machine
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -74,24 +74,10 @@ def assembly(program: ModuleOp) -> str:
     return str(machine.emit_assembly(module))
 
 
-def optimise(module: Any, machine: Any) -> None:
-    """LLVM's -O3 without its vectorisers: vectors are decided in the tile program."""
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    run_passes(module, machine, options)
-
-
 def _machine(target: Target) -> Any:
     _initialise()
-    try:
-        found = llvm.Target.from_triple(target.triple)
-    except RuntimeError as error:
-        raise InvalidProgram(f"LLVM has no target {target.triple!r}: {error}") from error
     features = target.feature_string()
-    return found.create_target_machine(cpu=target.cpu, features=features, opt=3, reloc="pic", codemodel="small")
+    return target_machine(target.triple, cpu=target.cpu, features=features, opt=3, reloc="pic", codemodel="small")
 
 
 @cache

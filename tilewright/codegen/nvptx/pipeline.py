@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
-from tilewright.codegen.gpu.optimise import optimise
 from tilewright.codegen.nvptx.emission import Needs
 from tilewright.codegen.nvptx.emit import emit_kernel
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import Target, target_of
 from tilewright.codegen.nvptx.tensor_copies import maps_of
+from tilewright.codegen.optimise import optimise, target_machine
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -80,11 +80,7 @@ def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel
 
 def _machine(target: Target, needs: Needs) -> Any:
     _initialise()
-    try:
-        found = llvm.Target.from_triple(target.triple)
-    except RuntimeError as error:
-        raise InvalidProgram(f"LLVM has no target {target.triple!r}: {error}") from error
-    return found.create_target_machine(cpu=target.cpu, features=target.feature_string(needs.ptx), opt=3)
+    return target_machine(target.triple, cpu=target.cpu, features=target.feature_string(needs.ptx), opt=3)
 
 
 @cache
