@@ -29,7 +29,6 @@ class Barriers:
         self.cluster_of = cluster_of  # of each block of the chunk
         clusters = int(cluster_of.max()) + 1
         self.cluster_phase = np.zeros(clusters, np.int64)
-        self.cluster_arrived = np.zeros(clusters, np.int64)
         self.cluster_target = np.zeros(state.size, np.int64)
 
     def arrive(
@@ -67,7 +66,7 @@ class Barriers:
             if finish is not None:
                 self.finish[block, number] = finish
             if self._complete(block, number, lanes):
-                passed = np.concatenate([passed, self._release(block, number, scheduler, lanes)])
+                passed = np.concatenate([passed, self._release(block, number, scheduler)])
         if not waits:
             self._let_go(scheduler, passed)
             return True
@@ -87,26 +86,15 @@ class Barriers:
         start = block * self.state.threads
         return int(self.state.alive[start : start + self.state.threads].sum())
 
-    def _release(self, block: int, number: int, scheduler: Scheduler, lanes: Lanes) -> Array:
+    def _release(self, block: int, number: int, scheduler: Scheduler) -> Array:
         state = self.state
         groups = self.arrived.pop((block, number))
-        expected = self.expected.pop((block, number), None)
+        self.expected.pop((block, number), None)
         everyone = np.concatenate([group for group, _, _ in groups])
         finish = self.finish.pop((block, number), None)
         if finish is not None:
             finish(everyone)
         leaving = [group for group, waits, _ in groups if waits]
-        missing = state.real_threads - len(everyone)
-        if expected is None and missing > 0:
-            ends = np.flatnonzero(~state.alive[block * state.threads : block * state.threads + state.real_threads])
-            who = state.place_of(block * state.threads + int(ends[0]))[1]
-            lanes_there = Lanes(
-                state, np.sort(everyone), len(everyone), scheduler.steps[int(self.resume[everyone[0]]) - 1]
-            )
-            lanes_there.report(
-                "barrier-divergence",
-                f"{len(everyone)} of {state.real_threads} threads reach the barrier; thread {who} had exited",
-            )
         if len(everyone) >= self._living(block) and len(leaving) == len(groups):
             state.clocks.block_barrier(np.array([block]))
         elif leaving:
@@ -131,11 +119,13 @@ class Barriers:
             scheduler.push(int(at), positions[self.resume[positions] == at])
 
     def gone(self, lanes: Lanes, scheduler: Scheduler) -> None:
-        """Threads have exited: barriers of whole blocks no longer wait for them."""
+        """Threads have exited: barriers of whole blocks and clusters no longer wait for them (PTX ISA, `exit`)."""
         for block, number in list(self.arrived):
             waits = any(waits for _, waits, _ in self.arrived[block, number])
             if waits and (block, number) not in self.expected and self._complete(block, number, lanes):
-                self._let_go(scheduler, self._release(block, number, scheduler, lanes))
+                self._let_go(scheduler, self._release(block, number, scheduler))
+        if self.cluster_target.any():
+            self._settle_clusters(self.cluster_of[self.state.block_of[lanes.positions()]], scheduler)
 
     # Clusters
 
@@ -144,11 +134,15 @@ class Barriers:
         positions = lanes.positions()
         clusters = self.cluster_of[state.block_of[positions]]
         self.cluster_target[positions] = self.cluster_phase[clusters] + 1
-        np.add.at(self.cluster_arrived, clusters, 1)
+        self._settle_clusters(clusters, scheduler)
+
+    def _settle_clusters(self, clusters: Array, scheduler: Scheduler) -> None:
+        """Complete the phases for which every thread that has not exited has arrived."""
+        state = self.state
         for cluster in np.unique(clusters).tolist():
             blocks = np.flatnonzero(self.cluster_of == cluster)
-            if self.cluster_arrived[cluster] >= sum(self._living(int(block)) for block in blocks):
-                self.cluster_arrived[cluster] = 0
+            living = state.alive & np.isin(state.block_of, blocks)
+            if living.any() and (self.cluster_target[living] > self.cluster_phase[cluster]).all():
                 self.cluster_phase[cluster] += 1
                 state.clocks.block_barrier(blocks)
                 scheduler.happened()

@@ -98,6 +98,18 @@ def test_blocks_of_a_cluster_read_each_other() -> None:
     assert (out.reshape(2, 2, 32) == np.arange(32) + np.array([100, 0])[:, None]).all()
 
 
+@pytest.mark.parametrize("first", ["exit;", "barrier.cluster.arrive; exit;"])
+def test_a_cluster_does_not_wait_for_threads_that_have_exited(first: str) -> None:
+    body = f"""mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra ON; setp.lt.u32 %p1, %r0, 40; @!%p1 bra ON;
+    {first}
+    ON: barrier.cluster.arrive; barrier.cluster.wait; mad.lo.u32 %r8, %r1, 64, %r0; mul.wide.u32 %rd5, %r8, 4;
+    add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r8;"""
+    out = np.zeros(128, np.uint32)
+    result = run(parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (64, 1, 1), [None, out], cluster=(2, 1, 1))
+    assert not result.findings
+    assert (out == np.where(np.arange(128) < 40, 0, np.arange(128))).all()
+
+
 def test_a_multicast_reaches_every_block() -> None:
     body = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
     @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;

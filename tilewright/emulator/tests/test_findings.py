@@ -172,10 +172,28 @@ def test_bits_put_over_undefined_bytes_define_these() -> None:
 
 
 def test_a_barrier_that_half_a_warp_reaches() -> None:
-    assert run64("setp.lt.u32 %p1, %r0, 16; @!%p1 bra L; bar.sync 0; L: st.global.u32 [%rd3], %r0;")[0] == [
-        "barrier-divergence"
-    ]
-    assert run64("setp.lt.u32 %p1, %r0, 32; @%p1 exit; bar.sync 0;")[0] == ["barrier-divergence"]
+    found, _ = run64("setp.lt.u32 %p1, %r0, 16; @!%p1 bra L; bar.sync 0; L: st.global.u32 [%rd3], %r0; bar.sync 0;")
+    assert set(found) == {"barrier-divergence"}
+
+
+@pytest.mark.parametrize("threads", [1, 20, 32, 45])
+@pytest.mark.parametrize("barrier", ["bar.sync 0;", "barrier.sync 3;", "bar.red.popc.u32 %r9, 0, %p2;"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_barrier_of_all_threads_does_not_wait_for_those_that_exit(threads: int, barrier: str, late: bool) -> None:
+    """PTX ISA, `exit`: a barrier of all threads is released where only exiting threads hold it up."""
+    pause = "mov.u32 %r20, 0; P: add.u32 %r20, %r20, 1; setp.lt.u32 %p3, %r20, 9; @%p3 bra P;" if late else ""
+    body = f"""setp.lt.u32 %p1, %r0, {threads}; @!%p1 bra ON; {pause} exit;
+    ON: {MINE} st.shared.u32 [%r3], %r0; setp.ge.u32 %p2, %r0, 60; {barrier}
+    xor.b32 %r4, %r0, 1; max.u32 %r4, %r4, {threads}; shl.b32 %r5, %r4, 2; ld.shared.u32 %r6, [%r5];
+    st.global.u32 [%rd3], %r6;"""
+    found, arrays = run64(body)
+    assert found == []
+    wanted = np.maximum(np.arange(64) ^ 1, threads)
+    assert (arrays[1] == np.where(np.arange(64) < threads, 0, wanted)).all()
+
+
+def test_a_barrier_of_a_number_of_threads_waits_for_all_of_them() -> None:
+    assert run64("setp.lt.u32 %p1, %r0, 32; @%p1 exit; bar.sync 0, 64;")[0] == ["barrier-divergence"]
 
 
 def test_a_barrier_that_nobody_else_reaches() -> None:
