@@ -73,6 +73,14 @@ class Matrix(Distributed):
         raise NotImplementedError
 
 
+def _pairs(rows: int, columns: int, m: str, n: str) -> list[LinearLayout]:
+    """A box whose boxes of 8 x 8 have pairs along n in each of 4 lanes, 8 rows of them along m."""
+    return [
+        along("register", 2, n), along("lane", 4, n), along("lane", 8, m),
+        along("register", rows // 8, m), along("register", columns // 8, n),
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Mma(Matrix):
     """Results of NVIDIA's matrix instructions: version 2 of a warp (16 x 8), version 3 of a warp in a group of four.
@@ -104,11 +112,7 @@ class Mma(Matrix):
         return "nm" if self.version == 2 else "mn"
 
     def fragment(self) -> list[LinearLayout]:
-        m, n = self.mn
-        return [
-            along("register", 2, n), along("lane", 4, n), along("lane", 8, m),
-            along("register", self.instr[0] // 8, m), along("register", self.instr[1] // 8, n),
-        ]  # fmt: skip
+        return _pairs(self.instr[0], self.instr[1], *self.mn)
 
     def operand(self, index: int, width: int, along_outer: str, along_k: str) -> list[LinearLayout]:
         if index == 1:
@@ -152,11 +156,7 @@ class Wmma(Matrix):
         return True
 
     def fragment(self) -> list[LinearLayout]:
-        m, n = self.mn
-        return [
-            along("register", 2, n), along("lane", 4, n), along("lane", 8, m),
-            along("register", self.instr[0] // 8, m), along("register", self.instr[1] // 8, n),
-        ]  # fmt: skip
+        return _pairs(self.instr[0], self.instr[1], *self.mn)
 
     def operand(self, index: int, width: int, along_outer: str, along_k: str) -> list[LinearLayout]:
         outer, k = self.instr[index], self.instr[2]
