@@ -6,32 +6,37 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
+from tilewright.instruction.mma.tensor_core_config import MAX_THREADS
+
 ATTRIBUTE = "tile.target"
 MATRIX_LOADS = "ldmatrix"  # the unit that loads rows of matrices for other lanes
 COPIES = "cp_async"  # the one that copies from global to shared memory while threads go on
-UNITS, MULTIPROCESSORS, SHARED_BYTES = "units", "multiprocessors", "shared_bytes"
+UNITS = "units"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Units that a machine has beside its arithmetic, such as "tma"; multiprocessors, and shared memory of a block.
+    """Units that a machine has beside its arithmetic, such as "tma"; its multiprocessors; what a block may have.
 
-    A program that says nothing of its machine has no units, 0 multiprocessors and 0 bytes.
+    A program that says nothing of its machine has no units, 0 multiprocessors and 0 bytes; `threads` of a block and
+    `registers` of a thread are then what GPUs have.
     """
 
     units: frozenset[str] = frozenset()
     multiprocessors: int = 0
     shared_bytes: int = 0
+    threads: int = MAX_THREADS
+    registers: int = 255
 
     def attributes(self) -> dict[str, StringAttr | IntegerAttr]:
         """The entries of the attribute."""
         return {
             UNITS: StringAttr(" ".join(sorted(self.units))),
-            MULTIPROCESSORS: IntegerAttr(self.multiprocessors, 64),
-            SHARED_BYTES: IntegerAttr(self.shared_bytes, 64),
+            **{key: IntegerAttr(getattr(self, key), 64) for key in _NUMBERS},
         }
 
 
+_NUMBERS = ("multiprocessors", "shared_bytes", "threads", "registers")
 NOTHING = Facts()
 
 
@@ -39,6 +44,6 @@ def facts_of(module: ModuleOp) -> Facts:
     """The facts that a module's attribute holds."""
     found = module.attributes.get(ATTRIBUTE)
     entries = found.data if isinstance(found, DictionaryAttr) else {}
-    units, counts = entries.get(UNITS), [entries.get(key) for key in (MULTIPROCESSORS, SHARED_BYTES)]
-    numbers = [each.value.data if isinstance(each, IntegerAttr) else 0 for each in counts]
-    return Facts(frozenset(units.data.split()) if isinstance(units, StringAttr) else frozenset(), *numbers)
+    units = entries.get(UNITS)
+    numbers = {key: value.value.data for key in _NUMBERS if isinstance(value := entries.get(key), IntegerAttr)}
+    return Facts(frozenset(units.data.split()) if isinstance(units, StringAttr) else frozenset(), **numbers)

@@ -43,6 +43,7 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.kernel.attributes import wrong
 from tilewright.kernel.tile_types import INDEX, i64s, verify_view
 
 
@@ -52,7 +53,8 @@ class FuncOp(IRDLOperation):
 
     Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
     `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the threads of a `warp`, the body
-    is what each thread of a block does: the distributed form, whose operations are in `simt`.
+    is what each thread of a block does: the distributed form, whose operations are in `simt`. What it asks of passes
+    and of code generation are its attributes: those of `kernel.attributes`, no others.
     """
 
     name = "tile.func"
@@ -119,6 +121,8 @@ class FuncOp(IRDLOperation):
             if not isinstance(type_, MemRefType):
                 raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not a view (memref)")
             verify_view(type_)
+        if (problem := wrong(self.attributes)) is not None:
+            raise VerifyException(f"kernel {self.sym_name.data}: {problem[0]} ({problem[1]})")
         if any(extent < 0 for extent in self.extents):
             raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
         if bool(self.block) != bool(self.lanes) or (self.block and (len(self.block) != 3 or min(self.block) < 1)):

@@ -24,14 +24,14 @@ from tilewright.codegen.gpu.control import (
     walk,
 )
 from tilewright.codegen.gpu.emission import GLOBAL, SHARED
-from tilewright.codegen.gpu.entry import declared, place_arguments, positive, written_views
+from tilewright.codegen.gpu.entry import declared, place_arguments, written_views
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.values import I8, I32
-from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
+from tilewright.kernel.attributes import blocks_of, registers_of
+from tilewright.kernel.block_limits import check_threads
 
-MOST_THREADS = 1024
 _SIMDS = 4  # of a compute unit of CDNA, and of a work-group processor of RDNA: the ISA guides
 # What a kernel of ours does not ask the runtime for; LLVM prepares for all of it otherwise.
 _UNUSED = (
@@ -64,14 +64,13 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
 
 def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:
     """Attributes of the function: threads of a block, what the runtime may leave out, limits that the kernel sets."""
+    check_threads(func, block, target.facts)
     block = block_of(func, target.lanes)
     count = prod(block)
-    if count > MOST_THREADS:
-        raise InvalidProgram(f"kernel {func.sym_name.data}: a block of {count} threads", help=f"at most {MOST_THREADS}")
     limits = {"amdgpu-flat-work-group-size": f"{count},{count}", "uniform-work-group-size": "true"}
     limits |= {f"amdgpu-{name}": "" for name in _UNUSED}
     limits |= {f"amdgpu-no-workitem-id-{axis}": "" for axis, extent in zip("xyz", block, strict=True) if extent == 1}
-    registers, blocks = (positive(func, key) for key in ("registers", "blocks_per_multiprocessor"))
+    registers, blocks = registers_of(func), blocks_of(func)
     if registers is not None:
         limits["amdgpu-num-vgpr"] = str(registers)
     if blocks is not None:

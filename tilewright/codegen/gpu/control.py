@@ -20,6 +20,7 @@ from tilewright.codegen.values import I8, I32, I64, bits_of, llvm_type
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
+from tilewright.kernel.block_limits import check_shared
 
 SHARED_ALIGN = 1024  # what the widest swizzle of shared memory wants
 LOCAL_ALIGN = 16
@@ -109,9 +110,7 @@ def shared_places(func: tile.FuncOp, target: GpuTarget) -> tuple[dict[simt.Share
             end = places[op] + op.bytes
         else:
             places[op] = op.offset.value.data
-    if target.shared_bytes and end > target.shared_bytes:
-        fact = f"kernel {func.sym_name.data}: {end} bytes of shared memory"
-        raise InvalidProgram(fact, help=f"{target.cpu} has {target.shared_bytes} for a block")
+    check_shared(func, end, target.facts)
     return places, end
 
 

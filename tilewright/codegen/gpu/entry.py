@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from llvmlite import ir
-from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.codegen.gpu.control import elements_of, entry_name
 from tilewright.codegen.gpu.emission import GLOBAL, Emission, Place
 from tilewright.codegen.values import llvm_type
-from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 
@@ -26,16 +24,6 @@ def declared(
         set.add(function.attributes, f'"{name}"="{text}"')
     function.attributes.add("nounwind")
     return function
-
-
-def positive(func: tile.FuncOp, key: str) -> int | None:
-    """A number that a kernel's attribute asks for; raises InvalidProgram unless it is one above 0."""
-    value = func.attributes.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, IntegerAttr) or value.value.data < 1:
-        raise InvalidProgram(f"kernel {func.sym_name.data}: {key} = {value}", help="a positive number")
-    return int(value.value.data)
 
 
 def written_views(func: tile.FuncOp) -> set[SSAValue]:

@@ -66,7 +66,10 @@ Fields = tuple[str, tuple[str, ...], str, Facts]
 def described(machine: Gpu) -> Fields:
     """The fields of the target that a machine's description names."""
     names = machine.llvm.features.replace(",", " ").split()
-    facts = Facts(frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block)
+    facts = Facts(
+        frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block,
+        machine.max_threads_per_block, machine.max_registers_per_thread,
+    )  # fmt: skip
     return machine.llvm.cpu, tuple(name.lstrip("+") for name in names), machine.llvm.triple, facts
 
 

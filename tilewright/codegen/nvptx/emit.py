@@ -19,7 +19,7 @@ from tilewright.codegen.gpu.control import (
     shared_places,
     walk,
 )
-from tilewright.codegen.gpu.entry import declared, place_arguments, positive, written_views
+from tilewright.codegen.gpu.entry import declared, place_arguments, written_views
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
@@ -28,21 +28,21 @@ from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import I8, I32
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt, simt_async, simt_warpgroup
+from tilewright.kernel.attributes import blocks_of, registers_of
+from tilewright.kernel.block_limits import check_threads
 
 SHARED_NAME = "shared"
-_ATTRIBUTES = {"registers": "nvvm.maxnreg", "blocks_per_multiprocessor": "nvvm.minctasm"}
 
 
 def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int], needs: Needs) -> int:
     """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
     block = block_of(func, threads.LANES)
+    check_threads(func, block, target.facts)
     maps = tensor_copies.maps_of(func)
     given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(func.body.block.args) + [ir.PointerType()] * len(maps)
     limits = {"nvvm.reqntid": ",".join(map(str, block))}
-    for key, attribute in _ATTRIBUTES.items():
-        value = positive(func, key)
-        if value is not None:
-            limits[attribute] = str(value)
+    asked = {"nvvm.maxnreg": registers_of(func), "nvvm.minctasm": blocks_of(func)}
+    limits |= {name: str(count) for name, count in asked.items() if count is not None}
     function = declared(module, func, given, "ptx_kernel", limits)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)

@@ -1,7 +1,8 @@
 """The configuration of a tensor-core kernel: what follows from it, and every rule that it must obey.
 
 Plain values in, violations out, all of them at once. Threads are (x, y, 1): groups of 32 along x are warps that split
-the columns of a block's tile, y counts rows of warps.
+the columns of a block's tile, y counts rows of warps. The rules of too many threads and too much memory hold of every
+kernel: code generation asks `too_many_threads` and `too_much_memory`.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def verify(
     violations = [*threads_and_types, *_batch(config, batch_distributed), *_divided(config, known)]
     if found is not None and whole:
         violations += _warp_tiles(config, found[0])
-    violations += _shared(config, a, c, shared_limit)
+    violations += too_much_memory(shared_bytes(config, a, c), shared_limit)
     violations += _depth(config)
     if found is not None and whole:
         violations += _registers(config, found[0], a, c)
@@ -198,6 +199,20 @@ def verify(
                       "the other route, or another type")
         )  # fmt: skip
     return tuple(sorted(violations, key=lambda each: each.code))
+
+
+def too_many_threads(threads: Extents, limit: int = MAX_THREADS) -> Iterator[Violation]:
+    """The rule about the threads of a block along x, y and z."""
+    x, y, z = threads
+    if x * y * z > limit:
+        yield Violation("TC06", f"{x}*{y}*{z} = {x * y * z} threads exceed {limit}", "fewer warps")
+
+
+def too_much_memory(needed: int, limit: int) -> Iterator[Violation]:
+    """The rule about the bytes of shared memory of a block."""
+    if needed > limit:
+        yield Violation("TC13", f"{needed} bytes of shared memory needed, {limit} available",
+                        "try fewer stages or a smaller BK")  # fmt: skip
 
 
 def _given(config: MatmulConfig) -> Iterator[Violation]:
@@ -218,8 +233,7 @@ def _threads_rules(config: MatmulConfig) -> Iterator[Violation]:
     if config.threads is None:
         return
     x, y, z = config.threads
-    if x * y * z > MAX_THREADS:
-        yield Violation("TC06", f"{x}*{y}*{z} = {x * y * z} threads exceed {MAX_THREADS}", "fewer warps")
+    yield from too_many_threads(config.threads)
     if z != 1:
         yield Violation("TC07", f"z = {z}: tensor-core tiles are two-dimensional, z must be 1", f"({x}, {y}, 1)")
     if x % WARP:
@@ -260,13 +274,6 @@ def _warp_tiles(config: MatmulConfig, instruction: Extents) -> Iterator[Violatio
     if not unsplit and prod(counts) * WARP != x * y * z:
         yield Violation("TC12", f"block tile {config.block[0]}x{config.block[1]} cannot be split over "
                         f"{x * y * z // WARP} warps of {tile[0]}x{tile[1]}", f"{prod(counts)} warps")  # fmt: skip
-
-
-def _shared(config: MatmulConfig, a: ElementType, c: ElementType, limit: int) -> Iterator[Violation]:
-    needed = shared_bytes(config, a, c)
-    if needed > limit:
-        yield Violation("TC13", f"{needed} bytes of shared memory needed, {limit} available",
-                        "try fewer stages or a smaller BK")  # fmt: skip
 
 
 def _depth(config: MatmulConfig) -> Iterator[Violation]:

@@ -9,9 +9,7 @@ from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
-    DenseArrayBase,
     DenseIntOrFPElementsAttr,
-    IntegerAttr,
     NoneAttr,
     StringAttr,
     TensorType,
@@ -19,6 +17,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.errors import InvalidProgram
+from tilewright.kernel.attributes import asked_layout
 from tilewright.kernel.dialect import FuncOp, element, shape
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.linear import LinearLayout, dims
@@ -105,30 +104,10 @@ def check_extents(value: SSAValue) -> None:
         raise InvalidProgram(f"a tile of {prod(extents)} elements", help="at most 1048576")
 
 
-def warps_of(kernel: FuncOp) -> tuple[int, int] | None:
-    """Warps of a block along m and n of its products, where the kernel's attribute `warps` says so."""
-    found = kernel.attributes.get("warps")
-    if not isinstance(found, DenseArrayBase):
-        return None
-    rows, columns = (int(count) for count in found.get_values())
-    return rows, columns
-
-
-def stages_of(kernel: FuncOp, usual: int) -> int:
-    """How many buffers what a kernel's loops read has in turns: what its attribute `stages` says, or as usual."""
-    found = kernel.attributes.get("stages")
-    return int(found.value.data) if isinstance(found, IntegerAttr) else usual
-
-
 def tile_layout_of(kernel: FuncOp) -> LinearLayout | None:
     """The layout of the tiles of a block, where the kernel's attribute `layout` says so."""
-    found = kernel.attributes.get("layout")
-    if not isinstance(found, StringAttr):
-        return None
-    layout = parse(found.data)
-    if not isinstance(layout, LinearLayout):
-        raise InvalidProgram(f"a kernel with tiles in {found.data}", help="the text of a linear layout")
-    return canonical(layout)
+    found = asked_layout(kernel)
+    return None if found is None else canonical(found)
 
 
 @dataclass(frozen=True)

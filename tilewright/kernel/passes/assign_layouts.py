@@ -20,6 +20,8 @@ from xdsl.passes import ModulePass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.attributes import warps_of
+from tilewright.kernel.block_limits import check_threads
 from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import FuncOp, shape
 from tilewright.kernel.distribute.access import coalesced, neighbours
@@ -31,7 +33,6 @@ from tilewright.kernel.distribute.layout import (
     layout_of,
     projected,
     tile_layout_of,
-    warps_of,
     with_layout,
 )
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
@@ -89,6 +90,7 @@ class AssignLayoutsPass(ModulePass):
         return found
 
 
+                check_threads(kernel, (prod(warps if isinstance(warps, tuple) else (warps,)) * self.lanes, 1, 1), facts)
 class _Assignment:
     def __init__(
         self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,

@@ -14,9 +14,9 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
-from tilewright.kernel.distribute.layout import stages_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.assign_layouts import DIRECT_BYTES
 from tilewright.kernel.passes.trip import again, computed

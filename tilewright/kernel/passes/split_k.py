@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.attributes import SPLITS, splits_of
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, LoadOp, StoreOp, element, operations, shape
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.rules.control import trips
@@ -40,8 +41,7 @@ class SplitKPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [each for each in op.body.ops if isinstance(each, FuncOp) and not each.block]:
-            asked = kernel.attributes.get("splits")
-            splits = int(asked.value.data) if isinstance(asked, IntegerAttr) else self.splits
+            splits = splits_of(kernel, self.splits)
             loop = _loop(kernel) if splits > 1 else None
             if loop is not None and (count := trips(loop) or 0) >= splits:
                 _split(op, kernel, loop, splits, -(-count // splits))
@@ -79,13 +79,13 @@ def _split(module: ModuleOp, kernel: FuncOp, loop: scf.ForOp, splits: int, each:
     ]
     arguments = [argument.type for argument in kernel.body.block.args]
     parts = FuncOp(name, [*arguments, *views], [splits, *kernel.extents], cost=kernel.cost)
-    parts.attributes = {key: value for key, value in kernel.attributes.items() if key != "splits"}
+    parts.attributes = {**kernel.attributes, SPLITS: IntegerAttr(1, 64)}  # a part is not split again
     parts.location = kernel.location
     module.body.block.insert_op_before(parts, kernel)
     _fill_parts(parts, kernel, loop, each)
     _add_parts(kernel, loop, views, splits)
     kernel.properties.pop("cost", None)
-    kernel.attributes.pop("splits", None)
+    kernel.attributes.pop(SPLITS, None)
     kept_of_parts, kept = _without_unused(parts), _without_unused(kernel)
     for main in [op for op in module.body.ops if isinstance(op, tile.MainOp)]:
         _launch(main, kernel.sym_name.data, name, views, kept_of_parts, kept)

@@ -15,9 +15,9 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
-from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import Facts, facts_of
 from tilewright.kernel.indices import divisor
 from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
@@ -25,7 +25,6 @@ from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS, product_extents
-from tilewright.kernel.tile_types import i64s
 from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
 from tilewright.layouts.shared import NvmmaShared
 
@@ -283,7 +282,7 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     replace_by_values(dot, done.results)
     for load in loads:
         erase(load)
-    kernel.attributes["warps"] = i64s(product.warps)
+    set_warps(kernel, product.warps)
     for op in operations(kernel.body):
         if isinstance(op, tile.StoreOp) and op.align is None:
             _align(op)

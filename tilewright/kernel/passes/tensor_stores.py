@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
+from tilewright.kernel.attributes import warps_of
 from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import FuncOp, ReturnOp, operations, shape
-from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.linear_form import emitted
 from tilewright.kernel.passes.tensor_copies import tensor_of

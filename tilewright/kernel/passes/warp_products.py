@@ -10,10 +10,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
+from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.dialect import DotOp, FuncOp, operations, shape
-from tilewright.kernel.distribute.layout import warps_of
 from tilewright.kernel.rings import StagedDotOp
-from tilewright.kernel.tile_types import i64s
 
 _FOUR_WARPS = re.compile(r"wgmma_m64n\d+(k\d+_\w+)")  # both read 32 bytes of k at a time
 ROWS, COLUMNS = 16, 8  # of a product of one warp
@@ -41,7 +40,7 @@ class WarpProductsPass(ModulePass):
                 given = warps_of(kernel)
                 if alone and given is not None and not any(isinstance(each, StagedDotOp) for each in ops):
                     m, n = shape(alone[0].c)
-                    kernel.attributes["warps"] = i64s(dealt(m, n, prod(given)))
+                    set_warps(kernel, dealt(m, n, prod(given)))
 
 
 def dealt(m: int, n: int, warps: int) -> tuple[int, int]:

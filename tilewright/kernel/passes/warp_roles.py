@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
 from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
@@ -34,19 +35,21 @@ class WarpRolesPass(ModulePass):
     After:   scf.if (warp < 4) { scf.for { wait full  …  arrive empty } }
              else { scf.if (warp == 4) { scf.if (elect) { scf.for { wait empty  tensor_load } } } }
     Legal where the places of copies depend on nothing that warps compute; barriers of those that compute leave the
-    others out. Registers move from the warps that fill to those that compute, where threads are many and the machine
-    has the unit setmaxnreg. Needs `distribute`.
+    others out. Registers move from the warps that fill to those that compute, where threads are many, the machine
+    has the unit setmaxnreg, and the kernel asks for no other share of them. A kernel that has roles, and a block for
+    which four warps more are too many, stay as they are. Needs `distribute`.
     """
 
     name = "warp-roles"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        moves = "setmaxnreg" in facts_of(op).units
+        facts = facts_of(op)
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and kernel.block and kernel.block[1:] == (1, 1):
-                first = _first(kernel)
-                if first is not None and prod(kernel.block) % (WARPS * kernel.lanes) == 0:
-                    _split(kernel, first, moves)
+                first, more = _first(kernel), WARPS * kernel.lanes
+                if first is not None and prod(kernel.block) % more == 0 and prod(kernel.block) + more <= facts.threads:
+                    free = blocks_of(kernel) in (None, 1) and registers_of(kernel) is None
+                    _split(kernel, first, free and "setmaxnreg" in facts.units)
 
 
 def _fills(op: Operation) -> bool:
@@ -58,14 +61,20 @@ def _fills(op: Operation) -> bool:
 def _first(kernel: FuncOp) -> Operation | None:
     """Where roles part: at the first copy, or before that where not all threads may do what is done.
 
-    None where nothing is copied, or the mbarriers of a ring are made later.
+    None where nothing is copied, roles have parted already, or the mbarriers of a ring are made later.
     """
     ops = list(kernel.body.block.ops)
-    if not any(map(_fills, ops)):
+    if not any(map(_fills, ops)) or any(isinstance(op, scf.IfOp) and _has_roles(op) for op in ops):
         return None
     written = {view for op in operations(kernel.body) if (view := written_view(op)) is not None}
     first = next(number for number, op in enumerate(ops) if _fills(op) or not _for_all(op, written))
     return None if any(isinstance(each, MbarrierInitOp) for op in ops[first:] for each in op.walk()) else ops[first]
+
+
+def _has_roles(op: scf.IfOp) -> bool:
+    """Whether only those start copies that do nothing else."""
+    copies = [each for block in op.false_region.blocks for each in block.walk() if isinstance(each, TensorLoadOp)]
+    return bool(copies)
 
 
 def _for_all(op: Operation, written: set[SSAValue]) -> bool:
@@ -115,7 +124,7 @@ def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
         assert begin is not None
         insert_before(start, RegistersOp("shrink", FEW))
         insert_before(begin, RegistersOp("grow", most))
-        kernel.attributes["blocks_per_multiprocessor"] = IntegerAttr(1, 64)
+        kernel.attributes[BLOCKS] = IntegerAttr(1, 64)
     insert_before(last, own, warp, computes, scf.IfOp(computes.result, [], Region(computing), Region(other)))
     kernel.threads = i64s([everybody, 1, 1])
 

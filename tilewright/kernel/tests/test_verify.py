@@ -32,6 +32,7 @@ CASES = [
     ('"tile.func"() <{sym_name = "k", function_type = () -> index, grid = array<i64: 1>}> ({\n'
      "  tile.return\n}) : () -> ()", "kernel k: returns values; kernels write to views instead"),
     ("tile.func @k(%a: f32) grid [1] { tile.return }", "kernel k: argument f32 is not a view (memref)"),
+    ("tile.func @k() grid [1] attributes {stages = 0 : i64} { tile.return }", "kernel k: stages = 0 : i64 (buffers: "),
     ("tile.func @k() grid [-1] { tile.return }", "kernel k: grid (-1,) has a negative extent"),
     ("tile.func @k(%a: memref<4x4xf32>) grid [1] { tile.return }", "is not a flat view"),
     ("tile.func @k(%a: memref<?xf32>) grid [1] { tile.return }", "is not a flat view"),

@@ -119,11 +119,11 @@ def test_a_thread_keeps_memory_of_its_own() -> None:
     ("text", "message"),
     [
         (counted("gfx942"), "kernel k: warps of 64 threads"),
-        (counted("gfx1100", "2048, 1, 1"), "kernel k: a block of 2048 threads"),
+        (counted("gfx1100", "2048, 1, 1"), r"kernel k: TC06 2048\*1\*1 = 2048 threads exceed 1024"),
         (counted("gfx1100", "", "registers = -1 : i64"), "kernel k: registers = -1"),
         (
             kernel('%s = simt.shared align 16 : memref<16385xf32, "shared">', "%a: memref<4xf32>"),
-            "kernel k: 65540 bytes of shared memory",
+            "kernel k: TC13 65540 bytes of shared memory needed, 65536 available",
         ),
         (
             kernel(

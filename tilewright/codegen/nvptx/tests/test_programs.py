@@ -10,11 +10,14 @@ import sys
 import numpy as np
 import pytest
 
+from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate, llvm_text
 from tilewright.codegen.nvptx.target import ATTRIBUTE, Target
-from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same
+from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same, target
 from tilewright.errors import InvalidProgram
+from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.runtime.emulated import run_module
@@ -106,6 +109,39 @@ def test_limits_of_registers_and_blocks_reach_the_entry() -> None:
     code = compiled(text)
     assert ".maxnreg 64" in code.ptx
     assert ".minnctapersm 2" in code.ptx
+
+
+def test_limits_of_a_kernel_in_tile_form_reach_the_entry() -> None:
+    text = programs.matmul((64, 64, 64), (64, 64, 32))
+    asked = text.replace(" {", " attributes {registers = 96 : i64, blocks_per_multiprocessor = 3 : i64} {", 1)
+    module = parse_module(asked)
+    module.attributes[ATTRIBUTE] = target("sm_80").attribute()
+    run_pipeline(module, "gpu", verify_each=True)
+    code = generate(module)
+    assert ".maxnreg 96" in code.ptx
+    assert ".minnctapersm 3" in code.ptx
+    resources = ptxas.check(code.ptx, "sm_80")
+    assert resources is None or resources["k"].registers <= 96
+
+
+@pytest.mark.parametrize("form", ["tile", "distributed"])
+@pytest.mark.parametrize(
+    ("given", "threads", "message"),
+    [
+        ("warps = array<i64: 64, 1>", 2048, r"kernel k: TC06 2048\*1\*1 = 2048 threads exceed 1024"),
+        ("registers = 256 : i64", 128, r"kernel k: registers = 256(.|\n)*255 at most"),
+    ],
+)
+def test_a_block_has_no_more_than_its_machine(form: str, given: str, threads: int, message: str) -> None:
+    text = programs.add(4096, 4096) if form == "tile" else kernel("", "%o: memref<32xf32>", threads=f"{threads}, 1, 1")
+    start = text.index(" {", text.index("tile.func"))
+    asked = f"{text[:start]} attributes {{{given}}}{text[start:]}"
+    for machine in ("sm_80", "sm_90a"):
+        module = parse_module(asked)
+        module.attributes[ATTRIBUTE] = target(machine).attribute()
+        with pytest.raises(InvalidProgram, match=message):
+            run_pipeline(module, "gpu")
+            generate(module)
 
 
 def test_large_views_are_indexed_with_64_bits() -> None:
