@@ -19,7 +19,6 @@ from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
 from tilewright.kernel.distribute.layout import layout_of, with_layout
-from tilewright.kernel.distribute.opaque import memory_between
 from tilewright.kernel.distribute.rows import Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
