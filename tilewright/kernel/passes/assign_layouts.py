@@ -76,6 +76,7 @@ class AssignLayoutsPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = warps_of(kernel) or self.warps
+                check_threads(kernel, (prod(warps if isinstance(warps, tuple) else (warps,)) * self.lanes, 1, 1), facts)
                 asked = self.asked(kernel, warps)
                 made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote)
                 made.block(kernel.body.block)
@@ -90,7 +91,6 @@ class AssignLayoutsPass(ModulePass):
         return found
 
 
-                check_threads(kernel, (prod(warps if isinstance(warps, tuple) else (warps,)) * self.lanes, 1, 1), facts)
 class _Assignment:
     def __init__(
         self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
