@@ -17,12 +17,12 @@ from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import GROUP_LANES, Intrinsic
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
+from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
-SECTOR_BYTES = 32  # of global memory, which moves whole
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
