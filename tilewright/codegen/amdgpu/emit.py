@@ -64,8 +64,8 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
 
 def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:
     """Attributes of the function: threads of a block, what the runtime may leave out, limits that the kernel sets."""
-    check_threads(func, block, target.facts)
     block = block_of(func, target.lanes)
+    check_threads(func, block, target.facts)
     count = prod(block)
     limits = {"amdgpu-flat-work-group-size": f"{count},{count}", "uniform-work-group-size": "true"}
     limits |= {f"amdgpu-{name}": "" for name in _UNUSED}
