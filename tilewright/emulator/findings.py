@@ -21,6 +21,7 @@ KINDS: dict[str, str] = {
     "mbarrier": "an mbarrier that is not initialised, gets too many arrivals, or is waited for in a wrong phase",
     "bad-operand": "a descriptor, tensor map, mask or size that the instruction does not allow",
     "read-only": "a store to constant or parameter memory",
+    "not-constant": "bytes of global memory that a launch both writes and loads with .nc, as if they were constant",
     "trap": "a trap or a failed assertion",
     "deadlock": "no thread can go on",
     "no-end": "the limit of executed instructions was reached",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.emulator.constants import Constants
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.scalars import CONTAINERS, Array
 
@@ -54,6 +55,7 @@ class GlobalMemory:
         self._contents: list[tuple[int, Array]] = []
         self._fresh: list[tuple[int, int]] = []
         self.undefined: Array | None = None  # bytes that nothing wrote, where a buffer starts so
+        self.constants: Constants | None = None  # where the kernel loads as if memory were constant
 
     def add(
         self, name: str, contents: Array, *, constant: bool = False, align: int = _ALIGNMENT, undefined: bool = False
@@ -138,13 +140,19 @@ class GlobalMemory:
         inside, length = offset - int(self.starts[number]), int(self.ends[number] - self.starts[number])
         return f"byte {inside} of {self.names[number]}, which has {length}"
 
-    def load(self, lanes: Lanes, addresses: Array, width: int, count: int) -> tuple[Array, Array | None]:
-        """Values, and which lanes read bytes that nothing wrote (None: none)."""
+    def load(
+        self, lanes: Lanes, addresses: Array, width: int, count: int, *, constant: bool = False
+    ) -> tuple[Array, Array | None]:
+        """Values, and which lanes read bytes that nothing wrote (None: none); `constant`: by ``ld.global.nc``."""
         size = width * count
         offsets, good = self._valid(lanes, addresses, size, "reads")
         self._count(lanes, "load", offsets, size)
         if good is not None:
             offsets = np.where(good, offsets, 0)
+        if constant and self.constants is not None:
+            chosen = offsets if good is None else offsets[good]
+            self._report_changed(lanes, chosen, good, self.constants.load(chosen, size), "loads {} by .nc, which this "
+                                 "launch has written")  # fmt: skip
         values = self.bytes.load(offsets, width, count)
         if good is not None:
             values[~good] = 0
@@ -165,6 +173,7 @@ class GlobalMemory:
         self._count(lanes, "store", offsets, size)
         if good is not None:
             offsets, values = offsets[good], values[good]
+        self._note_write(lanes, offsets, size, good)
         self.bytes.store(offsets, width, values)
         if self.undefined is not None:
             self.undefined[offsets[:, None] + np.arange(size)] = False
@@ -174,7 +183,23 @@ class GlobalMemory:
         offsets, good = self._valid(lanes, addresses, width, "changes")
         self._count(lanes, "atomic", offsets, width)
         chosen = np.arange(len(offsets)) if good is None else np.flatnonzero(good)
+        self._note_write(lanes, offsets[chosen], width, good)
         return offsets[chosen], chosen
+
+    def _note_write(self, lanes: Lanes, offsets: Array, size: int, good: Array | None) -> None:
+        if self.constants is not None:
+            self._report_changed(lanes, offsets, good, self.constants.write(offsets, size), "writes {}, which this "
+                                 "launch has loaded by .nc")  # fmt: skip
+
+    def _report_changed(self, lanes: Lanes, offsets: Array, good: Array | None, both: Array | None, text: str) -> None:
+        """A finding for the accesses (of lanes that are `good`) to what is loaded as constant and written."""
+        if both is None:
+            return
+        wrong = np.flatnonzero(both)
+        offset = int(offsets[wrong[0]])
+        numbers = wrong if good is None else np.flatnonzero(good)[wrong]
+        lanes.report("not-constant", text.format(self.describe(offset)), numbers, address=offset + GLOBAL_BASE,
+                     space="global")  # fmt: skip
 
     def _count(self, lanes: Lanes, kind: str, offsets: Array, size: int) -> None:
         warps = lanes.state.warp_of[lanes.index]

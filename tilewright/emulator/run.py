@@ -12,6 +12,7 @@ from tilewright.emulator import isa
 from tilewright.emulator.arguments import Argument, place_arguments
 from tilewright.emulator.async_copies import AsyncCopies
 from tilewright.emulator.barriers import Barriers
+from tilewright.emulator.constants import Constants
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.findings import Finding, Findings
@@ -88,6 +89,8 @@ def run(
             align=max(16, storage.variable.align),
         )  # fmt: skip
     memory.close()
+    if any(node.parts[0] == "ld" and "nc" in node.parts for node, _ in linked.instructions):
+        memory.constants = Constants(len(memory.bytes.data))
     _initialise(memory, linked, context)
     findings, counts = Findings(module.lines, module.files), Counts()
     launch = Launch(

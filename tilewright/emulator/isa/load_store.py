@@ -58,6 +58,7 @@ def effective(decoder: Decoder, space: str, found: str) -> str:
 @instruction("ld", "ldu")
 def load(decoder: Decoder) -> Built:
     space = space_of(decoder)
+    constant_cache = decoder.flag("nc")
     hints(decoder)
     order = ordering(decoder)
     decoder.flag("unified")
@@ -84,7 +85,10 @@ def load(decoder: Decoder) -> Built:
         space = "global"
 
     def run(lanes: Lanes) -> None:
-        values, undefined = spaces.load(lanes, space, address(lanes), width, vector, order=order)
+        if constant_cache:
+            values, undefined = lanes.state.memory.load(lanes, address(lanes), width, vector, constant=True)
+        else:
+            values, undefined = spaces.load(lanes, space, address(lanes), width, vector, order=order)
         if vector == 1:
             puts[0](lanes, values.view(dtype))
         else:

@@ -114,6 +114,36 @@ def _constant(value: float, kind: str) -> str:
     return f"0d{int(np.float64(value).view(np.uint64)):016x}"
 
 
+OTHER = "xor.b32 %r4, %r0, 33; mul.wide.u32 %rd5, %r4, 4; add.s64 %rd5, %rd1, %rd5;"  # the word of another thread
+
+
+@pytest.mark.parametrize(
+    ("load", "write", "found"),
+    [("ld.global.nc.u32 %r5, [%rd5];", "st.global.u32 [%rd3], %r0;", ["not-constant"]),
+     ("ld.global.nc.L1::no_allocate.b32 %r5, [%rd3];", "st.global.u32 [%rd3], %r0;", ["not-constant"]),
+     ("ld.global.nc.u32 %r5, [%rd5];", "red.global.add.u32 [%rd3], 1;", ["not-constant"]),
+     ("ld.global.u32 %r5, [%rd5];", "st.global.u32 [%rd3], %r0;", []),
+     ("ld.global.nc.u32 %r5, [%rd2];", "st.global.u32 [%rd3], %r0;", []),
+     ("ld.global.nc.u32 %r5, [%rd5+256];", "st.global.u32 [%rd3], %r0;", []),
+     ("ld.global.nc.u8 %r5, [%rd3+1];", "st.global.u8 [%rd3], %r0;", []),
+     ("ld.global.nc.u8 %r5, [%rd3+1];", "st.global.u8 [%rd3+1], %r0;", ["not-constant"])],
+)  # fmt: skip
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_loaded_as_constant_is_not_written(load: str, write: str, found: list[str], first: bool) -> None:
+    """Whichever is first, and by whichever threads."""
+    arrays = np.arange(64, dtype=np.uint32), np.zeros(128, np.uint32)
+    body = f"{OTHER} {load} bar.sync 0; {write}" if first else f"{OTHER} {write} bar.sync 0; {load}"
+    result = execute(body, *arrays, threads=64)
+    assert kinds(result) == found
+    assert all(finding.space == "global" and finding.times == 64 for finding in result.findings)
+
+
+def test_blocks_write_what_others_load_as_constant() -> None:
+    body = """mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 5; @%p1 st.global.u32 [%rd3], %r0; setp.eq.u32 %p1, %r1, 9;
+    @%p1 ld.global.nc.u32 %r5, [%rd3];"""
+    assert kinds(execute(body, *buffers(), threads=64, blocks=10)) == ["not-constant"]
+
+
 def test_atomics_do_not_race_with_each_other() -> None:
     body = """mov.u32 %r2, s; setp.eq.u32 %p1, %r0, 0; mov.u32 %r5, 0; @%p1 st.shared.u32 [%r2], %r5; bar.sync 0;
     atom.shared.add.u32 %r6, [%r2], 1; bar.sync 0; ld.shared.u32 %r7, [%r2]; st.global.u32 [%rd3], %r7;"""
