@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
@@ -21,7 +23,8 @@ EPILOG = """\
 \b
 example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 --args in.npz -o out.npz
 The arguments are p0, p1, … in the order of the parameters: arrays become buffers of the device, 0-d arrays
-scalars; missing pointers are null. The output holds the buffers afterwards, under the same names.
+scalars; missing pointers are null. The output holds the buffers afterwards, under the same names. Use random
+inputs: threads that store equal values in one place do not race, and wrong places may hold the right zeros.
 exit status: 0 ran clean, 1 something was found, 2 bad usage, PTX that does not parse, arguments that do not fit
 """
 
@@ -61,14 +64,15 @@ def emulate(
         text = kernel.read_text(encoding="utf-8-sig").rstrip("\0")  # some tools end PTX as C strings
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(kernel)) from error
-    module = parse(text)
+    with _named(kernel):
+        module = parse(text)
     if not entry:
         if len(module.entries) != 1:
             raise InvalidArgument(f"{len(module.entries)} kernels", where="--entry",
                                   help=f"name one of {', '.join(module.entries) or 'none'}")  # fmt: skip
         entry = module.entries[0]
     arguments = _arguments(args, uninitialised)
-    with progress(f"emulating {entry}"):
+    with progress(f"emulating {entry}"), _named(kernel):
         result = run(
             module, entry, _extents(grid, "--grid"), _extents(block, "--block"), arguments, shared,
             cluster=_extents(cluster, "--cluster") if cluster else None, limit=limit,
@@ -85,9 +89,22 @@ def emulate(
     if as_json:
         show_json(result.to_json())
     else:
-        _print(result)
+        _print(result, kernel)
     if result.findings:
         raise typer.Exit(NEGATIVE)
+
+
+@contextmanager
+def _named(kernel: Path) -> Iterator[None]:
+    """What is wrong with the text is said with the name of its file."""
+    from tilewright.emulator import InvalidPtx
+
+    try:
+        yield
+    except InvalidPtx as error:
+        if error.where.startswith("PTX:"):
+            error.where = f"{kernel}{error.where.removeprefix('PTX')}"
+        raise
 
 
 def _extents(text: str, where: str) -> tuple[int, int, int]:
@@ -148,9 +165,9 @@ def _mapped(stored: Any, name: str) -> Any:
     return TensorMap(stored[name], tuple(int(extent) for extent in stored[f"{name}.box"].reshape(-1)), swizzle)
 
 
-def _print(result: Result) -> None:
+def _print(result: Result, kernel: Path) -> None:
     for finding in result.findings:
-        print(finding)
+        print(finding.within(str(kernel)))
     counts = result.counts.to_json()
     for group in ("warp_instructions", "bytes"):
         print(f"{group.replace('_', ' ')}: " + ", ".join(f"{name} {count}" for name, count in counts[group].items()))

@@ -44,10 +44,14 @@ class Finding:
     times: int = 1
 
     def __str__(self) -> str:
+        return self.within("PTX")
+
+    def within(self, file: str) -> str:
+        """In words, with the name of the file that holds the PTX text."""
         who = f" by thread {self.thread} of block {self.block}" if self.thread is not None else ""
         source = f" ({self.source})" if self.source else ""
         more = f" [{self.times} times]" if self.times > 1 else ""
-        return f"PTX:{self.place}{source}: {self.kind}: {self.message}{who}{more}\n    {self.instruction}"
+        return f"{file}:{self.place}{source}: {self.kind}: {self.message}{who}{more}\n    {self.instruction}"
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)

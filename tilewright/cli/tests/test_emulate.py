@@ -135,4 +135,14 @@ def test_malformed_text_is_status_2(tmp_path: Path) -> None:
     status, out, err = call(str(text), "--json")
     assert status == 2
     assert json.loads(out)["error"]["code"] == "invalid-ptx"
-    assert "PTX:" in err
+    assert f"{text}:" in err
+    assert "PTX:" not in err
+
+
+def test_findings_name_the_file(tmp_path: Path) -> None:
+    text = tmp_path / "k.ptx"
+    text.write_text(kernel("\nst.global.u32 [%rd2], %r0;"))
+    status, out, _ = call(str(text), "--block", "32")
+    line = text.read_text().splitlines().index("st.global.u32 [%rd2], %r0;") + 1
+    assert status == 1
+    assert out.startswith(f"{text}:{line}:1: out-of-bounds: ")
