@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.errors import InvalidArgument
 from tilewright.layouts.access import MatrixLoad, matrix_load, row_major_memory
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import Padded, padding_for
@@ -63,8 +62,6 @@ def padded_rows(memory: str, extents: Sequence[int]) -> Rows | None:
 
 def rows_between(source: LinearLayout, bits: int, memory: str) -> Rows | None:
     """Rows in the order in which `source` is written; None where a tile is swizzled, or has no rows of 16 bytes."""
-    if memory not in MEMORIES:
-        raise InvalidArgument(f"memory {memory!r} for tiles", help=f"one of {', '.join(MEMORIES)}")
     if memory == "swizzled" or len(source.shape) != 2:
         return None
     fastest = 1 if not source.of("register") or source.of("register")[0][1] else 0

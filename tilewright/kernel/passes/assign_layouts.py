@@ -40,6 +40,7 @@ from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.indices import divisor
+from tilewright.kernel.passes.settings import power_of_two
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import global_access
@@ -69,6 +70,10 @@ class AssignLayoutsPass(ModulePass):
     lanes: int = 32
     access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
     promote: bool = True  # operands of products to shared memory; else lanes load what they hold of them
+
+    def __post_init__(self) -> None:
+        power_of_two(self, "warps", "lanes")
+        power_of_two(self, "access_bytes", most=ACCESS_BYTES)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)

@@ -32,11 +32,12 @@ from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, 
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
 from tilewright.kernel.distribute.rings import expand
-from tilewright.kernel.distribute.rows import padded_rows, rows_between
+from tilewright.kernel.distribute.rows import MEMORIES, padded_rows, rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
+from tilewright.kernel.passes.settings import one_of, power_of_two
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
@@ -64,6 +65,10 @@ class DistributePass(ModulePass):
     memory: str = "swizzled"  # of conversions; or "padded", "plain"
     matrix_loads: bool = True  # where the machine has them
     outer_product: bool = True  # of a step of k all products before those of the next; else one sum after the other
+
+    def __post_init__(self) -> None:
+        power_of_two(self, "warps", "lanes")
+        one_of(MEMORIES, self, "memory")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)

@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, ProgramIdOp, operations
+from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.rewrite import insert_before
 from tilewright.kernel.rings import StagedDotOp
 
@@ -28,6 +29,9 @@ class OrderBlocksPass(ModulePass):
 
     name = "order-blocks"
     group: int = 8
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "group")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:

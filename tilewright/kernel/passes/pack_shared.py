@@ -15,6 +15,7 @@ from tilewright.kernel.dialect import FuncOp, StoreOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.order import Order
+from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.rewrite import insert_before
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, SharedOp, StoreMatrixOp, WaitOp
 
@@ -35,6 +36,9 @@ class PackSharedPass(ModulePass):
     name = "pack-shared"
     least: int = 1024
     most: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "least", "most")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         most = self.most or facts_of(op).shared_bytes

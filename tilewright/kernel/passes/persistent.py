@@ -16,6 +16,7 @@ from tilewright.kernel.box_stores import FinishStoresOp
 from tilewright.kernel.dialect import INDEX, FuncOp, ProgramIdOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
+from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.passes.tensor_copies import trips_of
 from tilewright.kernel.rewrite import insert_before, replace_by_values
 from tilewright.kernel.tile_types import i64s
@@ -34,6 +35,9 @@ class PersistentPass(ModulePass):
 
     name = "persistent"
     blocks: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "blocks")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         blocks = self.blocks or facts_of(op).multiprocessors

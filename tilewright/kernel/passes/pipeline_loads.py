@@ -13,15 +13,15 @@ from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, TensorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from tilewright.errors import InvalidArgument
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
 from tilewright.kernel.distribute.layout import layout_of, with_layout
-from tilewright.kernel.distribute.rows import Rows, rows_between
+from tilewright.kernel.distribute.rows import MEMORIES, Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
+from tilewright.kernel.passes.settings import at_least, one_of
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
@@ -57,8 +57,9 @@ class PipelineLoadsPass(ModulePass):
     memory: str = "swizzled"
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise InvalidArgument(f"schedule {self.schedule!r} for copies", help=f"one of {', '.join(SCHEDULES)}")
+        at_least(1, self, "stages")
+        one_of(SCHEDULES, self, "schedule")
+        one_of(MEMORIES, self, "memory")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)

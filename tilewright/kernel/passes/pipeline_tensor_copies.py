@@ -19,6 +19,7 @@ from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.assign_layouts import DIRECT_BYTES
+from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.passes.trip import again, computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
@@ -42,6 +43,9 @@ class PipelineTensorCopiesPass(ModulePass):
 
     name = "pipeline-tensor-copies"
     stages: int = 4
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "stages")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         room = facts_of(op).shared_bytes

@@ -18,6 +18,7 @@ from tilewright.kernel.attributes import SPLITS, splits_of
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, LoadOp, StoreOp, element, operations, shape
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.rules.control import trips
+from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.passes.trip import again
 from tilewright.kernel.rewrite import constant, insert_before, replace_by_values, uniform
 
@@ -38,6 +39,9 @@ class SplitKPass(ModulePass):
 
     name = "split-k"
     splits: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "splits")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [each for each in op.body.ops if isinstance(each, FuncOp) and not each.block]:

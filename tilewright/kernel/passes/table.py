@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from xdsl.context import Context
@@ -130,13 +132,20 @@ def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
 
 
 def _named(text: str) -> ModulePass:
-    name, _, settings = text.partition("{")
+    name, brace, settings = text.partition("{")
     if name not in PASSES:
-        raise InvalidArgument(f"no pass {name!r}", help=f"one of {', '.join(PASSES)}")
+        near = "".join(f"did you mean {close}? " for close in get_close_matches(name, PASSES, 1))
+        raise InvalidArgument(f"no pass {name!r}", help=f"{near}one of {', '.join(PASSES)}")
+    if brace and (not settings.endswith("}") or "{" in settings):
+        raise InvalidArgument(f"settings {brace}{settings} of pass {name!r}", help="in braces: {key=value key=value}")
     given: dict[str, Any] = {}
     for item in settings.removesuffix("}").split():
-        key, _, value = item.partition("=")
-        given[key] = value == "true" if value in ("true", "false") else int(value) if value.isdigit() else value
+        key, equals, value = item.partition("=")
+        if not equals or key in given:
+            wrong = "two values for" if equals else "no value for"
+            raise InvalidArgument(f"{wrong} {key!r} of pass {name!r}", help="{key=value key=value}")
+        number = re.fullmatch(r"-?[0-9]+", value)
+        given[key] = value == "true" if value in ("true", "false") else int(value) if number else value
     return _with(PASSES[name], given)
 
 

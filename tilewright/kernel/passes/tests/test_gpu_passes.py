@@ -259,6 +259,41 @@ def test_settings_that_a_pass_does_not_have_are_refused() -> None:
     assert kernel_of(module).block == (64, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "split-k{splits=0}", "split-k{splits=-1}", "order-blocks{group=0}", "persistent{blocks=-1}",
+        "pipeline-tensor-copies{stages=0}", "pipeline-loads{stages=0}", "pipeline-loads{memory=foo}",
+        "pipeline-loads{schedule=late}", "assign-layouts{warps=0}", "assign-layouts{warps=3}",
+        "assign-layouts{lanes=0}", "assign-layouts{access_bytes=3}", "assign-layouts{access_bytes=0}",
+        "assign-layouts{access_bytes=32}", "distribute{memory=foo}",
+        "distribute{warps=0}", "distribute{lanes=33}", "pack-shared{least=-1}", "pack-shared{most=-1}",
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused_before_a_program_is_looked_at(given: str) -> None:
+    """The program has no layouts, of which a pass would complain."""
+    name, _, setting = given.rstrip("}").partition("{")
+    with pytest.raises(InvalidArgument, match=f"pass '{name}': {setting}\n  = help: "):
+        run_pass(parse_module(programs.add(64, 64)), given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("distribute{memory", r"settings \{memory of pass 'distribute'\n  = help: in braces"),
+        ("distribute{memory=padded", r"settings \{memory=padded of pass 'distribute'"),
+        ("distribute{{memory=padded}}", r"settings \{\{memory=padded\}\} of pass 'distribute'"),
+        ("distribute{memory}", "no value for 'memory' of pass 'distribute'"),
+        ("distribute{warps=2 warps=4}", "two values for 'warps' of pass 'distribute'"),
+        ("distribute}", r"no pass 'distribute\}'\n  = help: did you mean distribute\?"),
+        ("split-k{splits=two}", "pass 'split-k' has no splits=two\n  = help: it has splits=1"),
+    ],
+)
+def test_settings_are_written_in_braces(given: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        run_pass(parse_module("tile.func @k() grid [1] { tile.return }"), given)
+
+
 MACHINE = '"tile.target" = {units = "cp_async ldmatrix mbarrier mma tma wgmma", shared_bytes = 232448 : i64}'
 
 

@@ -118,9 +118,9 @@ def test_a_trip_refills_its_buffer_behind_a_barrier_that_is_needed() -> None:
 
 
 def test_settings_that_there_are_not_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="schedule 'late' for copies"):
+    with pytest.raises(InvalidArgument, match="pass 'pipeline-loads': schedule=late"):
         PipelineLoadsPass(schedule="late")
     module = parse_module(parts())
     run_pass(module, "assign-layouts")
-    with pytest.raises(InvalidArgument, match="memory 'soft' for tiles"):
+    with pytest.raises(InvalidArgument, match="pass 'pipeline-loads': memory=soft"):
         run_pass(module, "pipeline-loads{memory=soft}")
