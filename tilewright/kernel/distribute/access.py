@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
@@ -11,10 +12,25 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.distribute.layout import canonical, shares
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.indices import constant_index, divisor
+from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.blocked import coalesced_blocked
 from tilewright.layouts.linear import LinearLayout
 
 ACCESS_BYTES = 16  # of the widest access of a thread
+
+
+def begin_bytes(op: tile.LoadOp | tile.StoreOp) -> int:
+    """Bytes of which a tile in memory begins at a multiple: as it promises, else as its offset is known to."""
+    return gcd(divisor(op.offset) * element_bytes(op.view), ACCESS_BYTES) if op.align is None else op.align.value.data
+
+
+def row_bytes(op: tile.LoadOp | tile.StoreOp, extents: Sequence[int]) -> int:
+    """The same of all rows of a tile with these extents, up to the bytes of the widest access."""
+    size, strides = element_bytes(op.view), tile.strides_of(op)
+    others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1]
+    if size in others:
+        others.remove(size)  # of the run itself; in a window over one channel there is a second one
+    return gcd(begin_bytes(op), ACCESS_BYTES, *others)
 
 
 def coalesced(extents: Sequence[int], strides: Sequence[int], most: int, warps: int, lanes: int) -> LinearLayout:

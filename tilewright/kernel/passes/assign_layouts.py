@@ -24,7 +24,7 @@ from tilewright.kernel.attributes import warps_of
 from tilewright.kernel.block_limits import check_threads
 from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import FuncOp, shape
-from tilewright.kernel.distribute.access import coalesced, neighbours
+from tilewright.kernel.distribute.access import ACCESS_BYTES, begin_bytes, coalesced, neighbours, row_bytes
 from tilewright.kernel.distribute.boxes import boxed
 from tilewright.kernel.distribute.layout import (
     canonical,
@@ -39,7 +39,6 @@ from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
-from tilewright.kernel.indices import divisor
 from tilewright.kernel.passes.settings import power_of_two
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt import element_bytes
@@ -47,7 +46,6 @@ from tilewright.layouts.access import global_access
 from tilewright.layouts.blocked import initial_blocked
 from tilewright.layouts.linear import LinearLayout
 
-ACCESS_BYTES = 16
 ENOUGH = 1.3  # times the sectors of the best layout: to pass through shared memory costs more
 DIRECT_BYTES = 8  # of a store from where a product leaves its sums
 _ANYWHERE = (arith.ConstantOp, tile.IotaOp)
@@ -274,13 +272,9 @@ class _Assignment:
         """Neighbouring threads on neighbouring elements, each with as many as one access takes."""
         extents, strides = shape(value), tile.strides_of(op)
         size = element_bytes(op.view)
-        if op.align is None:
-            known = gcd(divisor(op.offset) * size, ACCESS_BYTES)
-            op.align = IntegerAttr(known, 64) if known > size else None
-        others = [stride * size for stride, extent in zip(strides, extents, strict=True) if extent > 1]
-        if size in others:
-            others.remove(size)  # of the run itself; in a window over one channel there is a second one
-        known = gcd(size if op.align is None else op.align.value.data, self.access_bytes, *others)
+        if op.align is None and begin_bytes(op) > size:
+            op.align = IntegerAttr(begin_bytes(op), 64)
+        known = gcd(row_bytes(op, extents), self.access_bytes)
         return self.note(coalesced(extents, strides, max(1, known // size), self.warps, self.lanes))
 
     def staged_dot(self, op: rings.StagedDotOp) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gcd
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
@@ -18,8 +17,8 @@ from tilewright.kernel import rings
 from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.access import row_bytes
 from tilewright.kernel.facts import Facts, facts_of
-from tilewright.kernel.indices import divisor
 from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
 from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
@@ -29,7 +28,6 @@ from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES
 from tilewright.layouts.shared import NvmmaShared
 
 Add = Callable[[Operation], SSAValue]
-ALIGN = 16  # bytes of the widest access
 ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
 WARPS_EACH_WAY = 8
@@ -285,16 +283,9 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     set_warps(kernel, product.warps)
     for op in operations(kernel.body):
         if isinstance(op, tile.StoreOp) and op.align is None:
-            _align(op)
-
-
-def _align(op: tile.StoreOp) -> None:
-    """Say how a store is aligned: one that is, needs no way through the memory that the ring wants."""
-    size = element_bytes(op.view)
-    others = [stride * size for stride in tile.strides_of(op) if stride != 1]
-    known = gcd(divisor(op.offset) * size, ALIGN, *others)
-    if known > size:
-        op.align = IntegerAttr(known, 64)
+            # Of all rows, not of the first: who comes later sees what need not go through the memory that rings want.
+            known = row_bytes(op, shape(op.value))
+            op.align = IntegerAttr(known, 64) if known > element_bytes(op.view) else None
 
 
 def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]:
