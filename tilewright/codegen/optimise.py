@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-from tilewright.errors import InvalidProgram
+from tilewright.errors import InvalidProgram, Unsupported
+
+LEAST: Final = 22  # the oldest LLVM that code is made for; others may end the process at an intrinsic they do not know
 
 
 def target_machine(triple: str, **given: Any) -> Any:
-    """LLVM's machine for a triple; `given` are the arguments of `create_target_machine`."""
+    """LLVM's machine for a triple; `given` are the arguments of `create_target_machine`.
+
+    Raises Unsupported where llvmlite brings an LLVM that is too old, InvalidProgram for a triple it has not.
+    """
+    if llvm.llvm_version_info[0] < LEAST:
+        raise Unsupported(
+            f"llvmlite {llvmlite.__version__} brings LLVM {llvm.llvm_version_info[0]}, "
+            f"code is made with {LEAST} or newer",
+            help="pip install 'llvmlite>=0.50'",
+        )
     try:
         found = llvm.Target.from_triple(triple)
     except RuntimeError as error:
