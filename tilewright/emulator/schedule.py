@@ -25,7 +25,7 @@ class Scheduler:
         self.limit = self.left = limit
         self.groups: dict[int, list[Array]] = {}
         self.parked: dict[int, list[Array]] = {}  # waiting for other lanes of their warp
-        self.sleeping: dict[int, list[Array]] = {}  # waiting for an mbarrier
+        self.sleeping: dict[int, list[Array]] = {}  # waiting for an mbarrier, a cluster, registers
         self.waiting: dict[int, list[Array]] = {}  # at a barrier: not run again until it lets them go
         self.waits_since: dict[int, int] = {}  # by instruction, in steps left
         self.spinning = (1, 0)  # first and last instruction of loops that step back
@@ -242,7 +242,7 @@ class Scheduler:
         for what, kind, waits in (
             ("other lanes of the warp", "barrier-divergence", self.parked),
             ("a barrier", "barrier-divergence", self.waiting),
-            ("an mbarrier", "deadlock", self.sleeping),
+            ("an mbarrier, a cluster or registers", "deadlock", self.sleeping),
         ):
             for at, parts in waits.items():
                 positions = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)

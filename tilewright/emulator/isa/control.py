@@ -8,10 +8,12 @@ import numpy as np
 
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.bulk import abandon_stores
-from tilewright.emulator.isa.table import Built, instruction
+from tilewright.emulator.isa.table import Built, instruction, whole_warps
 from tilewright.emulator.lanes import Lanes
+from tilewright.emulator.warpgroups import WARPGROUP
 
 GROUP = "control"
+_REGISTERS, _MOST_REGISTERS = 65_536, 248  # of a multiprocessor and of a thread; CUDA guide, technical specifications
 
 
 @instruction("bra")
@@ -94,8 +96,64 @@ def call(decoder: Decoder) -> Built:
     return Built(group=GROUP, control=_stop("trap", "an assertion fails"))
 
 
-@instruction("nanosleep", "pmevent", "setmaxnreg", "griddepcontrol")
+@instruction("setmaxnreg")
+def registers_of_warps(decoder: Decoder) -> Built:
+    """Groups of four warps give registers back to their block, or wait until there are enough to take.
+
+    Nothing happens in kernels that do not say how many registers a thread starts with, by ``.maxnreg`` or by threads
+    and blocks of a multiprocessor.
+    """
+    takes = decoder.one_of("inc", "dec") == "inc"
+    decoder.flag("sync", "aligned")
+    decoder.type()
+    decoder.count(1)
+    wanted = decoder.integer(0)
+    if wanted % 8 or not 24 <= wanted <= 256:
+        raise decoder.error(f"{wanted} registers; 24 to 256, a multiple of 8")
+    limits = decoder.linked.entry.limits
+
+    def control(lanes: Lanes, scheduler: Any, at: int) -> int | None:
+        state, positions = lanes.state, lanes.positions()
+        first = _registers_at_first(limits, state.threads)
+        if first is None:
+            return at + 1
+        held = state.extra.setdefault("registers", np.full(state.size, first, np.int64))
+        wrong = held[positions] > wanted if takes else held[positions] < wanted
+        if wrong.any():
+            lanes.report("bad-operand", f"{'inc' if takes else 'dec'} to {wanted} registers of "
+                         f"{int(held[positions][wrong][0])}", np.flatnonzero(wrong))  # fmt: skip
+        if not takes:
+            held[positions] = wanted
+            scheduler.happened()
+            return at + 1
+        got = np.zeros(len(positions), np.bool_)
+        for start in range(0, len(positions), WARPGROUP):
+            group = positions[start : start + WARPGROUP]
+            block = int(group[0]) // state.threads * state.threads
+            pool = held[block : block + state.threads]
+            if pool.sum() + WARPGROUP * wanted - held[group].sum() <= first * state.threads:
+                held[group] = wanted
+                got[start : start + WARPGROUP] = True
+        if got.all():
+            return at + 1
+        scheduler.sleep(at, positions[~got])
+        scheduler.push(at + 1, positions[got])
+        return None
+
+    return Built(group=GROUP, control=control, meeting=whole_warps, warps=4)
+
+
+def _registers_at_first(limits: dict[str, tuple[int, ...]], threads: int) -> int | None:
+    """Registers that a thread has at the start of a launch; None where the kernel leaves that open."""
+    if "maxnreg" in limits:
+        return limits["maxnreg"][0] // 8 * 8
+    if "minnctapersm" not in limits:
+        return None
+    return min(_MOST_REGISTERS, _REGISTERS // (threads * limits["minnctapersm"][0]) // 8 * 8)
+
+
+@instruction("nanosleep", "pmevent", "griddepcontrol")
 def no_effect(decoder: Decoder) -> Built:
-    """Time and registers of the machine: nothing that results depend on."""
+    """Time of the machine: nothing that results depend on."""
     decoder.modifiers.clear()
     return Built(lambda lanes: None, GROUP)

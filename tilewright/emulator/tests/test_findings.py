@@ -471,3 +471,28 @@ DONE:
     found, (_, out) = run64(body)
     assert found == []
     assert (out == 3).all()
+
+
+REGISTERS = """setp.lt.u32 %p1, %r0, 128; @%p1 bra GIVE; setmaxnreg.inc.sync.aligned.u32 240; bra END;
+GIVE: setmaxnreg.dec.sync.aligned.u32 24; END: st.global.u32 [%rd3], %r0;"""
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "limits", "found"),
+    [("", "", ".maxntid 384\n.minnctapersm 1", []),  # 384 threads of 168: 128 of 24 leave 240 for each of 256
+     ("", "", ".maxnreg 168", []),
+     ("", "", ".maxnreg 160", ["deadlock"]),
+     ("", "", "", []),  # without a number to start with they do nothing
+     ("setmaxnreg.dec.sync.aligned.u32 24;", "", ".maxntid 384\n.minnctapersm 1", ["deadlock"]),
+     ("u32 24;", "u32 32;", ".maxnreg 168", ["deadlock"]),
+     ("u32 24;", "u32 176;", ".maxnreg 168", ["bad-operand", "deadlock"]),
+     ("u32 240;", "u32 160;", ".maxnreg 168", ["bad-operand"]),
+     ("128; @", "100; @", ".maxnreg 168", ["barrier-divergence", "deadlock"])],
+)  # fmt: skip
+def test_registers_that_warps_hand_over(was: str, becomes: str, limits: str, found: list[str]) -> None:
+    text = kernel(REGISTERS.replace(was, becomes) if was else REGISTERS, target="sm_90a")
+    text = text.replace(")\n{", f")\n{limits}\n{{", 1)
+    arrays = buffers(384)
+    result = run(parse(text), "k", (1, 1, 1), (384, 1, 1), arrays)
+    assert sorted(set(kinds(result))) == found
+    assert found or (arrays[1] == arrays[0]).all()
