@@ -67,6 +67,8 @@ class _BlockNest:
         self.inside = {axis: Axis(f"{axis.name}.i", size) for axis, size, _ in self.chunks if size > 1}
         self.first = len(self.point.dims)  # of the dimensions along inner loops
         self.extents = (*self.point.extents, *(int(axis.extent) for axis in self.inside.values()))  # type: ignore[arg-type]
+        self.shares = schedule.shares[self.first :]
+        self.summed = (*self.point.extents, *(threads for _, threads, _ in self.shares))  # what trips hand on
         self.kept: dict[str, Value] = {}  # values per row
         self.held: BodyEmitter | None = None  # what all passes share
         self.online = online_of(nest)
@@ -129,7 +131,8 @@ class _BlockNest:
                 value = emitter.emit(substitute(self._here(self._body(node)), where))
                 value = self._existing(emitter, Value(emitter.full(value), value.dtype), node.accum, dtype)
                 if carried:
-                    value = combine(node.accum, self.builder, Value(carried[number], dtype), value)
+                    value = Value(self._folded(value.ssa, node.accum, dtypes.is_unsigned(dtype)), dtype)
+                    value = combine(node.accum, self.builder, value, Value(carried[number], dtype))
                 found.append(value.ssa)
             return found
 
@@ -138,7 +141,7 @@ class _BlockNest:
             if self.held is None:
                 assert node.accum is not None
                 start = self.builder.number(identity(node.accum, dtype).value, dtype)
-                first.append(self.builder.insert(tile.BroadcastOp(start, self.extents)) if self.extents else start)
+                first.append(self.builder.insert(tile.BroadcastOp(start, self.summed)) if self.summed else start)
         for node, dtype, total in zip(nodes, types, self._sweep(step, first), strict=True):
             assert node.accum is not None
             if len(self.extents) > self.first:
@@ -151,7 +154,7 @@ class _BlockNest:
 
         def full(number: float) -> SSAValue:
             made = builder.number(number, "f32")
-            return builder.insert(tile.BroadcastOp(made, self.extents)) if self.extents else made
+            return builder.insert(tile.BroadcastOp(made, self.summed)) if self.summed else made
 
         def scaled(total: Value, old: Value, new: Value) -> Value:
             power = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [old, new])])
@@ -161,26 +164,54 @@ class _BlockNest:
             value = emitter.emit(substitute(self._here(self._body(largest)), where))
             value = self._existing(emitter, Value(emitter.full(value), value.dtype), "max", "f32")
             peak, total = (Value(each, "f32") for each in carried)
-            above = combine("max", builder, peak, value)
-            one = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [value, above])])
-            return [above.ssa, combine("sum", builder, scaled(total, peak, above), one).ssa]
+            above = combine("max", builder, Value(self._folded(value.ssa, "max", False), "f32"), peak)
+            power = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [value, self._unfolded(above)])])
+            own = Value(self._folded(power.ssa, "sum", False), "f32")
+            return [above.ssa, combine("sum", builder, own, scaled(total, peak, above)).ssa]
 
         # Not from minus infinity, whose difference from itself is no number.
         peaks, totals = (Value(each, "f32") for each in self._sweep(step, [full(lowest), full(0.0)]))
         inner = len(self.extents) > self.first
         peak = Value(self._combined(peaks.ssa, "max", False), "f32") if inner else peaks
         if inner:
-            above = Value(builder.insert(tile.BroadcastOp(peak.ssa, self.extents)), "f32")
+            above = Value(builder.insert(tile.BroadcastOp(peak.ssa, self.summed)), "f32")
             totals = Value(self._combined(scaled(totals, peaks, above).ssa, "sum", False), "f32")
         self._keep(largest, peak)
         self._keep(node, totals)
 
+    def _folded(self, value: SSAValue, accum: str, unsigned: bool) -> SSAValue:
+        """The sums over what each thread has of the inner dimensions: an element per thread is left of them."""
+        builder, shape = self.builder, self.extents
+        for dim, (rounds, threads, size) in enumerate(self.shares, self.first):
+            if rounds * size == 1:
+                continue
+            value = builder.insert(tile.ReshapeOp(value, (*shape[:dim], rounds, threads, size, *shape[dim + 1 :])))
+            value = builder.insert(tile.ReduceOp(accum, value, dim + 2, unsigned))
+            value = builder.insert(tile.ReduceOp(accum, value, dim, unsigned))
+            shape = (*shape[:dim], threads, *shape[dim + 1 :])
+            value = builder.insert(tile.ReshapeOp(value, shape))
+        return value
+
+    def _unfolded(self, value: Value) -> Value:
+        """Every element of a tile has what `_folded` left for its thread."""
+        builder, shape, ssa = self.builder, self.summed, value.ssa
+        for dim, (rounds, threads, size) in enumerate(self.shares, self.first):
+            if rounds * size == 1:
+                continue
+            outside, inside = shape[:dim], shape[dim + 1 :]
+            ssa = builder.insert(tile.ReshapeOp(ssa, (*outside, 1, threads, 1, *inside)))
+            ssa = builder.insert(tile.BroadcastOp(ssa, (*outside, rounds, threads, size, *inside)))
+            shape = (*outside, rounds * threads * size, *inside)
+            ssa = builder.insert(tile.ReshapeOp(ssa, shape))
+        return Value(ssa, value.dtype)
+
     def _combined(self, total: SSAValue, accum: str, unsigned: bool) -> SSAValue:
         """The sums over the inner dimensions of a tile, all of them as one."""
-        builder, rows = self.builder, self.extents[: self.first]
-        inner = len(self.extents) - self.first
+        shape = tile.shape(total)
+        builder, rows = self.builder, shape[: self.first]
+        inner = len(shape) - self.first
         if inner > 1:
-            total = builder.insert(tile.ReshapeOp(total, (*rows, prod(self.extents[self.first :]))))
+            total = builder.insert(tile.ReshapeOp(total, (*rows, prod(shape[self.first :]))))
         total = builder.insert(tile.ReduceOp(accum, total, self.first, unsigned))
         return total if inner == 1 else builder.insert(tile.ReshapeOp(total, (*rows, *[1] * inner)))
 

@@ -20,6 +20,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.expr.dtypes import INDEX
+from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest
@@ -77,6 +78,20 @@ class NestBlocks:
     def holds_rows(self, nest: Nest) -> bool:
         """Whether all inner loops lie in the tile, so that one reading serves all passes."""
         return all(count == 1 for _, _, count in self.chunks(nest))
+
+    @property
+    def shares(self) -> list[tuple[int, int, int]]:
+        """For each dimension: rounds of all threads along it, threads, and neighbours that a thread has in a round.
+
+        Rounds and neighbours are registers of one thread.
+        """
+        found = []
+        for dim, extent in enumerate(self.tile.values()):
+            assert self.threads is not None, "a tile of more than an element has its threads"
+            size = min(extent, self.threads.size_per_thread[dim])
+            across = min(extent // size, self.threads.threads_per_warp[dim] * self.threads.warps[dim])
+            found.append((extent // size // across, across, size))
+        return found
 
     @property
     def layout(self) -> str:
@@ -172,11 +187,6 @@ def _text(schedule: NestBlocks, nest: Nest) -> str:
     return f"{box} on {warps}{threads}{passes}{unrolled}"
 
 
-def _rounded(extent: int) -> int:
-    """The power of two from `extent` on."""
-    return 1 << (extent - 1).bit_length()
-
-
 # Candidates -----------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +217,7 @@ class _Candidates:
     def _of(self, warps: int, each: int) -> Iterator[NestBlocks]:
         """The tiles that give every thread of so many warps so many elements."""
         points = warps * self.lanes * each
-        small = prod(_rounded(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
+        small = prod(power_from(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
         if self.fast not in self.nest.inner:
             box = self._box(self.order_of(self.nest.outer), points)
             if prod(box.values()) == points or small:
@@ -234,13 +244,13 @@ class _Candidates:
         crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
         if crossing is not None:
             assert self.crossed is not None
-            others = prod(_rounded(axis.size) for axis in axes if axis != crossing)
-            side = max(1 << ((points.bit_length() - 1) // 2), points // others)
-            box[crossing.name] = min(_rounded(crossing.size), side)
+            others = prod(power_from(axis.size) for axis in axes if axis != crossing)
+            side = max(1 << log2(points) // 2, points // others)
+            box[crossing.name] = min(power_from(crossing.size), side)
             points //= box[crossing.name]
         for axis in axes:
             if axis != crossing:
-                box[axis.name] = min(_rounded(axis.size), points)
+                box[axis.name] = min(power_from(axis.size), points)
                 points //= box[axis.name]
         return {name: extent for name, extent in box.items() if extent > 1}
 
@@ -311,7 +321,7 @@ class _Candidates:
             return 1
         along = [access for access in self.heavy if access.form.coefficient(self.fast) == 1]
         widest = self.machine.load_bits // 8 // max((access.element for access in along), default=16)
-        found = max(1, min(widest, _rounded(self.fast.size)))
+        found = max(1, min(widest, power_from(self.fast.size)))
         for access in along:
             steps = [step for axis, step in access.form.terms.items() if axis != self.fast]
             found = gcd(found, access.form.constant, *steps)
@@ -421,10 +431,20 @@ class _Model:
         """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
         nest = self.nest
         reads = sum(not access.writes for access in self.heavy())
-        live = min(MOST_LIVE, max(1, reads)) + (0 if schedule.holds_rows(nest) else min(MOST_LIVE, self.sums))
+        live = min(MOST_LIVE, max(1, reads))
+        sums = 0
+        if not schedule.holds_rows(nest):
+            live += online_of(nest) is not None  # values and their exponentials
+            sums = self.sums * self._results(schedule)
         wide = max((access.element for access in self.accesses), default=4) > 4
         unrolled = min(TOGETHER, prod(axis.size for axis in nest.inner if axis.name in schedule.unrolled))
-        return SPARE_REGISTERS + each * (live + unrolled - 1) * (2 if wide else 1)
+        return SPARE_REGISTERS + (each * (live + unrolled - 1) + sums) * (2 if wide else 1)
+
+    def _results(self, schedule: NestBlocks) -> int:
+        """Results of sums that a thread has a part of."""
+        outer = [axis.name for axis in self.nest.outer]
+        shares = zip(schedule.tile, schedule.shares, strict=True)
+        return prod(rounds * size for name, (rounds, _, size) in shares if name in outer)
 
     def heavy(self) -> list[_Access]:
         """The accesses that have a say: those that move many bytes."""
@@ -475,10 +495,9 @@ class _Model:
         dims = [number for number, name in enumerate(schedule.tile) if name in inside]
         lanes = prod(schedule.threads.threads_per_warp[dim] for dim in dims)
         warps = prod(schedule.threads.warps[dim] for dim in dims)
-        own = prod(max(1, points // schedule.threads.threads_per_warp[dim] // schedule.threads.warps[dim])
-                   for dim, points in enumerate(schedule.tile.values()) if dim not in dims)  # fmt: skip
-        steps = lanes.bit_length() - 1
-        cycles = (SHUFFLE_CYCLES + 4 * own) * steps  # results of a thread
+        own = self._results(schedule)
+        steps = log2(lanes)
+        cycles = (SHUFFLE_CYCLES + 4 * own) * steps
         instructions = SHUFFLE_INSTRUCTIONS * own * steps
         if warps > 1:
             cycles += BARRIER_CYCLES + own * warps * schedule.warps

@@ -132,7 +132,7 @@ class _Assignment:
             case tile.ReshapeOp() if shape(op.value):
                 layout = self.anchored(op, 0)
                 if shape(op.result):
-                    give(op.result, canonical(layout.reshape(shape(op.result))))
+                    give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
                 layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
                 for index, layout in enumerate(layouts):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects import arith
+from xdsl.dialects import arith, scf
 
 from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
@@ -28,6 +28,8 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, reduce, shape
 from tilewright.expr.random import random_graph, random_inputs
+from tilewright.kernel import simt
+from tilewright.kernel.dialect import shape as tile_shape
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.operator.nest import Nest
@@ -257,7 +259,7 @@ def test_the_choice_is_explained() -> None:
 
 
 def test_what_registers_forbid_is_said() -> None:
-    plan = plan_of(graph_of(lambda b: softmax(b, 512, 131072, "f32")))
+    plan = plan_of(graph_of(lambda b: softmax(b, 512, 65536, "f32")))
     text = next(decision for decision in plan.decisions if decision.subject == "tile of softmax").explain()
     assert "rows in registers" not in text.splitlines()[0]
     assert "by registers of a thread" in text
@@ -271,6 +273,29 @@ def test_rows_that_registers_do_not_hold() -> None:
     assert isinstance(kernel.work, Nest)
     assert not schedule.holds_rows(kernel.work)
     assert found.total("bank_conflicts") == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "carried"),
+    [
+        (lambda b: reduce.reduce_sum(b, b.input("x", (512, 65536), "f32"), axes=(1,)), [1]),
+        (lambda b: softmax(b, 512, 131072, "f16"), [1, 1]),
+        (lambda b: linalg.matmul(b, b.input("x", (1, 8192), "f16"), b.input("w", (8192, 16384), "f16")), [8]),
+    ],
+    ids=["sum", "softmax", "product"],
+)
+def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> None:
+    """Not one per element: registers are for what is under way. Nothing passes through memory in a trip."""
+    machine = resolve(MACHINE)
+    assert isinstance(machine, Gpu)
+    plan = plan_of(graph_of(build))
+    program = gpu.gpu_program(plan, Placement(plan), machine)
+    loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
+    threads = 32 * tiles(plan)[0].warps
+    assert [prod(tile_shape(value)) / threads for value in loop.iter_args] == carried
+    gpu.distribute(program, Options(verify_each=True))
+    loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
+    assert not any(isinstance(op, simt.BarrierOp) for op in loop.walk())
 
 
 def test_a_long_row_that_another_sum_is_taken_of_first() -> None:
