@@ -82,7 +82,7 @@ class AsyncCopies:
         size = copy.values.shape[1]
         chosen = np.flatnonzero(ready)
         shared.bytes.data[copy.offsets[chosen, None] + np.arange(size)] = copy.values[chosen]
-        shared.end_write(copy.cells[chosen], copy.threads[chosen] % self.state.threads, engine=False)
+        shared.end_write(copy.cells[chosen], self.state.clocks.column(copy.threads[chosen]), engine=False)
         copy.done[chosen] = True
         self.per_thread[copy.threads[chosen]] -= 1
 

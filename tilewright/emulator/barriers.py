@@ -30,6 +30,11 @@ class Barriers:
         clusters = int(cluster_of.max()) + 1
         self.cluster_phase = np.zeros(clusters, np.int64)
         self.cluster_target = np.zeros(state.size, np.int64)
+        self.cluster_since = np.zeros(clusters, np.int64)  # first arrival of the open phase
+        self.cluster_left = np.zeros(clusters, np.int64)  # threads that have waited for the last phase
+        # What the threads that arrived knew: of the open phase, and of the last one with its first arrival.
+        self.cluster_gathered: dict[int, Array] = {}
+        self.cluster_known: dict[int, tuple[Array, int]] = {}
 
     def arrive(
         self, lanes: Lanes, scheduler: Scheduler, at: int, numbers: Array, count: Array | None, waits: bool,
@@ -132,8 +137,16 @@ class Barriers:
     def cluster_arrive(self, lanes: Lanes, scheduler: Scheduler) -> None:
         state = self.state
         positions = lanes.positions()
-        clusters = self.cluster_of[state.block_of[positions]]
+        homes = state.block_of[positions]
+        clusters = self.cluster_of[homes]
         self.cluster_target[positions] = self.cluster_phase[clusters] + 1
+        for block in np.unique(homes).tolist():
+            cluster = int(self.cluster_of[block])
+            known = state.clocks.known(block, positions[homes == block] % state.threads)
+            before = self.cluster_gathered.get(cluster)
+            if before is None:
+                self.cluster_since[cluster] = state.clocks.now
+            self.cluster_gathered[cluster] = known if before is None else np.maximum(before, known)
         self._settle_clusters(clusters, scheduler)
 
     def _settle_clusters(self, clusters: Array, scheduler: Scheduler) -> None:
@@ -144,11 +157,23 @@ class Barriers:
             living = state.alive & np.isin(state.block_of, blocks)
             if living.any() and (self.cluster_target[living] > self.cluster_phase[cluster]).all():
                 self.cluster_phase[cluster] += 1
-                state.clocks.block_barrier(blocks)
+                self.cluster_left[cluster] = 0
+                self.cluster_known[cluster] = self.cluster_gathered.pop(cluster), int(self.cluster_since[cluster])
                 scheduler.happened()
 
     def cluster_passed(self, lanes: Lanes) -> Array:
         """Which threads may leave ``barrier.cluster.wait``."""
-        positions = lanes.positions()
-        phase = self.cluster_phase[self.cluster_of[self.state.block_of[positions]]]
-        return np.asarray(phase >= self.cluster_target[positions])
+        state, positions = self.state, lanes.positions()
+        homes = state.block_of[positions]
+        passed = np.asarray(self.cluster_phase[self.cluster_of[homes]] >= self.cluster_target[positions])
+        for block in np.unique(homes[passed]).tolist():
+            cluster, threads = int(self.cluster_of[block]), positions[passed & (homes == block)] % state.threads
+            if cluster not in self.cluster_known:
+                continue
+            known, since = self.cluster_known[cluster]
+            state.clocks.learn(block, threads, known)
+            self.cluster_left[cluster] += len(threads)
+            blocks = np.flatnonzero(self.cluster_of == cluster)
+            if self.cluster_left[cluster] >= sum(self._living(int(each)) for each in blocks):
+                state.clocks.cluster_barrier(blocks, since)
+        return passed

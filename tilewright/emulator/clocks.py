@@ -1,9 +1,10 @@
 """Which accesses are ordered: what every thread knows of the progress of the others.
 
-Time counts executed instructions. After a barrier of a whole block every thread knows all that happened before: one
-number per block, its *floor*; likewise one per warp. Anything else (barriers of some threads, mbarriers) needs the
-*matrix* of a block: the time up to which a thread knows what another did. Its last columns are the copy engine, one for
-each mbarrier that counts its copies.
+Time counts executed instructions. After a barrier of a whole block every thread knows all that its block did before:
+one number per block, its *floor*; likewise one per warp, and one per block for all that its cluster did. Anything else
+(barriers of some threads, mbarriers, what other blocks did) needs the *matrix*: the time up to which a thread knows
+what another did. Its columns are the threads of the cluster, block after block, then the copy engine of each block, one
+column for each mbarrier that counts its copies. Blocks of a cluster are neighbours in the chunk.
 """
 
 from __future__ import annotations
@@ -12,42 +13,82 @@ import numpy as np
 
 from tilewright.emulator.scalars import Array
 
-ENGINES = 64  # columns of the copy engine in a block
+ENGINES = 64  # columns of the copy engine of a block
 
 
 class Clocks:
-    """Floors of blocks and warps, and the matrices once they are needed."""
+    """Floors of blocks and warps, and the matrix once it is needed."""
 
-    def __init__(self, blocks: int, threads: int) -> None:
+    def __init__(self, blocks: int, threads: int, cluster: int = 1) -> None:
         self.now = 1
         self.threads = threads  # of one block, whole warps
+        self.cluster = cluster  # blocks
+        self.members = cluster * threads  # columns that are threads
         self.block_floor = np.ones(blocks, np.int64)  # what the system did before the first instruction
+        self.cluster_floor = np.ones(blocks, np.int64) if cluster > 1 else self.block_floor
         self.warp_floor = np.zeros(blocks * threads // 32, np.int64)
         self.matrix: Array | None = None
 
+    # Columns
+
     @property
     def columns(self) -> int:
-        """Threads of a block, and its copy engine as often as it has mbarriers."""
-        return self.threads + ENGINES
+        return self.cluster * (self.threads + ENGINES)
+
+    def column(self, positions: Array) -> Array:
+        """The columns of threads of the chunk."""
+        return np.asarray(positions % self.members)
+
+    def engine(self, block: int, number: int) -> int:
+        """A column of the copy engine of a block."""
+        return self.members + block % self.cluster * ENGINES + number % ENGINES
+
+    def position(self, block: Array | int, column: Array | int) -> Array:
+        """The threads of the chunk that columns are, as their cluster's blocks see them."""
+        return np.asarray(np.asarray(block) // self.cluster * self.members + column)
+
+    def _own(self, block: int) -> tuple[slice, slice]:
+        """The columns of a block: its threads, its copy engine."""
+        rank = block % self.cluster
+        engine = self.members + rank * ENGINES
+        return slice(rank * self.threads, (rank + 1) * self.threads), slice(engine, engine + ENGINES)
 
     def need_matrix(self) -> Array:
-        """The matrix [block, thread, other thread or engine]."""
+        """The matrix [block, thread, column]."""
         if self.matrix is None:
-            blocks = len(self.block_floor)
+            blocks, per_block = len(self.block_floor), self.threads // 32
             matrix = np.empty((blocks, self.threads, self.columns), np.int64)
-            matrix[:] = self.block_floor[:, None, None]
-            for warp in range(self.threads // 32):
-                own = slice(32 * warp, 32 * warp + 32)
-                floor = self.warp_floor.reshape(blocks, -1)[:, warp]
-                matrix[:, own, own] = np.maximum(matrix[:, own, own], floor[:, None, None])
+            for block in range(blocks):
+                matrix[block] = self.cluster_floor[block]
+                for part in self._own(block):
+                    matrix[block, :, part] = self.block_floor[block]
+                first = block % self.cluster * self.threads
+                for warp in range(per_block):
+                    own, columns = slice(32 * warp, 32 * warp + 32), slice(first + 32 * warp, first + 32 * warp + 32)
+                    floor = self.warp_floor[block * per_block + warp]
+                    matrix[block, own, columns] = np.maximum(matrix[block, own, columns], floor)
             self.matrix = matrix
         return self.matrix
 
+    # Events
+
     def block_barrier(self, blocks: Array) -> None:
-        """All threads of these blocks have met."""
+        """All threads of these blocks have met, each block for itself."""
         self.block_floor[blocks] = self.now
-        if self.matrix is not None:
+        if self.matrix is None:
+            return
+        if self.cluster == 1:
             self.matrix[blocks] = self.now
+            return
+        for block in blocks.tolist():
+            self.matrix[block] = self.matrix[block].max(axis=0)
+            for part in self._own(block):
+                self.matrix[block, :, part] = self.now
+
+    def cluster_barrier(self, blocks: Array, time: int) -> None:
+        """All threads of these blocks of a cluster know what any of them did up to a time."""
+        for floor in (self.cluster_floor, self.block_floor):
+            floor[blocks] = np.maximum(floor[blocks], time)
 
     def warp_barrier(self, warps: Array) -> None:
         """All threads of these warps (numbered through the chunk) have met."""
@@ -55,50 +96,66 @@ class Clocks:
         if self.matrix is not None:
             per_block = self.threads // 32
             for warp in warps.tolist():
-                block, own = warp // per_block, slice(warp % per_block * 32, warp % per_block * 32 + 32)
+                block, first = warp // per_block, warp % per_block * 32
+                own, column = slice(first, first + 32), block % self.cluster * self.threads + first
                 self.matrix[block, own] = self.matrix[block, own].max(axis=0)
-                self.matrix[block, own, own] = self.now
+                self.matrix[block, own, column : column + 32] = self.now
 
     def meet(self, block: int, arriving: Array, leaving: Array) -> None:
         """Some threads of a block have met: those `leaving` learn what those `arriving` know and did."""
-        matrix = self.need_matrix()
-        known = matrix[block, arriving].max(axis=0)
-        known[arriving] = self.now
-        matrix[block, leaving] = np.maximum(matrix[block, leaving], known)
+        self.learn(block, leaving, self.known(block, arriving))
 
     def known(self, block: int, threads: Array) -> Array:
         """All that these threads know and did: what an arrival at an mbarrier passes on."""
         found: Array = self.need_matrix()[block, threads].max(axis=0)
-        found[threads] = self.now
+        found[block % self.cluster * self.threads + threads] = self.now
         return found
 
     def learn(self, block: int, threads: Array, known: Array) -> None:
+        """Threads of a block learn what a thread of its cluster knew."""
         matrix = self.need_matrix()
         matrix[block, threads] = np.maximum(matrix[block, threads], known)
 
+    # Questions
+
     def ordered(self, block: Array, thread: Array, other: Array, time: Array) -> Array:
-        """Whether what `other` did at `time` happens before what `thread` does now; arrays of one shape."""
-        found = (time <= self.block_floor[block]) | (other == thread)
-        warp = block * (self.threads // 32) + thread // 32
-        found |= (thread // 32 == other // 32) & (time <= self.warp_floor[warp])
+        """Whether what column `other` did at `time` happens before what `thread` does now; arrays of one shape."""
+        found = time <= self.block_floor[block]
+        thread_column, near = thread, time <= self.warp_floor[block * (self.threads // 32) + thread // 32]
+        if self.cluster > 1:
+            found = (found & self._same_block(block, other)) | (time <= self.cluster_floor[block])
+            thread_column = block % self.cluster * self.threads + thread
+        found |= other == thread_column
+        found |= (thread_column // 32 == other // 32) & near
         if self.matrix is not None:
             found |= time <= self.matrix[block, thread, other]
         return np.asarray(found)
 
     def ordered_group(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
-        """As `ordered`, for a product of the warpgroup from `warp` on: one of its threads is enough."""
-        found = (time <= self.block_floor[block]) | (thread // 128 == warp // 4)
+        """As `ordered`, for a product of the warpgroup from `warp` of the cluster on: one of its threads is enough."""
+        found = time <= self.block_floor[block]
+        column = block % self.cluster * self.threads + thread
+        if self.cluster > 1:
+            found = (found & self._same_block(block, 32 * warp)) | (time <= self.cluster_floor[block])
+        found |= column // 128 == warp // 4
         if self.matrix is not None:
-            lanes = np.minimum(warp[..., None] * 32 + np.arange(128), self.threads - 1)
+            lanes = np.minimum(warp[..., None] * 32 + np.arange(128), self.members - 1)
             found |= time <= self.matrix[block[..., None], thread[..., None], lanes].max(axis=-1)
         return np.asarray(found)
 
     def ordered_warp(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
-        """As `ordered`, for what several threads of a warp of the block did."""
+        """As `ordered`, for what several threads of a warp of the cluster did."""
         found = time <= self.block_floor[block]
         number = block * (self.threads // 32) + thread // 32
-        found |= (thread // 32 == warp) & (time <= self.warp_floor[number])
+        column = block % self.cluster * self.threads + thread
+        if self.cluster > 1:
+            found = (found & self._same_block(block, 32 * warp)) | (time <= self.cluster_floor[block])
+        found |= (column // 32 == warp) & (time <= self.warp_floor[number])
         if self.matrix is not None:
             lanes = warp[..., None] * 32 + np.arange(32)
             found |= time <= self.matrix[block[..., None], thread[..., None], lanes].min(axis=-1)
         return found
+
+    def _same_block(self, block: Array, column: Array) -> Array:
+        rank = np.where(column < self.members, column // self.threads, (column - self.members) // ENGINES)
+        return np.asarray(rank == block % self.cluster)

@@ -20,6 +20,7 @@ from tilewright.emulator.scalars import CONTAINERS, Array
 if TYPE_CHECKING:
     from tilewright.emulator.async_copies import AsyncCopies
     from tilewright.emulator.barriers import Barriers
+    from tilewright.emulator.ends import Ends
     from tilewright.emulator.mbarriers import Mbarriers
     from tilewright.emulator.memory import GlobalMemory, LocalMemory
     from tilewright.emulator.releases import Releases
@@ -77,7 +78,7 @@ class State:
         self.alive = self.thread_of < threads
         # Of registers that are not defined for all threads: one bit per undefined byte.
         self.undefined: dict[int, Array] = dict.fromkeys(range(len(widths)), np.full(self.size, 0xFF, np.uint8))
-        self.clocks = Clocks(len(blocks), self.threads)
+        self.clocks = Clocks(len(blocks), self.threads, int(np.prod(launch.cluster)))
         # Registers that pending asynchronous products will write ("result") or still read ("source"), by thread.
         self.in_flight: dict[int, dict[str, Array]] = {}
         self.written_at: dict[int, Array] = {}  # of registers of such products, by thread
@@ -89,6 +90,7 @@ class State:
         self.copies: AsyncCopies
         self.mbarriers: Mbarriers
         self.warpgroups: Warpgroups
+        self.ends: Ends
         self.releases: Releases | None = None  # where the kernel has fences, releases or acquires
         self.extra: dict[str, Any] = {}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulator.clocks import ENGINES
 from tilewright.emulator.lanes import Lanes, State
 from tilewright.emulator.scalars import Array
 
@@ -21,7 +21,7 @@ class BulkLoad:
 
     number: int
     start: int  # into shared memory of the chunk
-    values: Array
+    values: Array | Callable[[], Array]  # a function reads them when the copy is done
     cells: Array
 
 
@@ -54,10 +54,11 @@ class Mbarriers:
     def make(self, offset: int, count: int, position: int) -> None:
         state = self.state
         nothing = np.zeros(state.clocks.columns, np.int64)
-        engine = self.engines.setdefault(offset, state.threads + len(self.engines) % ENGINES)
+        block = offset // state.shared.stride
+        engine = self.engines.setdefault(offset, state.clocks.engine(block, len(self.engines)))
         self.all[offset] = Mbarrier(
-            offset // state.shared.stride, count, count, position % state.threads, state.clocks.now, engine,
-            gathered=nothing, known=nothing,
+            block, count, count, position % state.clocks.members, state.clocks.now, engine, gathered=nothing,
+            known=nothing,
         )  # fmt: skip
 
     def find(self, lanes: Lanes, number: int, offset: int, position: int) -> Mbarrier | None:
@@ -69,7 +70,7 @@ class Mbarriers:
                          address=offset % stride, space="shared")  # fmt: skip
             return None
         block, thread = position // state.threads, position % state.threads
-        if found.block == block and thread != found.maker:
+        if position % state.clocks.members != found.maker:
             ordered = state.clocks.ordered(*(np.array([each]) for each in (block, thread, found.maker, found.made)))
             if not ordered.all():
                 message = f"the mbarrier at byte {offset % stride} is used before its initialisation is ordered"
@@ -82,10 +83,8 @@ class Mbarriers:
     ) -> None:  # fmt: skip
         """`count` arrivals by threads of one block (positions in the chunk)."""
         state = self.state
-        block = int(threads[0]) // state.threads
-        if block == barrier.block:
-            known = state.clocks.known(block, threads % state.threads)
-            barrier.gathered = np.maximum(barrier.gathered, known)
+        known = state.clocks.known(int(threads[0]) // state.threads, threads % state.threads)
+        barrier.gathered = np.maximum(barrier.gathered, known)
         barrier.pending -= count
         if drop:
             barrier.count -= count
@@ -109,9 +108,10 @@ class Mbarriers:
         phase = barrier.phase
         while barrier.loads and barrier.phase == phase:
             load = barrier.loads.pop(0)
-            shared.bytes.data[load.start : load.start + len(load.values)] = load.values
+            values = load.values if isinstance(load.values, np.ndarray) else load.values()
+            shared.bytes.data[load.start : load.start + len(values)] = values
             shared.end_write(load.cells, barrier.engine, engine=True)
-            barrier.bytes -= len(load.values)
+            barrier.bytes -= len(values)
             barrier.gathered = barrier.gathered.copy()
             barrier.gathered[barrier.engine] = clocks.now
             self.settle(barrier, scheduler)
@@ -120,9 +120,8 @@ class Mbarriers:
         """Whether a phase is complete; a thread that sees this learns what the arriving threads knew."""
         if (barrier.phase & 1 == phase & 1) if parity else (barrier.phase <= phase):
             return False
-        state = self.state
-        if position // state.threads == barrier.block:
-            state.clocks.learn(barrier.block, np.array([position % state.threads]), barrier.known)
+        block, thread = divmod(position, self.state.threads)
+        self.state.clocks.learn(block, np.array([thread]), barrier.known)
         return True
 
     def when_copied(self, offset: int, position: int, *, counts: bool) -> None:

@@ -56,7 +56,7 @@ class Releases:
             block, thread = divmod(position, self.state.threads)
             known = self.state.clocks.known(block, np.array([thread]))
             if not releases:
-                known[thread] = self.fenced[position]
+                known[position % self.state.clocks.members] = self.fenced[position]
             before = self.published.get(offset)
             self.published[offset] = known if before is None else np.maximum(before, known)
 

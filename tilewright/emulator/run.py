@@ -15,6 +15,7 @@ from tilewright.emulator.barriers import Barriers
 from tilewright.emulator.constants import Constants
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
+from tilewright.emulator.ends import Ends
 from tilewright.emulator.findings import Finding, Findings
 from tilewright.emulator.lanes import Launch, State, Step
 from tilewright.emulator.link import Linked, Scope, link
@@ -192,14 +193,14 @@ def _chunks(launch: Launch, linked: Linked) -> list[Array]:
     """Linear numbers of the blocks that run together, clusters whole."""
     blocks = int(np.prod(launch.grid))
     threads = -(-int(np.prod(launch.block)) // 32) * 32
-    cells = max(1, launch.all_shared_bytes // _granule(linked)) * (2 + threads // 32)
-    ordered = any(node.parts[0] == "mbarrier" for node, _ in linked.instructions)
+    cluster = int(np.prod(launch.cluster))
+    cells = max(1, launch.all_shared_bytes // _granule(linked)) * (2 + cluster * threads // 32)
+    ordered = any(node.parts[0] == "mbarrier" or "cluster" in node.parts for node, _ in linked.instructions)
     most = _CHUNK_THREADS_ORDERED if ordered else _CHUNK_THREADS
     together = max(1, min(most // threads, _CHUNK_SHARED_CELLS // cells))
     if linked.waits and not ordered:
         together = max(together, min(_CHUNK_THREADS_WAITING // threads, _CHUNK_SHARED_CELLS_WAITING // cells))
     numbers = np.arange(blocks)
-    cluster = int(np.prod(launch.cluster))
     if cluster > 1:
         grid, shape = launch.grid, launch.cluster
         x, y, z = numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])
@@ -240,6 +241,7 @@ def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, 
     state.releases = Releases(state) if linked.signals and launch.all_shared_bytes else None
     state.mbarriers = Mbarriers(state)
     state.warpgroups = Warpgroups(state)
+    state.ends = Ends(state)
     state.written_at = {slot: np.zeros(state.size, np.int64) for step in steps for slot in step.guarded}
     first = np.arange(len(blocks)) // cluster * cluster
     state.shared.peers = first[:, None] + np.arange(cluster)

@@ -31,10 +31,10 @@ class SharedMemory:
         self.clocks = clocks
         cells = blocks * self.stride // granule
         self.write_time = np.zeros(cells, np.int64)
-        self.writer = np.zeros(cells, np.int32)
+        self.writer = np.zeros(cells, np.int32)  # a column of the clocks
         self.how = np.zeros(cells, np.uint8)
         self.last_read = np.zeros(cells, np.int64)
-        self.reads = np.zeros((cells, clocks.threads // 32), np.int64)  # time * 64 + lane, of each warp of the block
+        self.reads = np.zeros((cells, clocks.members // 32), np.int64)  # time * 64 + lane, of each warp of the cluster
         self.undefined = np.zeros(cells, np.bool_)
         self.will_write: Array | None = None  # numbers of pending operations, 0 for none
         self.will_read: Array | None = None
@@ -60,6 +60,7 @@ class SharedMemory:
             good = (rank >= 0) & (rank <= ranks)
             if self.peers is not None:
                 block = np.where(rank > 0, self.peers[block, np.clip(rank - 1, 0, ranks - 1)], block)
+                lanes.state.ends.use(lanes, block, stays=not verb.startswith(("copies", "counts at")))
         inside = (at >= 0) & (at + size <= self.length)
         if good is not None:
             inside &= good
@@ -127,19 +128,18 @@ class SharedMemory:
             )  # fmt: skip
         block, thread = state.block_of[who][:, None], state.thread_of[who][:, None]
         home = offsets[:, None] // self.stride
-        late = written > clocks.block_floor[home]
+        late = written > clocks.cluster_floor[home]
         if not order and late.any():
-            block, thread, home = (np.broadcast_to(each, cells.shape) for each in (block, thread, home))
+            block, thread = (np.broadcast_to(each, cells.shape) for each in (block, thread))
             unordered = np.zeros(cells.shape, np.bool_)
             other = self.writer[cells[late]]
             unordered[late] = ~clocks.ordered(block[late], thread[late], other, written[late])
-            unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
                 lanes, "race", "reads byte {at} of shared memory, which {writer} wrote, in no order with it",
                 unordered, numbers, cells,
             )  # fmt: skip
         if not order:
-            self._note_reads(state.warp_of[who], state.thread_of[who], cells)
+            self._note_reads(who, cells)
         elif state.releases is not None:
             state.releases.read(who, offsets, order)
         if self.undefined[cells].any():
@@ -154,19 +154,19 @@ class SharedMemory:
     def _not_awaited(self, cells: Array) -> Array:
         return np.ones(cells.shape, np.bool_) if self.will_write is None else self.will_write[cells] == 0
 
-    def _note_reads(self, warp: Array, thread: Array, cells: Array) -> None:
+    def _note_reads(self, who: Array, cells: Array) -> None:
         clocks = self.clocks
-        own, lane = (thread // 32)[:, None], (thread % 32)[:, None]
+        warp, block, thread, column = who // 32, who // clocks.threads, who % clocks.threads, clocks.column(who)
+        own, lane = (column // 32)[:, None], (thread % 32)[:, None]
         before = self.reads[cells, own]
-        block = warp // (clocks.threads // 32)
         floor = np.maximum(clocks.warp_floor[warp], clocks.block_floor[block])[:, None]
         others = (before >> 6 > floor) & (before & 63 != lane)
         if clocks.matrix is not None and others.any():  # reads that this thread knows of need no record any more
             row, _ = np.nonzero(others)
             reader, time = before[others] & 63, before[others] >> 6
-            known = clocks.ordered_warp(block[row], thread[row], thread[row] // 32, time)
+            known = clocks.ordered_warp(block[row], thread[row], column[row] // 32, time)
             single = reader < _GROUP
-            other = (thread[row] // 32 * 32 + reader)[single]
+            other = (column[row] // 32 * 32 + reader)[single]
             known[single] = clocks.ordered(block[row][single], thread[row][single], other, time[single])
             others[others] = ~known
         entry = (clocks.now << 6) | np.where(others, _SEVERAL, lane)
@@ -196,7 +196,7 @@ class SharedMemory:
         self._count(lanes, "store", who, offsets, size)
         cells = self.cells(offsets, size)
         old = self.bytes.load(offsets, width, 1 if values.ndim == 1 else values.shape[1])
-        floor = self.clocks.block_floor[offsets[:, None] // self.stride]
+        floor = self.clocks.cluster_floor[offsets[:, None] // self.stride]
         recent = (np.maximum(self.write_time[cells], self.last_read[cells]) > floor).any()
         same = (alike(old, values, sums) if recent else old == values).reshape(len(offsets), -1)
         same = np.repeat(same, max(1, width // self.granule), axis=1)
@@ -206,7 +206,7 @@ class SharedMemory:
         if not order:
             self.check_write(lanes, numbers, who, offsets, cells, same)
         self.bytes.store(offsets, width, values)
-        self.note_write(lanes.state.thread_of[who], cells, 0, keep=same)
+        self.note_write(self.clocks.column(who), cells, 0, keep=same)
         self._check_clashes(lanes, numbers, offsets, width, values, cells, sums)
         if undefined is not None or self.undefined[cells].any():
             self.undefined[cells] = False if undefined is None else undefined[:, None]
@@ -217,8 +217,7 @@ class SharedMemory:
     ) -> None:  # fmt: skip
         """Report what a write by threads `who` conflicts with; cells where `same` holds keep their value."""
         state, clocks = lanes.state, self.clocks
-        home = offsets[:, None] // self.stride
-        floor = clocks.block_floor[home]
+        floor = clocks.cluster_floor[offsets[:, None] // self.stride]
         changes = np.ones(cells.shape, np.bool_) if same is None else ~same
         for pending, kind, text in (
             (self.will_write, "overwritten", "writes byte {at} of shared memory while an asynchronous copy writes it"),
@@ -238,12 +237,11 @@ class SharedMemory:
         if late.any():
             unordered = np.zeros(cells.shape, np.bool_)
             unordered[late] = ~clocks.ordered(block[late], thread[late], self.writer[cells[late]], written[late])
-            unordered &= block == home  # between blocks of a cluster order is not followed
             self._report_cells(
                 lanes, "race", "writes byte {at} of shared memory, which {writer} wrote, in no order with it",
                 unordered, numbers, cells,
             )  # fmt: skip
-        late = (self.last_read[cells] > floor) & changes & (block == home)
+        late = (self.last_read[cells] > floor) & changes
         if late.any():
             self._check_readers(lanes, numbers, cells, late, block, thread)
 
@@ -256,7 +254,7 @@ class SharedMemory:
         own_block = np.broadcast_to(block[late][:, None], reads.shape)
         own = np.broadcast_to(thread[late][:, None], reads.shape)
         warps = np.broadcast_to(np.arange(reads.shape[1]), reads.shape)
-        wrong = time > clocks.block_floor[own_block]
+        wrong = time > clocks.cluster_floor[own_block]
         one = wrong & (lane < _GROUP)
         wrong[one] = ~clocks.ordered(own_block[one], own[one], (warps * 32 + lane)[one], time[one])
         many = wrong & (lane == _SEVERAL)
@@ -274,7 +272,9 @@ class SharedMemory:
         row, warp = (int(each[0]) for each in np.nonzero(wrong))
         several = {_SEVERAL: "several lanes", _GROUP: "a product"}
         lane_text = several.get(int(lane[row, warp]), f"lane {int(lane[row, warp])}")
-        text = f"writes byte {{at}} of shared memory, which {lane_text} of warp {warp} read, in no order with it"
+        rank, warp = divmod(warp, clocks.threads // 32)
+        where = f"warp {warp}" if rank == int(own_block[row, 0]) % clocks.cluster else f"warp {warp} of rank {rank}"
+        text = f"writes byte {{at}} of shared memory, which {lane_text} of {where} read, in no order with it"
         self._report_cells(lanes, "race", text, unordered, numbers, cells)
 
     def note_write(self, threads: Array | int, cells: Array, how: int, keep: Array | None = None) -> None:
@@ -322,7 +322,7 @@ class SharedMemory:
         self.check_write(
             lanes, numbers, who, offsets, cells, atomically & (self.last_read[cells] < self.write_time[cells])
         )
-        self.note_write(lanes.state.thread_of[who], cells, _ATOMIC)
+        self.note_write(self.clocks.column(who), cells, _ATOMIC)
         return offsets, numbers
 
     # What asynchronous operations do
@@ -350,14 +350,13 @@ class SharedMemory:
         self.will_read[cells[mine]] = 0
 
     def note_group_read(self, cells: Array, warp: int) -> None:
-        """A product of the four warps from `warp` on (of the block) has read cells; any of them may vouch for it."""
+        """A product of the four warps from `warp` on (of the cluster) has read cells; any of them may vouch for it."""
         self.reads[cells, warp] = (self.clocks.now << 6) | _GROUP
         self.last_read[cells] = self.clocks.now
 
     def note_copy_read(self, position: int, cells: Array) -> None:
         """A copy of a thread has read cells, as that thread now knows: who writes them has to come after it."""
-        who = np.array([position])
-        self._note_reads(who // 32, who % self.clocks.threads, cells.reshape(1, -1))
+        self._note_reads(np.array([position]), cells.reshape(1, -1))
 
     def check_async_read(self, lanes: Lanes, number: int, position: int, cells: Array, what: str) -> None:
         """A copy engine or matrix unit reads cells for a thread: they must be written, ordered and fenced."""
@@ -381,9 +380,9 @@ class SharedMemory:
             lanes, "race", f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote, in no order with it",
             unordered, numbers, flat,
         )  # fmt: skip
-        base = block * clocks.threads
-        fenced = np.maximum(state.fenced_at[base + np.minimum(writer, clocks.threads - 1)], state.fenced_at[position])
-        unseen = (written > 1) & (self.how[flat] != _ASYNC) & (fenced < written) & (writer < clocks.threads)
+        writers = clocks.position(block, np.minimum(writer, clocks.members - 1))
+        fenced = np.maximum(state.fenced_at[writers], state.fenced_at[position])
+        unseen = (written > 1) & (self.how[flat] != _ASYNC) & (fenced < written) & (writer < clocks.members)
         self._report_cells(
             lanes, "missing-fence",
             f"{what} reads byte {{at}} of shared memory, which {{writer}} wrote without fence.proxy.async after it",
@@ -399,14 +398,16 @@ class SharedMemory:
         cell = int(cells[rows[0]][wrong[rows[0]]][0])
         address = cell * self.granule % self.stride
         writer = int(self.writer[cell])
-        name = "the copy engine" if writer >= self.clocks.threads else f"thread {self._name(lanes, cell, writer)}"
+        name = "the copy engine" if writer >= self.clocks.members else self._name(lanes, cell, writer)
         value = self.bytes.data[cell * self.granule : (cell + 1) * self.granule][::-1].tobytes().hex()
         message = text.format(at=address, writer=name) + f" (now 0x{value})"
         lanes.report(kind, message, numbers[rows], address=address, space="shared")
 
-    def _name(self, lanes: Lanes, cell: int, thread: int) -> tuple[int, int, int]:
-        block = cell * self.granule // self.stride
-        return lanes.state.place_of(block * self.clocks.threads + thread)[1]
+    def _name(self, lanes: Lanes, cell: int, writer: int) -> str:
+        home = cell * self.granule // self.stride
+        position = int(self.clocks.position(home, writer))
+        block, thread = lanes.state.place_of(position)
+        return f"thread {thread}" if position // self.clocks.threads == home else f"thread {thread} of block {block}"
 
     def _count(self, lanes: Lanes, kind: str, who: Array, offsets: Array, size: int) -> None:
         state = lanes.state

@@ -62,7 +62,7 @@ class Warpgroups:
         product.perform(chosen)
         for number in chosen.tolist():
             self.state.shared.end_read(product.cells[number], product.number)
-            warp = int(product.threads[number, 0]) % self.state.threads // 32
+            warp = int(product.threads[number, 0]) % self.state.clocks.members // 32
             self.state.shared.note_group_read(product.cells[number], warp)
         product.done[chosen] = True
 

@@ -21,7 +21,7 @@ from tilewright.emulator.isa.table import Built, instruction
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.mbarriers import BulkLoad
 from tilewright.emulator.memory import GLOBAL_BASE
-from tilewright.emulator.scalars import Array
+from tilewright.emulator.scalars import WIDTHS, Array
 from tilewright.emulator.shared import RANK_SHIFT
 from tilewright.emulator.syntax import Address
 
@@ -70,7 +70,9 @@ def bulk_copy(decoder: Decoder, *, reduces: bool) -> Built:
     if directions[0] == "global":
         return _tensor_store(decoder, rank, operation) if tensor else _flat_store(decoder, operation)
     if directions[1] != "global":
-        raise decoder.error("copies between shared memories are not emulated")
+        if tensor or operation or multicast:
+            raise decoder.error("only plain copies between shared memories are emulated")
+        return _copy_between_blocks(decoder)
     return _tensor_load(decoder, rank, multicast) if tensor else _flat_load(decoder, multicast)
 
 
@@ -134,9 +136,7 @@ def _issue_loads(
     lanes: Lanes, targets: Array, barriers: Array, mask: Any, contents: Callable[[int], Array | None]
 ) -> None:
     """Every thread's copy, to its own block or to those of a multicast: pending until the mbarrier is waited for."""
-    state = lanes.state
-    shared, positions = state.shared, lanes.positions()
-    peers = shared.peers
+    peers = lanes.state.shared.peers
     masks = None if mask is None else np.broadcast_to(np.asarray(mask(lanes)).astype(np.int64), (lanes.count,))
     for number in range(lanes.count):
         values = contents(number)
@@ -155,20 +155,91 @@ def _issue_loads(
             if int(own[0]) % 16:
                 lanes.report("misaligned", f"copies to byte {int(own[0])} of shared memory", number, space="shared")
                 continue
-            starts, good = shared.place(one, np.concatenate([own]), 16, "copies")
-            _, good_end = shared.place(one, own + len(values) - 16, 16, "copies")
-            offsets, good_barriers = places(one, signal)
-            if good is not None or good_end is not None or not len(good_barriers):
+            _expect(one, own, signal, values, len(values))
+
+
+def _expect(one: Lanes, target: Array, barrier: Array, values: Array | Callable[[], Array], length: int) -> int | None:
+    """A copy of one thread to shared memory is pending until the mbarrier that counts it is waited for: its number."""
+    state = one.state
+    shared, piece = state.shared, min(length, 16)
+    starts, good = shared.place(one, target, piece, "copies")
+    _, good_end = shared.place(one, target + length - piece, piece, "copies")
+    offsets, good_barriers = places(one, barrier, "counts at")
+    if good is not None or good_end is not None or not len(good_barriers):
+        return None
+    found = state.mbarriers.find(one, 0, int(offsets[0]), int(one.positions()[0]))
+    if found is None:
+        return None
+    cells = shared.cells(starts, length)
+    shared.check_write(one, np.array([0]), one.positions(), starts, cells, None)
+    serial = state.copies.next_number()
+    shared.expect_write(cells, serial)
+    state.counts.bytes["shared_bulk_copy"] += length
+    found.loads.append(BulkLoad(serial, int(starts[0]), values, cells))
+    return serial
+
+
+def _copy_between_blocks(decoder: Decoder) -> Built:
+    """Own shared memory to that of a block of the cluster; the source is read as late as the mbarrier allows."""
+    target, _, _ = decoder.address(0)
+    source, _, _ = decoder.address(1)
+    length, barrier = decoder.get(2, "u32"), decoder.address(3)[0]
+
+    def run(lanes: Lanes) -> None:
+        shared = lanes.state.shared
+        targets, barriers = np.asarray(target(lanes)), np.asarray(barrier(lanes))
+        sources = np.asarray(source(lanes))
+        lengths = np.broadcast_to(np.asarray(length(lanes)).astype(np.int64), (lanes.count,))
+        for number in range(lanes.count):
+            count = int(lengths[number])
+            if count % 16 or not count or sources[number] % 16 or targets[number] % 16:
+                lanes.report("bad-operand", f"a bulk copy of {count} bytes", number)
                 continue
-            found = state.mbarriers.find(one, 0, int(offsets[0]), int(positions[number]))
-            if found is None:
+            one = lanes.only(np.arange(lanes.count) == number)
+            starts, good = shared.place(one, sources[number : number + 1], 16, "copies from")
+            _, good_end = shared.place(one, sources[number : number + 1] + count - 16, 16, "copies from")
+            if good is not None or good_end is not None:
                 continue
-            cells = shared.cells(starts, len(values))
-            shared.check_write(one, np.array([0]), positions[number : number + 1], starts, cells, None)
-            serial = state.copies.next_number()
-            shared.expect_write(cells, serial)
-            state.counts.bytes["shared_bulk_copy"] += len(values)
-            found.loads.append(BulkLoad(serial, int(starts[0]), values, cells))
+            cells, start = shared.cells(starts, count)[0], int(starts[0])
+            shared.check_async_read(one, 0, int(one.positions()[0]), cells, "the copy")
+            serial = lanes.state.copies.next_number()
+
+            def read(start: int = start, count: int = count, cells: Array = cells, serial: int = serial) -> Array:
+                shared.end_read(cells, serial)
+                return shared.bytes.data[start : start + count].copy()
+
+            if _expect(one, targets[number : number + 1], barriers[number : number + 1], read, count) is not None:
+                shared.expect_read(cells, serial)
+
+    return Built(run, GROUP)
+
+
+def store_later(decoder: Decoder) -> Built:
+    """``st.async``: words to shared memory of the cluster, counted by an mbarrier there."""
+    decoder.flag("weak")
+    if not decoder.flag("shared::cluster") or not decoder.flag("mbarrier::complete_tx::bytes"):
+        raise decoder.error("only .shared::cluster with .mbarrier::complete_tx::bytes is emulated")
+    vector = int(decoder.one_of("v2", "v4", default="v1")[1:])
+    kind = decoder.type()
+    decoder.count(3)
+    target, barrier = decoder.address(0)[0], decoder.address(2)[0]
+    before = len(decoder.reads)
+    gets = [decoder.value(item, f"b{WIDTHS[kind]}") for item in decoder.items(1)]
+    read = tuple(decoder.reads[before:])
+    if len(gets) != vector or WIDTHS[kind] < 32:
+        raise decoder.error(f"{len(gets)} values of .{kind} for {vector} elements")
+
+    def run(lanes: Lanes) -> None:
+        lanes.require(read, "an asynchronous store")
+        words = np.stack([np.broadcast_to(np.asarray(get(lanes)), (lanes.count,)) for get in gets], axis=1)
+        values = np.ascontiguousarray(words).view(np.uint8)
+        targets, barriers = np.asarray(target(lanes)), np.asarray(barrier(lanes))
+        for number in range(lanes.count):
+            one = lanes.only(np.arange(lanes.count) == number)
+            own, signal = targets[number : number + 1], barriers[number : number + 1]
+            _expect(one, own, signal, values[number].copy(), values.shape[1])
+
+    return Built(run, GROUP)
 
 
 def _read(lanes: Lanes, addresses: Array, size: int) -> Array | None:

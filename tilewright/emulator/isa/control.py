@@ -57,6 +57,7 @@ def leave(lanes: Lanes, scheduler: Any, at: int) -> int | None:
     state.copies.abandon(lanes)
     abandon_stores(lanes)
     state.alive[positions] = False
+    state.ends.leave(lanes)
     scheduler.unpark()
     state.barriers.gone(lanes, scheduler)
     return None

@@ -119,12 +119,14 @@ def _load_parameter(decoder: Decoder, offset: int, width: int, vector: int, puts
 
 @instruction("st")
 def store(decoder: Decoder) -> Built:
+    if decoder.flag("async"):
+        from tilewright.emulator.isa.bulk import store_later
+
+        return store_later(decoder)
     space = space_of(decoder)
     hints(decoder)
     order = ordering(decoder)
     vector = int(decoder.one_of("v2", "v4", "v8", default="v1")[1:])
-    if decoder.flag("async"):
-        raise decoder.error("st.async is not emulated")
     kind = decoder.type()
     decoder.count(2, 3)
     address, _, found = decoder.address(0)

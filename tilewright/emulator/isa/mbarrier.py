@@ -18,10 +18,10 @@ _BYTES = 8
 _PHASE = 32  # a state token: the phase above, the pending arrivals below
 
 
-def places(lanes: Lanes, addresses: Array) -> tuple[Array, Array]:
+def places(lanes: Lanes, addresses: Array, verb: str = "uses") -> tuple[Array, Array]:
     """Offsets of mbarriers and the numbers of the lanes whose address is fine."""
     own = np.where(addresses >= SHARED_BASE, addresses - SHARED_BASE, addresses)
-    offsets, good = lanes.state.shared.place(lanes, own, _BYTES, "uses an mbarrier of")
+    offsets, good = lanes.state.shared.place(lanes, own, _BYTES, f"{verb} an mbarrier of")
     return offsets, np.arange(lanes.count) if good is None else np.flatnonzero(good)
 
 
@@ -73,7 +73,7 @@ def _make(decoder: Decoder, what: str) -> Built:
         if len(good):
             cells = state.shared.cells(offsets[good], _BYTES)
             state.shared.check_write(lanes, good, positions[good], offsets[good], cells, None)
-            state.shared.note_write(positions[good] % state.threads, cells, 0)
+            state.shared.note_write(state.clocks.column(positions[good]), cells, 0)
 
     return Built(run, GROUP)
 

@@ -94,7 +94,7 @@ def _product(decoder: Decoder) -> Built:
                         for number, each in enumerate(described_a)]  # fmt: skip
         kept = np.full(len(groups), keeps_always)
         if keeps is not None:
-            kept = np.broadcast_to(np.asarray(keeps(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0]
+            kept = np.broadcast_to(np.asarray(keeps(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0].copy()
         cells = [
             np.unique(
                 np.concatenate([each.reshape(-1) for each in (*places_a[number : number + 1], b)])

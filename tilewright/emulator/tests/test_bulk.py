@@ -147,6 +147,82 @@ def test_transactions(stride: int, sectors: int) -> None:
     assert counts["global_requests"] == 1
 
 
+# Clusters: every block writes its thread numbers, plus 100 for rank 1, and reads those of its neighbour.
+
+SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+WRITE = """mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
+st.shared.u32 [%r2], %r3; mapa.shared::cluster.u32 %r5, %r2, %r4;"""
+READ = "ld.shared::cluster.u32 %r6, [%r5];"
+OUT = """mov.u32 %r7, %ctaid.x; mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5;
+st.global.u32 [%rd5], %r6;"""
+
+
+def pair(body: str) -> tuple[list[str], np.ndarray]:
+    """Kinds of findings of two blocks of a cluster, 32 threads each, and what they store."""
+    out = np.zeros((2, 32), np.uint32)
+    found = run(parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096, cluster=(2, 1, 1))
+    return sorted(set(kinds(found))), out
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (f"{WRITE} {SYNC} {READ} {SYNC}", []),
+        (f"{WRITE} {SYNC} {READ}", ["race"]),  # the neighbour may have ended
+        (f"{WRITE} {SYNC} setp.eq.u32 %p1, %r1, 0; @%p1 exit; {READ} {OUT}", ["race"]),
+        (f"{WRITE} bar.sync 0; {READ}", ["race"]),  # a barrier of the block says nothing about the neighbour
+        (f"{WRITE} {SYNC} {READ} bar.sync 0; st.shared.u32 [%r2], 7; {SYNC}", ["race"]),  # the neighbour may still read
+        (f"{WRITE} {SYNC} {READ} {SYNC} st.shared.u32 [%r2], 7;", []),
+        (f"{WRITE} {SYNC} {READ} st.shared.u32 [%r2], 7; {SYNC}", ["race"]),
+        # Written between arrival and wait: not covered by this barrier.
+        (f"{WRITE} {SYNC} barrier.cluster.arrive; st.shared.u32 [%r2], %r0; barrier.cluster.wait; {READ} {SYNC}",
+         ["race"]),
+        (f"{WRITE} {SYNC} {READ} barrier.cluster.arrive; barrier.cluster.wait; st.shared.u32 [%r2], 7;",
+         []),
+        (f"{WRITE} {SYNC} st.shared::cluster.u32 [%r5], %r0; bar.sync 0; ld.shared.u32 %r6, [%r2]; {SYNC}", ["race"]),
+        (f"{WRITE} {SYNC} st.shared::cluster.u32 [%r5], %r0; {SYNC} ld.shared.u32 %r6, [%r2];", []),
+    ],
+)  # fmt: skip
+def test_races_between_blocks_of_a_cluster(body: str, found: list[str]) -> None:
+    assert pair(body)[0] == found
+
+
+HANDSHAKE = f"""mov.u32 %r10, 2048; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1;
+@%p1 mbarrier.init.shared::cta.b64 [%r10], COUNT; INIT shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
+mapa.shared::cluster.u32 %r5, %r2, %r4; mapa.shared::cluster.u32 %r12, %r10, %r4; SEND
+W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; ld.shared.u32 %r6, [%r2]; {OUT} {SYNC}"""
+ARRIVE = "st.shared::cluster.u32 [%r5], %r3; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12];"
+LATE = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12]; st.shared::cluster.u32 [%r5], %r3;"
+ASYNC = """@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
+st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r5], %r3, [%r12];"""
+COPY = """shl.b32 %r13, %r0, 2; add.u32 %r14, %r13, 1024; st.shared.u32 [%r14], %r3; FENCE bar.sync 0;
+@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128; mov.u32 %r15, 1024;
+@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r5], [%r15], 128, [%r12];"""
+
+
+@pytest.mark.parametrize(
+    ("send", "count", "init", "found"),
+    [
+        (ARRIVE, 32, SYNC, []),
+        (f"{ARRIVE} exit;", 32, SYNC, ["race"]),
+        (f"{ASYNC} exit;", 1, SYNC, ["overwritten"]),
+        (ARRIVE, 32, "bar.sync 0;", ["race"]),  # the neighbour may arrive before the mbarrier is there
+        (LATE, 32, SYNC, ["race"]),
+        (ASYNC, 1, SYNC, []),
+        (ASYNC + "ld.shared.u32 %r6, [%r2];", 1, SYNC, ["early-read"]),
+        (COPY.replace("FENCE", "fence.proxy.async;"), 1, SYNC, []),
+        (COPY.replace("FENCE", ""), 1, SYNC, ["missing-fence"]),
+        (COPY.replace("FENCE", "fence.proxy.async;") + "st.shared.u32 [%r14], %r0;", 1, SYNC, ["overwritten"]),
+    ],
+)
+def test_mbarriers_of_another_block(send: str, count: int, init: str, found: list[str]) -> None:
+    body = HANDSHAKE.replace("COUNT", str(count)).replace("INIT", init).replace("SEND", send)
+    kinds_found, out = pair(body)
+    assert kinds_found == found
+    if not found:
+        assert (out == np.arange(32) + np.array([100, 0])[:, None]).all()
+
+
 STORES = {
     "flat": "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r11], 512;",
     "flat reduction": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd5], [%r11], 512;",
