@@ -18,6 +18,7 @@ from tilewright.codegen.nvptx.emission import (
     I32,
     I64,
     LOCAL,
+    SHARED,
     Emission,
     Place,
     constraint_of,
@@ -49,11 +50,12 @@ def read(
 ) -> list[ir.Value]:
     """`count` neighbours, `offset` elements after `base`; 0 where the condition does not hold.
 
-    Vectors are assembly, as LLVM would take a vector whose elements are used one by one apart.
+    Vectors are assembly, as LLVM would take a vector whose elements are used one by one apart, and so is what lies in
+    shared memory: a load that a trip hands on to the next one LLVM would move there.
     """
     if place.space == LOCAL and condition:
         return read_where(at, all_of(at, [condition]), lambda: read(at, place, base, offset, count, align, None))
-    if not condition and (count == 1 or place.space == LOCAL):
+    if not condition and (place.space == LOCAL or (count == 1 and place.space != SHARED)):
         type_ = place.element if count == 1 else ir.VectorType(place.element, count)
         return scalars_of(at.builder, at.builder.load(moved(at, place, base, offset), align=align, typ=type_))
     word, letter, kind, number = _words(place, count)

@@ -343,6 +343,21 @@ def test_shared_for_pair_is_free_of_conflicts(
         assert shared_access(side, memory, bits).conflicts == 0
 
 
+@pytest.mark.parametrize(("bits", "words"), [(32, 4), (64, 2)])
+def test_one_side_of_a_pair_has_wide_vectors(bits: int, words: int) -> None:
+    """Rows arrive in runs of 16 bytes, and lanes read columns: four rows of eight columns at once."""
+    every = [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (1, 0), (2, 0), (4, 0)]
+    wide = words.bit_length() - 1
+    rows = linear((8, 32), register=[*every[:wide], *every[5 + wide :]], lane=every[wide : 5 + wide], warp=[])
+    columns = linear(
+        (8, 32), register=[(4, 0), (0, 8), (0, 16)], lane=[(1, 0), (2, 0), (0, 1), (0, 2), (0, 4)], warp=[]
+    )
+    for write, read in ((rows, columns), (columns, rows)):
+        memory = shared_for_pair(write, read, bits)
+        assert (contiguity(rows, memory), contiguity(columns, memory)) == (words, 1)
+        assert not any(shared_access(side, memory, bits).conflicts for side in (write, read))
+
+
 @few
 @given(distributed(), shapes, st.sampled_from([8, 16, 32]), st.integers(0, 64), st.integers(0, 12))
 def test_sectors_by_hand(layout: Distributed, shape: tuple[int, int], bits: int, gap: int, base: int) -> None:

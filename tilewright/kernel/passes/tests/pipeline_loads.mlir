@@ -59,9 +59,11 @@ tile.func @ragged(%a: memref<2000xf16>, %c: memref<512xf32>, %b: memref<4096xf16
   tile.return
 }
 
-// Neighbours in memory that are none in the buffer are pieces too small to copy.
+// Neighbours in memory are copied together, though those who read want others.
 // CHECK-LABEL: @bounded
-// CHECK-NOT:     tile.stage
+// CHECK:         scf.for %k
+// CHECK:           tile.stage %a[%{{.*}}] {{.*}} align 16 {{.*}}tensor<32x32xf16, "#linear<r=[(1,0),(2,0),(4,0)],
+// CHECK:           tile.unstage
 tile.func @bounded(%a: memref<8192xf16>, %b: memref<4096xf16>, %n: memref<8xf16>) grid [1] {
   %low = arith.constant 0 : index
   %high = arith.constant 128 : index
@@ -69,6 +71,21 @@ tile.func @bounded(%a: memref<8192xf16>, %b: memref<4096xf16>, %n: memref<8xf16>
   %some = arith.constant 20 : index
   scf.for %k = %low to %high step %step {
     %x = tile.load %a[%k] bounds(%some, %step) strides [1, 64] align 16 : memref<8192xf16> -> tensor<32x32xf16>
+    tile.store %x, %b[%low] strides [32, 1] align 16 : tensor<32x32xf16>, memref<4096xf16>
+  }
+  tile.return
+}
+
+// Rows of an odd number of halves are pieces too small to copy.
+// CHECK-LABEL: @odd
+// CHECK-NOT:     tile.stage
+tile.func @odd(%a: memref<8192xf16>, %b: memref<4096xf16>, %n: memref<8xf16>) grid [1] {
+  %low = arith.constant 0 : index
+  %high = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %some = arith.constant 20 : index
+  scf.for %k = %low to %high step %step {
+    %x = tile.load %a[%k] bounds(%some, %step) strides [63, 1] : memref<8192xf16> -> tensor<32x32xf16>
     tile.store %x, %b[%low] strides [32, 1] align 16 : tensor<32x32xf16>, memref<4096xf16>
   }
   tile.return
