@@ -21,6 +21,8 @@ from tilewright.kernel.attributes import asked_layout
 from tilewright.kernel.dialect import FuncOp, element, shape
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.linear import LinearLayout, dims
+from tilewright.layouts.mma import DotOperand, Wmma
+from tilewright.layouts.opaque import Opaque, opaque
 from tilewright.layouts.text import parse
 
 INPUTS = ("register", "lane", "warp")
@@ -58,11 +60,16 @@ def give(value: SSAValue, layout: LinearLayout) -> None:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str, extents: tuple[int, ...]) -> LinearLayout:
-    return canonical(parse(text).to_linear(extents))
+    form = parse(text)
+    if isinstance(form, Wmma | DotOperand) and form.opaque:
+        return opaque(form, extents)
+    return canonical(form.to_linear(extents))
 
 
 def canonical(layout: LinearLayout) -> LinearLayout:
     """The same layout with all of `INPUTS`, in that order, and outputs by number."""
+    if isinstance(layout, Opaque):
+        return layout
     outs = tuple(zip(dims(len(layout.shape)), layout.shape, strict=True))
     return LinearLayout(tuple((name, layout.of(name)) for name in INPUTS), outs)
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from tilewright.errors import CompileError, InvalidProgram
+from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import DotOp, shape
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.distribute.multiply_add import FMA, multiply_add_layouts
+from tilewright.kernel.distribute.opaque import extents_of_record, is_opaque, lanes_of, opaque_layouts, record_of
 from tilewright.kernel.simt import ROW_BYTES
 from tilewright.layouts.bits import is_power_of_two, log2
 from tilewright.layouts.linear import LinearLayout, along, dims, linear, product, repeated
@@ -33,6 +34,9 @@ def dot_layouts(
     if intrinsic == FMA:
         grid = mma_warps(extents[:2], warps) if isinstance(warps, int) else warps
         return multiply_add_layouts(extents, (grid[0], grid[1]), lanes)
+    record = record_of(intrinsic)
+    if is_opaque(record):
+        return opaque_layouts(record, extents, warps, lanes)
     a, b, c = one_warp(intrinsic)
     if 1 << len(c.of("lane")) != lanes:
         own = 1 << len(c.of("lane"))
@@ -63,7 +67,7 @@ def _order_of_k(intrinsic: str, left: LinearLayout) -> dict[int, int]:
     """
     from tilewright.instruction.elements import bits
 
-    record = _record(intrinsic)
+    record = record_of(intrinsic)
     loads = [move.via for move in record.memory if move.operand == record.sources[0].role]
     held, others = ([base[1] for base in left.of(name) if base[1]] for name in ("register", "lane"))
     if any(via != "vector load" for via in loads):
@@ -119,21 +123,14 @@ def one_warp(intrinsic: str) -> Layouts:
 
     Raises InvalidProgram for a record that is not a product of fragments, or whose fragments are not linear.
     """
-    record = _record(intrinsic)
+    record = record_of(intrinsic)
+    if is_opaque(record):
+        return opaque_layouts(record, extents_of_record(record), (1, 1), lanes_of(record))
     found = [_fragment(record, number) for number in range(len(record.operands))]
     if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
         raise InvalidProgram(f"intrinsic {intrinsic!r} for a product in a block", help="one like mma_m16n8k16_f16_f32")
     a, b, c = found
     return a, b, c
-
-
-def _record(intrinsic: str) -> Intrinsic:
-    from tilewright.instruction.registry import standard
-
-    try:
-        return standard().find(intrinsic)
-    except CompileError as error:
-        raise InvalidProgram(error.message, help=error.help) from None
 
 
 def _fragment(record: Intrinsic, number: int) -> LinearLayout:

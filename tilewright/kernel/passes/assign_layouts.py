@@ -24,7 +24,7 @@ from tilewright.kernel.attributes import warps_of
 from tilewright.kernel.block_limits import check_threads
 from tilewright.kernel.box_stores import BoxStoreOp
 from tilewright.kernel.dialect import FuncOp, shape
-from tilewright.kernel.distribute.access import ACCESS_BYTES, begin_bytes, coalesced, neighbours, row_bytes
+from tilewright.kernel.distribute.access import ACCESS_BYTES, aligned, begin_bytes, coalesced, neighbours, row_bytes
 from tilewright.kernel.distribute.boxes import boxed
 from tilewright.kernel.distribute.layout import (
     canonical,
@@ -36,16 +36,21 @@ from tilewright.kernel.distribute.layout import (
     with_layout,
 )
 from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
+from tilewright.kernel.distribute.opaque import matrices_at
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
-from tilewright.kernel.passes.settings import power_of_two
+from tilewright.kernel.passes.forms import LAYOUTS, form_of
+from tilewright.kernel.passes.opaque_tiles import store_of, takes_fragments
+from tilewright.kernel.passes.settings import one_of, power_of_two
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt import element_bytes
-from tilewright.layouts.access import global_access
+from tilewright.layouts.access import GlobalAccess, global_access
 from tilewright.layouts.blocked import initial_blocked
 from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.opaque import Opaque
 
+STAGE_C = ("auto", "on", "off")
 ENOUGH = 1.3  # times the sectors of the best layout: to pass through shared memory costs more
 DIRECT_BYTES = 8  # of a store from where a product leaves its sums
 _ANYWHERE = (arith.ConstantOp, tile.IotaOp)
@@ -59,8 +64,13 @@ class AssignLayoutsPass(ModulePass):
     After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
     A kernel with the attribute `warps` has that many, dealt to m and n of its products; one with the attribute `layout`
     has its tiles in that, and in what it says of tiles with some extents 1, whatever memory makes of that. Legal for
-    extents that are powers of two, and layouts of as many warps and lanes as there are. Kernels with threads are left
-    alone. Afterwards every tile has a layout.
+    extents that are powers of two, and layouts of as many warps and lanes as there are. Kernels with threads, and
+    those whose tiles have layouts, are left alone. Afterwards every tile has a layout.
+
+    Tiles in fragments that hardware does not tell (`layouts.opaque`) stay in them from product to product, through
+    loops and what treats all elements alike; whatever else reads one has it converted. Where `stage_c` is not on, warps
+    load and store such results in global memory itself, if they lie there as whole matrices; off, threads do so with
+    results that are told too.
     """
 
     name = "assign-layouts"
@@ -68,10 +78,12 @@ class AssignLayoutsPass(ModulePass):
     lanes: int = 32
     access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
     promote: bool = True  # operands of products to shared memory; else lanes load what they hold of them
+    stage_c: str = "auto"  # what is added to, and results, through shared memory: "on", "off"; auto: if they are told
 
     def __post_init__(self) -> None:
         power_of_two(self, "warps", "lanes")
         power_of_two(self, "access_bytes", most=ACCESS_BYTES)
+        one_of(STAGE_C, self, "stage_c")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
@@ -81,7 +93,9 @@ class AssignLayoutsPass(ModulePass):
                 warps = warps_of(kernel) or self.warps
                 check_threads(kernel, (prod(warps if isinstance(warps, tuple) else (warps,)) * self.lanes, 1, 1), facts)
                 asked = self.asked(kernel, warps)
-                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote)
+                if form_of(kernel) == LAYOUTS:
+                    continue
+                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote, self.stage_c)
                 made.block(kernel.body.block)
 
     def asked(self, kernel: FuncOp, warps: int | tuple[int, int]) -> LinearLayout | None:
@@ -97,11 +111,12 @@ class AssignLayoutsPass(ModulePass):
 class _Assignment:
     def __init__(
         self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
-        promote: bool,
+        promote: bool, stage_c: str = "auto",
     ) -> None:  # fmt: skip
         self.dealt, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
-        self.access_bytes, self.promote = access_bytes, promote
+        self.access_bytes, self.promote, self.stage_c = access_bytes, promote, stage_c
+        self.sums: set[LinearLayout] = set()  # of products of one warp
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
 
@@ -117,6 +132,10 @@ class _Assignment:
     def operation(self, op: Operation) -> None:
         for result in op.results:
             check_extents(result)
+        if not takes_fragments(op, self.stage_c == "on"):
+            for index, operand in enumerate(op.operands):
+                if isinstance(layout_of(operand), Opaque):
+                    self.convert(op, index, self.told(operand))
         match op:
             case tile.LoadOp():
                 self.load(op)
@@ -135,6 +154,7 @@ class _Assignment:
                     give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
                 layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
+                self.sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
                         self.box(op.operands[index], layout)
@@ -142,7 +162,9 @@ class _Assignment:
                         self.direct(op.operands[index], layout)
                     self.convert(op, index, layout)
                 give(op.result, layouts[2])
-                self.seen[shape(op.result)] = layouts[2]  # counts, masks and repeated rows meet the product there
+                # Counts, masks and repeated rows meet the product there.
+                opaque = isinstance(layouts[2], Opaque)
+                self.seen[shape(op.result)] = self.told(op.result) if opaque else layouts[2]
             case rings.StagedDotOp():
                 self.staged_dot(op)
             case rings.FinishOp():
@@ -208,15 +230,22 @@ class _Assignment:
             return True
         size, strides = element_bytes(op.view), tile.strides_of(op)
         known = 1 if op.align is None else max(1, gcd(self.access_bytes, op.align.value.data) // size)
-        own, other = (
-            global_access(layout, 8 * size, strides, neighbours(layout, strides, known)) for layout in (asked, best)
-        )
+
+        def access(layout: LinearLayout) -> GlobalAccess:
+            width = neighbours(layout, strides, known)
+            while not aligned(layout, strides, width):
+                width //= 2
+            return global_access(layout, 8 * size, strides, width)
+
+        own, other = access(asked), access(best)
         return own.sectors * other.fewest <= ENOUGH * other.sectors * own.fewest
 
     def box(self, value: SSAValue, wanted: LinearLayout) -> None:
         """Let threads load boxes of an operand of a product, where lanes read what they hold of it."""
         load, layout = value.owner, layout_of(value)
         if not self.boxes or not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
+            return
+        if isinstance(wanted, Opaque):  # rows are read as they are
             return
         strides = tile.strides_of(load)
         if layout is None or 1 not in strides:
@@ -229,13 +258,35 @@ class _Assignment:
     def direct(self, value: SSAValue, wanted: LinearLayout) -> None:
         """Let lanes load what they hold of an operand of a product."""
         load = value.owner
-        if isinstance(load, tile.LoadOp) and load.mask is None and value.has_one_use():
+        if not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
+            return
+        if not isinstance(wanted, Opaque) or matrices_at(load, wanted) is not None:
             give(value, wanted)
+
+    def is_direct(self, value: SSAValue, wanted: LinearLayout) -> bool:
+        """Whether what a product adds to is loaded where the product has it."""
+        load = value.owner
+        if not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
+            return False
+        if wanted not in self.sums or self.stage_c == "on":
+            return False
+        return matrices_at(load, wanted) is not None if isinstance(wanted, Opaque) else self.stage_c == "off"
+
+    def told(self, value: SSAValue) -> LinearLayout:
+        """The layout in which a tile leaves its fragments: that of the store that it comes to, if it comes to one."""
+        store = store_of(value)
+        if store is None:
+            return self.usual(shape(value))
+        return canonical(self.coalesced(store, store.value).reshape(shape(value)))
 
     def store(self, op: tile.StoreOp) -> None:
         if not shape(op.value):
             return
         own = layout_of(op.value)
+        if isinstance(own, Opaque) or (own in self.sums and self.stage_c == "off"):
+            if op.mask is not None and shape(op.mask):
+                self.convert(op, list(op.operands).index(op.mask), own)
+            return
         small = prod(shape(op.value)) <= self.warps * self.lanes  # one element per thread: nothing to join
         wanted = self.usual_asked(shape(op.value))
         if wanted is not None:
@@ -375,6 +426,9 @@ class _Assignment:
         if layout_of(value) == layout:
             return
         owner = value.owner
+        if self.is_direct(value, layout):
+            give(value, layout)
+            return
         if _is_repeated(value) or (isinstance(owner, arith.ConstantOp) and uniform(value) is not None):
             assert isinstance(owner, Operation)
             again = owner.clone()

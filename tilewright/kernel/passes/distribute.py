@@ -31,6 +31,8 @@ from tilewright.kernel.distribute.boxes import turned
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
+from tilewright.kernel.distribute.opaque import elements_in, memory_between
+from tilewright.kernel.distribute.opaque_moves import load_tile, stage_in, stage_out, store_tile
 from tilewright.kernel.distribute.rings import expand
 from tilewright.kernel.distribute.rows import MEMORIES, padded_rows, rows_between
 from tilewright.kernel.distribute.staging import memory_of, places, staging
@@ -41,6 +43,7 @@ from tilewright.kernel.passes.settings import one_of, power_of_two
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.opaque import Opaque
 from tilewright.layouts.reduction import reduction
 
 COMBINE_FLOATS = {"sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp}
@@ -192,6 +195,8 @@ class _Expansion(Threads):
 
     def load(self, op: tile.LoadOp) -> SSAValue:
         layout = _layout(op.result)
+        if isinstance(layout, Opaque):
+            return load_tile(self, op, layout, self.values[op.view], self.values[op.offset])
         access = self.access(op, layout)
         mask = None if op.mask is None else self.values[op.mask]
         pieces = []
@@ -225,7 +230,10 @@ class _Expansion(Threads):
         ordered = op.view in self.read
         if ordered:
             self.add(simt.BarrierOp())
-        self.where_free_is_zero(free, write)
+        if isinstance(layout, Opaque):
+            store_tile(self, op, layout, value, self.values[op.view], self.values[op.offset])
+        else:
+            self.where_free_is_zero(free, write)
         if ordered:
             self.add(simt.BarrierOp())
 
@@ -390,6 +398,8 @@ class _Expansion(Threads):
         """Other registers of the same thread where those hold what is wanted; else through shared memory."""
         source, target = _layout(op.value), _layout(op.result)
         value = self.values[op.value]
+        if isinstance(source, Opaque) or isinstance(target, Opaque):
+            return self.convert_fragments(op, source, target)
         order = _same_thread(source, target)
         if order is not None:
             return self.picked(value, order)
@@ -423,6 +433,34 @@ class _Expansion(Threads):
         self.add(simt.BarrierOp())
         if loads is not None and matrix_loads:
             return self.load_matrices(loads, buffer, rows=rows)
+        starts = range(0, registers(op.result), wanted.width)
+        found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
+        return self.joined(found)
+
+    def convert_fragments(self, op: tile.ConvertOp, source: LinearLayout, target: LinearLayout) -> SSAValue:
+        """To or from fragments that are not told: through shared memory, in rows."""
+        value, type_, extents = self.values[op.value], element(op.value), shape(op.value)
+        if source == target:
+            return value
+        memory = memory_between(source, target, element_bytes(op.value) * 8, self.memory)
+        buffer, text = self.shared(elements_in(memory), type_), str(memory)
+        self.add(simt.BarrierOp())  # a trip before may still be reading
+        if isinstance(source, Opaque):
+            stage_out(self, op, value, buffer, text)
+        else:
+            free, firsts = owners(source)
+            written = self.in_memory(text, extents, source, buffer, self.number(0))
+
+            def write() -> None:
+                for start in range(0, registers(op.value), written.width):
+                    if start in firsts:
+                        self.put(self.part(value, start, written.width), buffer, written.place(start)[0], written.align)
+
+            self.where_free_is_zero(free, write)
+        self.add(simt.BarrierOp())
+        if isinstance(target, Opaque):
+            return stage_in(self, op, buffer, self.number(0), text)
+        wanted = self.in_memory(text, extents, target, buffer, self.number(0))
         starts = range(0, registers(op.result), wanted.width)
         found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
         return self.joined(found)
@@ -474,6 +512,8 @@ class _Expansion(Threads):
 
     def unstage(self, op: tile.UnstageOp) -> SSAValue:
         layout, buffer, place = _layout(op.result), self.values[op.buffer], self.values[op.place]
+        if isinstance(layout, Opaque):
+            return stage_in(self, op, buffer, place, op.memory.data)
         extents, bits = shape(op.result), element_bytes(buffer) * 8
         rows = padded_rows(op.memory.data, extents)
         if rows is None:

@@ -18,6 +18,7 @@ from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import aligned, coalesced, neighbours
 from tilewright.kernel.distribute.layout import layout_of, with_layout
+from tilewright.kernel.distribute.opaque import memory_between
 from tilewright.kernel.distribute.rows import MEMORIES, Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
@@ -26,9 +27,10 @@ from tilewright.kernel.passes.trip import computed
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
 from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.opaque import Opaque
 
-SCHEDULES: Final = ("tensor-core", "load-first")
-"""When a trip copies for a later one: before it computes, or behind."""
+SCHEDULES: Final = ("auto", "tensor-core", "load-first")
+"""When a trip copies for a later one: before it computes, or behind; or as the products of the loop want it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class PipelineLoadsPass(ModulePass):
              scf.for %k { await 2  %y = tile.unstage …  …  barrier  stage(%k + 3)  commit }
     The first is the `schedule` "tensor-core": a trip fills the buffer that the trip before has read, with one barrier,
     and `stages` - 1 tiles are on their way. The second, "load-first", fills its own again behind what it computes: one
-    tile more, and one barrier more. Tiles lie as `memory` says: swizzled, or in rows that are padded or plain.
+    tile more, and one barrier more; "auto" takes it where fragments are not told, since such products do not mix with
+    the loads of fragments of the next step. Tiles lie as `memory` says: swizzled, or in rows that are padded or plain.
 
     Legal for loads without mask whose only use is a conversion, perhaps of another shape, of memory that the kernel
     does not write, at offsets and in bounds that only the loop's counter and values from outside decide, in pieces of 4
@@ -53,7 +56,7 @@ class PipelineLoadsPass(ModulePass):
 
     name = "pipeline-loads"
     stages: int = 3
-    schedule: str = "tensor-core"
+    schedule: str = "auto"
     memory: str = "swizzled"
 
     def __post_init__(self) -> None:
@@ -69,16 +72,15 @@ class PipelineLoadsPass(ModulePass):
             if isinstance(kernel, FuncOp) and not kernel.block and (stages := stages_of(kernel, self.stages)) > 1:
                 written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
                 for loop in [each for each in operations(kernel.body) if isinstance(each, scf.ForOp)]:
-                    _pipeline(loop, _Settings(stages, self.schedule == "load-first", self.memory), written)
+                    _pipeline(loop, stages, self.schedule, self.memory, written)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Buffers, whether a trip fills its own again, and how tiles lie in them."""
+    """Buffers, and whether a trip fills its own again."""
 
     stages: int
     refills: bool
-    memory: str
 
     @property
     def ahead(self) -> int:
@@ -100,11 +102,13 @@ class _Staged:
     elements: int
 
 
-def _pipeline(loop: scf.ForOp, given: _Settings, written: set[SSAValue]) -> None:
-    body, stages = loop.body.block, given.stages
-    found = [staged for op in body.ops if (staged := _candidate(op, body, written, given.memory)) is not None]
+def _pipeline(loop: scf.ForOp, stages: int, schedule: str, memory: str, written: set[SSAValue]) -> None:
+    body = loop.body.block
+    found = [staged for op in body.ops if (staged := _candidate(op, body, written, memory)) is not None]
     if not found:
         return
+    opaque = any(isinstance(layout_of(staged.convert.result), Opaque) for staged in found)
+    given = _Settings(stages, schedule == "load-first" or (schedule == "auto" and opaque))
     before = _Before(loop)
     buffers = [
         before.add(tile.StagingOp(MemRefType(element(s.load.view), [stages * s.elements], memory_space=SHARED)))
@@ -160,7 +164,7 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) ->
     if source is None or target is None or own is None or needed is None or op.view.owner is body:
         return None
     size = element_bytes(op.view)
-    memory = _memory(source, target, size * 8, lies if not reshapes else "swizzled")
+    memory = _memory(source, target, size * 8, lies, bool(reshapes))
     align = 1 if op.align is None else op.align.value.data
     width = min(memory.run(own, shape(op.result)), max(1, align // size))
     width = min(width, neighbours(own, tile.strides_of(op), max(1, align // size)))
@@ -201,7 +205,11 @@ class _Memory:
         return self.lies.elements if isinstance(self.lies, Rows) else prod(self.lies.shape)
 
 
-def _memory(source: LinearLayout, target: LinearLayout, bits: int, lies: str) -> _Memory:
+def _memory(source: LinearLayout, target: LinearLayout, bits: int, lies: str, reshaped: bool) -> _Memory:
+    """Where a tile lies; rows have no padding in memory that is that of a tile of other extents too."""
+    if isinstance(target, Opaque):
+        return _Memory(memory_between(source, target, bits, "linear" if reshaped else lies))
+    lies = "swizzled" if reshaped else lies
     return _Memory(rows_between(source, bits, lies) or staging(source, target, bits)[0])
 
 

@@ -14,9 +14,9 @@ from tilewright.kernel.dialect import CompareOp, FuncOp, LoadOp, SelectOp, opera
 from tilewright.kernel.passes.rules.control import trips
 from tilewright.kernel.passes.trip import again, computed
 from tilewright.kernel.rewrite import insert_before, replace_by_values
-from tilewright.kernel.simt import BarrierOp, JoinOp, LoadMatrixOp, MmaOp, PartOp, WaitOp, is_shared
+from tilewright.kernel.simt import BarrierOp, JoinOp, LoadFragmentOp, LoadMatrixOp, MmaOp, PartOp, WaitOp, is_shared
 
-Read = LoadMatrixOp | LoadOp
+Read = LoadMatrixOp | LoadFragmentOp | LoadOp
 
 
 @dataclass(frozen=True)

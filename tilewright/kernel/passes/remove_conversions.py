@@ -22,6 +22,7 @@ from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.conversion import gather_plan
 from tilewright.layouts.linear import LinearLayout
+from tilewright.layouts.opaque import Opaque
 
 _DEAR = 8.0  # of an element operation that is no single instruction
 _CHEAP_DIALECTS = ("arith", "tile")
@@ -71,7 +72,7 @@ def _improved(op: tile.ConvertOp) -> list[tile.ConvertOp]:
         return []
     plan = _Plan()
     plan.visit(op.value, layout, once=True)
-    if plan.cost < _cost(op.value, layout):
+    if not isinstance(layout, Opaque) and plan.cost < _cost(op.value, layout):
         made: list[tile.ConvertOp] = []
         value = _again(op.value, layout, op, {}, made)
         source = op.value

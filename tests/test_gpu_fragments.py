@@ -1,0 +1,111 @@
+"""Products on fragments that hardware does not tell: from tiles to the assembler, the interpreter and the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.codegen.nvptx import ptxas
+from tilewright.codegen.nvptx.pipeline import PtxCode, generate
+from tilewright.codegen.nvptx.target import target_for
+from tilewright.kernel.distribute.tests.programs import matmul, ragged_matmul
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
+from tilewright.kernel.text import parse_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.runtime import emulated
+
+RNG = np.random.default_rng(0)
+F16 = "wmma_16x16x16_f16_f32"
+# Of every record the elements in memory, those of a and b as NumPy has them, and those of c in both.
+TYPES: Mapping[str, tuple[str, Any, str, Any]] = {
+    F16: ("f16", np.float16, "f32", np.float32),
+    "wmma_16x16x16_f16_f16": ("f16", np.float16, "f16", np.float16),
+    "wmma_32x8x16_f16_f32": ("f16", np.float16, "f32", np.float32),
+    "wmma_8x32x16_f16_f16": ("f16", np.float16, "f16", np.float16),
+    "wmma_16x16x16_bf16_f32": ("bf16", ml_dtypes.bfloat16, "f32", np.float32),
+    "wmma_16x16x16_s8_s32": ("i8", np.int8, "i32", np.int32),
+    "wmma_32x8x16_s8_s32": ("i8", np.int8, "i32", np.int32),
+    "wmma_16x16x8_tf32_f32": ("f32", np.float32, "f32", np.float32),
+    "wmma_8x8x4_f64_f64": ("f64", np.float64, "f64", np.float64),
+}
+
+
+def compiled(
+    text: str, machine: str, disable: Sequence[str] = (), options: Mapping[str, Mapping[str, Any]] | None = None,
+    arrays: Sequence[Any] = (),
+) -> PtxCode:  # fmt: skip
+    """Code of a program, which the interpreter has run in distributed form and the assembler takes without spills."""
+    gpu, module = resolve(machine), parse_module(text)
+    assert isinstance(gpu, Gpu)
+    module.attributes["tile.target"] = target_for(gpu).attribute()
+    run_pipeline(module, "gpu", disable, verify_each=True, options=options)
+    if len(arrays):
+        run_kernel(module, "k", arrays)
+    code = generate(module)
+    resources = ptxas.check(code.ptx, machine)
+    if resources is not None:
+        assert resources["k"].spills == 0
+    return code
+
+
+def check(text: str, arrays: Sequence[Any], machine: str = "sm_80", **given: Any) -> tuple[Any, str]:
+    """Counts and PTX of a run without findings that gives what the interpreter gives of tiles and of threads."""
+    wanted, threads, found = ([array.copy() for array in arrays] for _ in range(3))
+    run_kernel(parse_module(text), "k", wanted)
+    code = compiled(text, machine, arrays=threads, **given)
+    run = emulated.run_kernel(code, "k", found)
+    assert run.findings == []
+    for one, other, third in zip(wanted, threads, found, strict=True):
+        np.testing.assert_array_equal(other, one)
+        np.testing.assert_array_equal(third, one)
+    ((_, counts),) = run.counts
+    return counts, code.ptx
+
+
+def operands(sizes: tuple[int, int, int], intrinsic: str) -> list[Any]:
+    """Small whole numbers, whose sums are exact in any order and type."""
+    m, n, k = sizes
+    _, factor, _, total = TYPES[intrinsic]
+    a, b = (RNG.integers(-2, 3, count).astype(factor) for count in (m * k, k * n))
+    return [a, b, np.zeros(m * n, total)]
+
+
+def program(kind: Any, sizes: tuple[int, int, int], block: tuple[int, int, int], intrinsic: str, **given: Any) -> str:
+    dtype, _, result, _ = TYPES[intrinsic]
+    return str(kind(sizes, block, intrinsic, dtype, result=result, **given))
+
+
+@pytest.mark.parametrize("intrinsic", TYPES)
+def test_whole_tiles(intrinsic: str) -> None:
+    sizes = (64, 128, 96)
+    _, ptx = check(program(matmul, sizes, (64, 64, 32), intrinsic), operands(sizes, intrinsic))
+    assert "wmma.mma.sync" in ptx
+    assert "cp.async" in ptx
+    assert "mma.sync.aligned.m16n8" not in ptx
+
+
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("intrinsic", [F16, "wmma_16x16x16_s8_s32", "wmma_16x16x8_tf32_f32", "wmma_32x8x16_f16_f32"])
+def test_ragged_sizes_in_every_order(intrinsic: str, transposed: str) -> None:
+    for sizes in ((70, 45, 52), (64, 64, 80)):
+        text = program(ragged_matmul, sizes, (64, 32, 32), intrinsic, transposed=transposed)
+        check(text, operands(sizes, intrinsic))
+
+
+def test_machines_without_copies_and_matrix_loads() -> None:
+    for kind, sizes in ((matmul, (64, 64, 96)), (ragged_matmul, (70, 45, 52))):
+        _, ptx = check(program(kind, sizes, (64, 32, 32), F16), operands(sizes, F16), "sm_75")
+        assert "wmma.load.a" in ptx
+        assert "cp.async" not in ptx
+
+
+@pytest.mark.parametrize("name", OPTIMISATIONS)
+def test_every_optimisation_can_be_switched_off(name: str) -> None:
+    for kind, sizes in ((matmul, (64, 64, 64)), (ragged_matmul, (70, 45, 52))):
+        check(program(kind, sizes, (64, 32, 32), F16), operands(sizes, F16), disable=(name,))
