@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, operations, shape
 from tilewright.kernel.passes.rules.control import trips
-from tilewright.kernel.passes.trip import again, computed
+from tilewright.kernel.passes.trip import again, computed, only_user
 from tilewright.kernel.rewrite import insert_before, replace, replace_by_values, uniform
 
 
@@ -25,9 +25,9 @@ class PipelineRegistersPass(ModulePass):
     After:   %0 = tile.load %a[0]
              %n = scf.for %k = 0 to 7 iter(%x = %0) { %1 = tile.load %a[%k + 1]  %y = tile.convert %x  …  yield %1 }
              %y = tile.convert %n  …
-    Legal for loads whose only use is a conversion, of memory that the kernel does not write, at offsets and under
-    bounds that only the loop's counter and values from outside decide, in loops of two trips or more. Needs
-    `assign-layouts`. For what `pipeline-loads` leaves: on machines without asynchronous copies, all.
+    Legal for loads whose only use is a conversion, perhaps of another shape, of memory that the kernel does not write,
+    at offsets and under bounds that only the loop's counter and values from outside decide, in loops of two trips or
+    more. Needs `assign-layouts`. For what `pipeline-loads` leaves: on machines without asynchronous copies, all.
     """
 
     name = "pipeline-registers"
@@ -83,10 +83,10 @@ def _ahead(op: Operation, body: Block, written: set[SSAValue]) -> tuple[Operatio
     """What computes the operands of a load that can be made a trip earlier; None for another operation."""
     if not isinstance(op, tile.LoadOp) or not shape(op.result) or op.view in written or op.view.owner is body:
         return None
-    uses = list(op.result.uses)
-    if len(uses) != 1 or not isinstance(uses[0].operation, tile.ConvertOp) or uses[0].operation.parent is not body:
-        return None
-    return computed(op.operands, body)
+    user = only_user(op.result, body)
+    while isinstance(user, tile.ReshapeOp):
+        user = only_user(user.result, body)
+    return computed(op.operands, body) if isinstance(user, tile.ConvertOp) else None
 
 
 def _all(found: dict[tile.LoadOp, tuple[Operation, ...]]) -> list[Operation]:

@@ -26,6 +26,12 @@ def computed(values: Iterable[SSAValue], body: Block) -> tuple[Operation, ...] |
     return tuple(found)
 
 
+def only_user(value: SSAValue, body: Block) -> Operation | None:
+    """The operation of a trip that alone uses a value."""
+    uses = list(value.uses)
+    return uses[0].operation if len(uses) == 1 and uses[0].operation.parent is body else None
+
+
 def again(ops: Sequence[Operation], values: dict[SSAValue, SSAValue], place: Operation) -> dict[SSAValue, SSAValue]:
     """Copies of operations before `place`, on other values where `values` says so; it gets those of their results."""
     for op in ops:
