@@ -77,16 +77,19 @@ def contiguity(layout: LinearLayout, memory: LinearLayout) -> int:
 def vector_width(layout: LinearLayout, memory: LinearLayout | Padded, bits: int, alignment: int = 1 << 20) -> int:
     """Elements of `bits` that one access of a lane moves: contiguity, alignment (in elements) and 128 bits allow.
 
-    Of padded rows, the length of a row and its padding limit it too.
+    Of padded rows, the length of a row and its padding limit it too. Of an `alignment` counts the largest power of two
+    that divides it.
     """
     checked_bits(bits)
+    if alignment < 1:
+        raise InvalidArgument(f"an alignment of {alignment} elements", help="1 or more")
     if isinstance(memory, Padded):
         found = contiguity(layout, row_major_memory(layout.shape, memory.order))
         row = layout.shape[memory.order[0]]
         limit = min(row, memory.pad & -memory.pad) if memory.pad else found
     else:
         found, limit = contiguity(layout, memory), WIDEST_BITS
-    return min(found, limit, max(1, alignment), max(1, WIDEST_BITS // bits))
+    return min(found, limit, alignment & -alignment, max(1, WIDEST_BITS // bits))
 
 
 def shared_access(
@@ -143,14 +146,21 @@ def global_access(
     """All accesses with which the warps of a block read or write a tile in global memory.
 
     `strides` in elements (default: row-major without gaps), the first element at `base_bytes`. `vector` elements per
-    lane and request; by default as many as contiguity in the fastest dimension, base and strides allow.
+    lane and request, which divide what contiguity in the fastest dimension, base and strides allow: by default as
+    many. Raises InvalidArgument for other vectors, and for a base between elements.
     """
     checked_bits(bits)
     shape = layout.shape
     if strides is None:
         strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
-    if vector is None:
-        vector = _strided_width(layout, strides, bits, base_bytes)
+    if len(strides) != len(shape):
+        raise InvalidArgument(f"{len(strides)} strides of a tile of {len(shape)} dimensions", help="one per dimension")
+    if base_bytes % _bytes(1, max(8, bits)):
+        raise InvalidArgument(f"elements of {bits} bits from byte {base_bytes} on", help=f"a multiple of {bits // 8}")
+    widest = _strided_width(layout, strides, bits, base_bytes)
+    vector = widest if vector is None else vector
+    if not 1 <= vector <= widest or widest % vector:
+        raise InvalidArgument(f"accesses of {vector} elements, where {widest} are consecutive", help=f"1 to {widest}")
     index = np.indices(shape) if shape else np.zeros((0,), np.int64)
     offsets = sum((index[d] * stride for d, stride in enumerate(strides)), np.zeros(shape, np.int64))
     size = _bytes(vector, bits)

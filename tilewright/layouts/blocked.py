@@ -11,6 +11,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import is_power_of_two, powers_around
 from tilewright.layouts.form import Distributed, checked_order
 from tilewright.layouts.linear import LinearLayout, along, dims, product
+from tilewright.layouts.shared import checked_bits
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Blocked(Distributed):
             self.powers(key)
         if not len(self.size_per_thread) == len(self.threads_per_warp) == len(self.warps):
             raise self.refuse("S, T and W have different numbers of dimensions")
-        checked_order(self, self.order, self.rank)
+        checked_order(self.order, self.rank, self)
 
     @property
     def rank(self) -> int:
@@ -87,9 +88,14 @@ def default_blocked(
     >>> str(default_blocked((64, 4), (1, 1), (1, 0), warps=4))
     '#blocked<S=[1,1], T=[8,4], W=[4,1], O=[1,0]>'
     """
-    if not is_power_of_two(warps):
-        raise InvalidArgument(f"{warps} warps", help=f"a power of two: {powers_around(warps)}")
+    counts = ((warps, "warps"), (lanes, "lanes"), *((size, "elements per thread") for size in size_per_thread))
+    for count, what in counts:
+        if not is_power_of_two(count):
+            raise InvalidArgument(f"{count} {what}", help=f"a power of two: {powers_around(count)}")
     rank = len(shape)
+    checked_order(order, rank)
+    if len(size_per_thread) != rank:
+        raise InvalidArgument(f"{len(size_per_thread)} sizes for a tile of {rank} dimensions", help="one per dimension")
     T, W = [1] * rank, [1] * rank
     free_lanes, free_warps, free_threads = lanes, warps, lanes * warps
     for d in order[:-1]:
@@ -117,7 +123,9 @@ def coalesced_blocked(
     `contiguous` is the most that `widest_access` says of accesses with the same order and shape; a thread gets no more
     than its share of the tile.
     """
-    each = min(contiguous, max(1, prod(shape) // (lanes * warps)))
+    if not is_power_of_two(contiguous):
+        raise InvalidArgument(f"{contiguous} elements per access", help=f"a power of two: {powers_around(contiguous)}")
+    each = min(contiguous, max(1, prod(shape) // max(1, lanes * warps)))
     sizes = [1] * len(shape)
     if order:
         sizes[order[0]] = each
@@ -130,7 +138,12 @@ def widest_access(contiguity: int, divisibility_bytes: int, bits: int) -> int:
     >>> widest_access(contiguity=128, divisibility_bytes=16, bits=32)
     4
     """
-    alignment = max(1, divisibility_bytes * 8 // bits)
+    checked_bits(bits)
+    if contiguity < 1 or divisibility_bytes < 1:
+        raise InvalidArgument(
+            f"{contiguity} elements in a row, addresses that are multiples of {divisibility_bytes}", help="1 or more"
+        )
+    alignment = max(1, (divisibility_bytes & -divisibility_bytes) * 8 // bits)
     return min(alignment, contiguity, max(1, 128 // bits))
 
 

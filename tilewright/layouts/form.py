@@ -94,10 +94,11 @@ class InShared(Form):
         """Elements of storage, padding included."""
 
 
-def checked_order(form: Form, order: tuple[int, ...], rank: int) -> None:
-    """Raise InvalidArgument unless `order` lists the dimensions, fastest first."""
+def checked_order(order: Sequence[int], rank: int, form: Form | None = None) -> None:
+    """Raise InvalidArgument, which names `form`, unless `order` lists the dimensions, fastest first."""
     if sorted(order) != list(range(rank)):
-        raise form.refuse(f"O={list(order)} for {rank} dimensions", help=f"a permutation, as {list(range(rank))[::-1]}")
+        refuse = InvalidArgument if form is None else form.refuse
+        raise refuse(f"O={list(order)} for {rank} dimensions", help=f"a permutation, as {list(range(rank))[::-1]}")
 
 
 def _text(value: Any) -> str:

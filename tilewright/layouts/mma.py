@@ -340,6 +340,6 @@ def warpgroup_n(columns: int) -> int:
     Raises InvalidArgument where there is none.
     """
     for n in range(256, 0, -8):
-        if columns % n == 0:
+        if columns > 0 and columns % n == 0:
             return n
-    raise InvalidArgument(f"{columns} columns", help=f"a multiple of 8: {-(-columns // 8) * 8}")
+    raise InvalidArgument(f"{columns} columns", help=f"a multiple of 8: {max(1, -(-columns // 8)) * 8}")

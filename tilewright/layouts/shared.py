@@ -61,7 +61,7 @@ class Shared(_Swizzled):
     def __post_init__(self) -> None:
         for key in ("vec", "perPhase", "maxPhase"):
             self.powers(key)
-        checked_order(self, self.order, self.rank)
+        checked_order(self.order, self.rank, self)
 
     @property
     def rank(self) -> int:
@@ -91,7 +91,7 @@ class Padded(InShared):
     def __post_init__(self) -> None:
         if self.pad < 0:
             raise self.refuse(f"pad={self.pad}", help="0 or more elements")
-        checked_order(self, self.order, len(self.order))
+        checked_order(self.order, len(self.order), self)
 
     def offsets(self, shape: Sequence[int]) -> Array:
         if len(shape) != len(self.order):
@@ -161,6 +161,9 @@ def swizzle_for_dot(index: int, shape: Sequence[int], order: Sequence[int], bits
     """
     if index not in (0, 1) or bits not in (8, 16, 32, 64):
         raise InvalidArgument(f"operand {index} of {bits} bits", help="operand 0 or 1 of 8, 16, 32 or 64 bits")
+    checked_order(order, len(shape))
+    if min(shape, default=0) < 1:
+        raise InvalidArgument(f"an operand of {'x'.join(map(str, shape))}", help="extents of 1 and more")
     inner = order[0]
     group = 128 // bits
     per_phase = max(1, 1024 // (bits * shape[inner]))
@@ -171,6 +174,9 @@ def swizzle_for_dot(index: int, shape: Sequence[int], order: Sequence[int], bits
 
 def nvmma_for(shape: Sequence[int], bits: int, transposed: bool = False) -> NvmmaShared:
     """The widest swizzle that rows of a tile fill; raises InvalidArgument for rows below 32 bytes."""
+    checked_bits(bits)
+    if len(shape) < 2:
+        raise InvalidArgument(f"a swizzled tile of {len(shape)} dimensions", help="two or more")
     width = shape[-2] if transposed else shape[-1]
     row_bytes = width * bits // 8
     swizzle = widest_span(row_bytes)
@@ -185,8 +191,9 @@ def padding_for(columns: int, bits: int) -> int:
     >>> [padding_for(columns, 16) for columns in (8, 16, 64, 72)]
     [0, 8, 8, 0]
     """
+    checked_bits(bits)
     group = 128 // bits
-    if columns % group:
+    if columns < 1 or columns % group:
         raise InvalidArgument(f"rows of {columns} elements of {bits} bits", help=f"a multiple of {group}: 16 bytes")
     return 0 if columns // group % 2 else group
 
@@ -197,8 +204,9 @@ def row_degree(columns: int, bits: int) -> int:
     >>> [row_degree(columns, 16) for columns in (16, 32, 64, 72)]
     [2, 4, 8, 1]
     """
+    checked_bits(bits)
     units = columns * bits // 128
-    if units * 128 != columns * bits or units == 0:
+    if units * 128 != columns * bits or units < 1:
         raise InvalidArgument(f"rows of {columns * bits} bits", help="multiples of 128 bits")
     return int(np.gcd(units, 8))
 

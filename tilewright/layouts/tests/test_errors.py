@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -17,18 +17,24 @@ from tilewright.layouts import (
     Padded,
     Shared,
     Wmma,
+    coalesced_blocked,
     convert,
+    default_blocked,
+    global_access,
     linear,
     matrix_load,
     mma_warps,
     nvmma_for,
+    padding_for,
     parse,
+    row_degree,
     row_major_memory,
     shared_access,
     shared_for_pair,
     swizzle_for_dot,
     vector_width,
     warpgroup_n,
+    widest_access,
 )
 
 
@@ -180,3 +186,48 @@ def test_opaque_fragments_convert_through_memory_only() -> None:
     assert convert(fragment, same, (16, 16), 32).kind == "shared"
     assert convert(fragment, DotOperand(0, fragment, 2), (16, 16), 16).kind == "shared"
     assert convert(fragment, fragment, (16, 16), 32).kind == "none"
+
+
+WIDTHS = [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (1 << 20, 8)]
+
+
+@pytest.mark.parametrize(("alignment", "width"), WIDTHS)
+def test_of_an_alignment_counts_its_power_of_two(alignment: int, width: int) -> None:
+    rows = Blocked((1, 8), (16, 2), (1, 1), (1, 0)).to_linear((16, 16))
+    assert vector_width(rows, row_major_memory((16, 16)), 16, alignment) == width
+
+
+ROWS = Blocked((1, 8), (16, 2), (1, 1), (1, 0)).to_linear((16, 16))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: vector_width(ROWS, row_major_memory((16, 16)), 16, alignment=0),
+        lambda: global_access(ROWS, 16, vector=16),
+        lambda: global_access(ROWS, 16, vector=3),
+        lambda: global_access(ROWS, 16, vector=0),
+        lambda: global_access(ROWS, 16, strides=[17, 1], vector=2),
+        lambda: global_access(ROWS, 16, strides=[1]),
+        lambda: global_access(ROWS, 16, base_bytes=1),
+        lambda: default_blocked((16, 16), (1, 1), (1, 1), 4),
+        lambda: default_blocked((16, 16), (1,), (1, 0), 4),
+        lambda: default_blocked((16, 16), (0, 1), (1, 0), 4),
+        lambda: default_blocked((16, 16), (1, 1), (1, 0), 0),
+        lambda: coalesced_blocked((16, 16), (1, 0), 4, 0),
+        lambda: coalesced_blocked((16, 16), (1, 0), 3, 1),
+        lambda: widest_access(4, 16, 0),
+        lambda: widest_access(4, 0, 16),
+        lambda: swizzle_for_dot(0, (16, 16), (2, 0), 16),
+        lambda: swizzle_for_dot(0, (0, 0), (1, 0), 16),
+        lambda: nvmma_for((64,), 16, transposed=True),
+        lambda: padding_for(0, 16),
+        lambda: padding_for(8, 0),
+        lambda: row_degree(-8, 16),
+        lambda: warpgroup_n(0),
+        lambda: warpgroup_n(-8),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidArgument):
+        call()
