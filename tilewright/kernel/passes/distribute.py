@@ -550,9 +550,9 @@ class _Expansion(Threads):
         for old, new in zip(op.body.block.args, block.args, strict=True):
             inner.values[old] = new
             new.name_hint = old.name_hint
-        inner.block(op.body.block)
         operands = [self.values[operand] for operand in op.operands]
-        made = scf.ForOp(operands[0], operands[1], operands[2], operands[3:], block)
+        made = scf.ForOp(operands[0], operands[1], operands[2], operands[3:], block)  # first: accesses ask what it counts
+        inner.block(op.body.block)
         self.add(made)
         self.values.update(zip(op.results, made.results, strict=True))
 
