@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, ProgramIdOp, operations
 from tilewright.kernel.passes.settings import at_least
-from tilewright.kernel.rewrite import insert_before
+from tilewright.kernel.rewrite import insert_before, uniform
 from tilewright.kernel.rings import StagedDotOp
 
 
@@ -24,7 +24,8 @@ class OrderBlocksPass(ModulePass):
     After:   %id = %m * N + %n        %g = %id / (group * N)   rows = min(group, M - %g * group)
              %m = %g * group + (%id mod (group * N)) mod rows  %n = (%id mod (group * N)) / rows
     Legal for any grid, as the numbers are the same in another order; blocks run in any order anyway. For kernels with
-    products, which read a row of A's tiles and a column of B's. Comes before `assign-layouts`.
+    products, which read a row of A's tiles and a column of B's; one that reads only %id has an order of its own. Comes
+    before `assign-layouts`.
     """
 
     name = "order-blocks"
@@ -39,7 +40,9 @@ class OrderBlocksPass(ModulePass):
                 ops = operations(kernel.body)
                 wide = len(kernel.extents) > 1 and min(kernel.extents[-2:]) > 1
                 if wide and any(isinstance(each, DotOp | StagedDotOp) for each in ops):
-                    _renumber(kernel, [each for each in ops if isinstance(each, ProgramIdOp)], self.group)
+                    ids = [each for each in ops if isinstance(each, ProgramIdOp)]
+                    if not _is_numbered(kernel, ids):
+                        _renumber(kernel, ids, self.group)
 
 
 def ordered(number: int, rows: int, columns: int, group: int) -> tuple[int, int]:
@@ -51,6 +54,19 @@ def ordered(number: int, rows: int, columns: int, group: int) -> tuple[int, int]
     first = number // (group * columns) * group
     height, inside = min(group, rows - first), number % (group * columns)
     return first + inside % height, inside // height
+
+
+def _is_numbered(kernel: FuncOp, ids: list[ProgramIdOp]) -> bool:
+    """Whether a kernel reads the coordinates of its block along the last two axes only as one number."""
+    row, columns = len(kernel.extents) - 2, kernel.extents[-1]
+    read = [(use.operation, op.axis.value.data - row) for op in ids for use in op.result.uses]
+    wholes = {user for user, axis in read if axis == 1}
+    lines = {user for user, axis in read if axis == 0}
+    if not wholes or not lines:
+        return False
+    below = {use.operation for line in lines for result in line.results for use in result.uses}
+    lines_are = all(isinstance(line, arith.MuliOp) and columns in map(uniform, line.operands) for line in lines)
+    return lines_are and below == wholes and all(isinstance(whole, arith.AddiOp) for whole in wholes)
 
 
 def _renumber(kernel: FuncOp, ids: list[ProgramIdOp], group: int) -> None:

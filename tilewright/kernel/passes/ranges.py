@@ -123,7 +123,8 @@ class _Walk:
             return
         same = _equal_operand(op, operands)
         if found[0] == found[1]:
-            replace_by_number(op, found[0])
+            if uniform(op.results[0]) is None:  # else it is a number already
+                replace_by_number(op, found[0])
         elif same is not None:
             replace_by_values(op, [op.operands[same]])
         else:

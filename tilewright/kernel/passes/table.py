@@ -19,6 +19,7 @@ from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.distribute import DistributePass
+from tilewright.kernel.passes.forms import check_form
 from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.licm import LicmPass
 from tilewright.kernel.passes.order_blocks import OrderBlocksPass
@@ -37,6 +38,7 @@ from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.warp_products import WarpProductsPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
+from tilewright.kernel.text import print_module
 from tilewright.kernel.verify import verify
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
@@ -79,6 +81,8 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
 
 REQUIRED = frozenset({PadTilesPass.name, WarpProductsPass.name, AssignLayoutsPass.name, DistributePass.name})
 """What later phases need: these cannot be switched off."""
+
+_OFF = {"splits": 1, "group": 1, "stages": 1}  # settings with which a pass does nothing
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}
 OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)
@@ -127,8 +131,29 @@ def run_pipeline(
 
 
 def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
-    """Run one pass in place, by name, perhaps with settings: ``distribute{memory=padded}``."""
-    _run(module, _named(name), verify_each)
+    """Run one pass in place, by name, perhaps with settings: ``distribute{memory=padded}``.
+
+    Whoever names a pass means it: InvalidProgram where no kernel is in the form that it works on, and where settings
+    are given and nothing changes. Of a pipeline, passes that find nothing to do are a part.
+    """
+    each = _named(name)
+    check_form(module, each.name)
+    before = print_module(module) if _asks(each) else None
+    _run(module, each, verify_each)
+    if before is not None and before == print_module(module):
+        raise InvalidProgram(f"pass {name!r} changes nothing here", help=_legal(each))
+
+
+def _asks(each: ModulePass) -> bool:
+    """Whether a pass has other settings than the usual, and is not switched off by them."""
+    return each != PASSES[each.name] and not any(getattr(each, key, None) == value for key, value in _OFF.items())
+
+
+def _legal(each: ModulePass) -> str:
+    """The sentence in which a pass says where it is legal."""
+    found = re.search(r"Legal .*?[.;](?= |$)", " ".join((type(each).__doc__ or "").split()))
+    assert found is not None, "every pass says so"
+    return found[0]
 
 
 def _named(text: str) -> ModulePass:

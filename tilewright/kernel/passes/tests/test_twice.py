@@ -1,0 +1,126 @@
+"""A pass that runs twice does what it does once; one that is asked for where it cannot work says so."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.codegen.gpu.target import GpuTarget, described
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.passes.forms import LAYOUTS, TILE, WORKS_ON
+from tilewright.kernel.passes.table import PIPELINES, pipeline, run_pass
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.kernel.verify import verify
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+
+PROGRAMS = {
+    "product": programs.matmul((64, 64, 128), (32, 32, 32)),
+    "ragged product": programs.ragged_matmul((40, 24, 48), (32, 16, 32)),
+    "product of four warps": programs.matmul((128, 128, 128), (64, 64, 32), "wgmma_m64n64k16_f16_f32"),
+    "softmax": programs.softmax(3, 2, 128),
+    "attention": programs.attention((2, 32, 32), (16, 16)),
+}
+CASES = (
+    *((name, machine) for name in ("product", "ragged product") for machine in ("sm_75", "sm_80", "sm_90a")),
+    ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("softmax", "sm_75"),
+    ("attention", "sm_80"),
+)  # fmt: skip
+SETTINGS = {"split-k": {"splits": 2}, "order-blocks": {"group": 2}, "persistent": {"blocks": 3}}
+"""Such that small kernels are split, ordered and kept, too."""
+
+
+def targeted(text: str, machine: str) -> ModuleOp:
+    found, module = resolve(machine), parse_module(text)
+    assert isinstance(found, Gpu)
+    module.attributes[ATTRIBUTE] = GpuTarget(*described(found)).attribute()
+    return module
+
+
+@cache
+def steps(name: str, machine: str) -> tuple[tuple[str, str, str, str], ...]:
+    """Of every pass its name, and the program before it, after it, and after another time."""
+    module, found = targeted(PROGRAMS[name], machine), []
+    before = print_module(module)
+    for each in pipeline("gpu", options=SETTINGS):
+        each.apply(Context(), module)
+        after, again = print_module(module), module.clone()
+        each.apply(Context(), again)
+        verify(again)
+        found.append((each.name, before, after, print_module(again)))
+        before = after
+    return tuple(found)
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_twice_is_once(name: str, machine: str) -> None:
+    for pass_name, _, after, again in steps(name, machine):
+        assert again == after, pass_name
+
+
+def test_every_pass_of_gpus_changes_one_of_these_programs() -> None:
+    """So that the test above says something of each."""
+    changed = {each for case in CASES for each, before, after, _ in steps(*case) if before != after}
+    others = {"pad-tiles", "hoist-accumulators", "tensor-stores", "prefetch-fragments"}
+    assert changed >= {each.name for each in PIPELINES["gpu"]} - others
+
+
+@pytest.mark.parametrize("name", sorted(WORKS_ON))
+def test_a_pass_that_is_named_wants_a_form_that_it_works_on(name: str) -> None:
+    """In a pipeline, kernels in other forms are left alone."""
+    first, last = WORKS_ON[name]
+    tile, layouts, distributed = (parse_module(PROGRAMS["product"]) for _ in range(3))
+    for module in (layouts, distributed):
+        run_pass(module, "assign-layouts")
+    run_pass(distributed, "distribute")
+    for form, module in enumerate((tile, layouts, distributed)):
+        before = print_module(module)
+        if first <= form <= last:
+            run_pass(module, name)
+            continue
+        maker = "(assign-layouts|distribute)"
+        advice = f"run {maker} first" if form < first else f"run it before {maker}"
+        with pytest.raises(InvalidProgram, match=f"pass '{name}' works on (.|\n)* kernel k is in (.|\n)*{advice}"):
+            run_pass(module, name)
+        assert print_module(module) == before
+
+
+def test_the_advice_of_a_pass_in_the_wrong_form_helps() -> None:
+    module = parse_module(PROGRAMS["product"])
+    with pytest.raises(InvalidProgram, match=r"works on tile form with layouts(.|\n)*run assign-layouts first"):
+        run_pass(module, "pipeline-loads")
+    run_pass(module, "assign-layouts")
+    run_pass(module, "pipeline-loads")
+    assert "tile.stage" in print_module(module)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "legal"),
+    [
+        ("product", "split-k{splits=100}", "Legal for a kernel with one loop"),
+        ("softmax", "split-k{splits=2}", "Legal for a kernel with one loop"),
+        ("softmax", "order-blocks{group=4}", "Legal for any grid"),
+        ("product", "pipeline-tensor-copies{stages=3}", "Legal for rings of one slot"),
+    ],
+)
+def test_settings_that_change_nothing_are_told(text: str, name: str, legal: str) -> None:
+    with pytest.raises(InvalidProgram, match=f"pass '{name}' changes nothing here\n  = help: {legal}"):
+        run_pass(parse_module(PROGRAMS[text]), name)
+
+
+@pytest.mark.parametrize("name", ["split-k{splits=1}", "order-blocks{group=1}", "split-k", "split-k{}", "persistent"])
+def test_passes_that_are_off_or_as_usual_may_change_nothing(name: str) -> None:
+    module = parse_module(PROGRAMS["softmax"])
+    before = print_module(module)
+    run_pass(module, name)
+    assert print_module(module) == before
+
+
+def test_forms_are_of_passes_that_there_are() -> None:
+    assert WORKS_ON.keys() <= {each.name for each in PIPELINES["gpu"]}
+    assert WORKS_ON["assign-layouts"] == (TILE, LAYOUTS)
