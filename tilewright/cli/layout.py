@@ -81,9 +81,10 @@ def _facts(shown: Layout, shape: tuple[int, ...], bits: int) -> dict[str, Any]:
     linear = shown.to_linear(shape)
     found |= {"linear": str(linear), "bases": dict(linear.bases), "replication": replication(linear)}
     found["free_bits"] = linear.free_bits()
+    found["opaque"] = _is_opaque(shown)
     if not isinstance(shown, InShared) and "lane" in linear.in_names and linear.is_surjective:
         found["elements_per_thread"] = elements_per_thread(linear)
-        if bits >= 8:
+        if bits >= 8 and not found["opaque"]:
             access = global_access(linear, bits)
             vectors = linear.in_bits - len(linear.of("lane"))
             found["row_major_memory"] = {
@@ -93,6 +94,13 @@ def _facts(shown: Layout, shape: tuple[int, ...], bits: int) -> dict[str, Any]:
                 "fewest_sectors": access.fewest,
             }
     return found
+
+
+def _is_opaque(shown: Layout) -> bool:
+    """Whether hardware keeps to itself which lane holds what."""
+    from tilewright.layouts.form import Distributed
+
+    return isinstance(shown, Distributed) and shown.opaque
 
 
 def _places(shown: Layout, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -129,7 +137,7 @@ def _conversion(
         "map": arrows(conversion.bit_map) if conversion.bit_map is not None else None,
     }
     memory, registers = (shown, target) if isinstance(shown, InShared) else (target, shown)
-    if isinstance(memory, InShared) and not isinstance(registers, InShared):
+    if isinstance(memory, InShared) and not isinstance(registers, InShared) and not _is_opaque(registers):
         linear = registers.to_linear(shape)
         access = shared_access(linear, memory, bits)
         found["accesses"] = {"count": access.accesses, "wavefronts": access.wavefronts, "conflicts": access.conflicts}
@@ -150,6 +158,8 @@ def _print(shown: Layout, shape: tuple[int, ...], facts: dict[str, Any]) -> None
     if "elements_per_thread" in facts:
         places = "one place" if facts["replication"] == 1 else f"{facts['replication']} places"
         print(f"  {facts['elements_per_thread']} registers per thread, each element in {places}")
+    if facts.get("opaque"):
+        print("  opaque: which lane holds which element is not told; shown is one assignment that has the size")
     if memory := facts.get("row_major_memory"):
         print(
             f"  row-major memory, {facts['bits']} bits: {memory['elements_per_access']} elements per access, "

@@ -84,3 +84,19 @@ def test_large_tables_are_left_to_files() -> None:
 )
 def test_refusals(words: tuple[str, ...], message: str) -> None:
     assert message in output(*words, status=2)
+
+
+@pytest.mark.parametrize("layout", ["wmma<W=[1,1]>", "dot<idx=0, parent=#wmma<W=[1,1]>, w=2>"])
+def test_of_opaque_layouts_only_the_size_is_told(layout: str) -> None:
+    text = output(layout, "--shape", "16x16", "--bits", "16")
+    assert "opaque: which lane holds which element is not told" in text
+    assert "sectors" not in text
+    assert "wavefronts" not in output(layout, "--shape", "16x16", "--bits", "16", "--to", "padded<pad=8, O=[1,0]>")
+    facts = json.loads(output(layout, "--shape", "16x16", "--bits", "16", "--json"))
+    assert facts["opaque"]
+    assert "row_major_memory" not in facts
+
+
+def test_told_layouts_are_not_opaque() -> None:
+    assert not json.loads(output(MMA, "--shape", "16x8", "--json"))["opaque"]
+    assert "opaque" not in output(MMA, "--shape", "16x8")
