@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
+import numpy as np
+
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
@@ -35,9 +37,9 @@ PORT_BYTES_PER_CYCLE = 40  # that one multiprocessor gets from L2 when others ge
 ISSUE_CYCLES = 2  # from one instruction of a warp to the next
 LINE_BYTES = 128
 UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
-TOGETHER = 6  # most loads of a thread that are under way at once: assemblers save registers
+TOGETHER = 24  # most registers of a thread that loads under way wait for: assemblers save them
+MOST_ACCESSES = 8  # of a thread in a map, however narrow: what it computes comes between more of them
 ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
-ACCESSES = 4  # of a thread in a map: more would not all be under way
 THREAD_INSTRUCTIONS = 30  # of a thread whatever its elements: its number, addresses, what a row is divided by
 SHUFFLE_INSTRUCTIONS = 2  # of one step of a butterfly for one result: the shuffle, the sum
 EXCHANGE_INSTRUCTIONS = 10  # of a reduction over warps
@@ -48,6 +50,7 @@ NEAR = 0.5  # of what accesses to parts of lines move twice that takes its time,
 PARTIAL = {LINE_BYTES: 1.0, 64: 1.1, 32: 1.25}  # bytes moved for a byte of runs so long at least; below, sectors of 32
 DISPATCH_SECONDS = 5e-10  # between the starts of two blocks, whatever multiprocessor they are for
 SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
+SLACK_REGISTERS = 4  # below the limit of a thread: at the limit an assembler may spill
 MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
 HEAVY = 8  # an access that moves less than this part of the heaviest one has no say
 
@@ -200,6 +203,7 @@ class _Candidates:
         self.fast = self._fast()
         self.order = self._by_stride()
         self.vector = self._vector()
+        self.most = self.vector * min(MOST_ACCESSES, model.together(self.vector))
         self.crossed = self._crossed()
 
     def all(self) -> Iterator[NestBlocks]:
@@ -211,7 +215,7 @@ class _Candidates:
             if warps * self.lanes > self.machine.max_threads_per_block:
                 continue
             for each in ELEMENTS:
-                if each >= self.vector and (self.nest.inner or each <= ACCESSES * self.vector):
+                if each >= self.vector and (self.nest.inner or each <= self.most):
                     yield from self._of(warps, each)
 
     def _of(self, warps: int, each: int) -> Iterator[NestBlocks]:
@@ -367,12 +371,12 @@ class _Model:
         """The time of a candidate, and the rule that forbids it, if one does."""
         nest, machine = self.nest, self.machine
         threads = schedule.warps * machine.warp_sizes[0]
-        each = max(1, prod(schedule.tile.values()) // threads)
+        each = self._each(schedule)
         registers = self._registers(schedule, each)
         most = min(machine.max_registers_per_thread, machine.registers_per_multiprocessor // threads // 8 * 8)
         exchanged, refused = self._exchanged(schedule), None
-        if registers > most:
-            refused = ("registers of a thread", f"{registers} of {most}")
+        if registers + SLACK_REGISTERS > most:
+            refused = ("registers of a thread", f"{registers} and {SLACK_REGISTERS} to spare of {most}")
         elif exchanged > machine.shared_bytes_per_block_default:
             refused = ("memory of a block", f"{exchanged} of {machine.shared_bytes_per_block_default} bytes")
         blocks = prod(loop.programs for loop in schedule.grid(nest))
@@ -394,18 +398,18 @@ class _Model:
         new = max(
             (access.elements / max(1, access.points) for access in self.heavy() if not access.writes), default=1.0
         )
-        waits = ceil(trips * loads * new / min(TOGETHER, loads * unrolled))
+        waits = ceil(trips * loads * new / min(self.together(vector), loads * unrolled))
         reads = sum(self._moved(a, schedule) * (times if a.inside else 1) for a in self.accesses if not a.writes)
         writes = sum(self._moved(a, schedule) for a in self.accesses if a.writes)
         under_way = resident * reads / blocks / waits / times
-        instructions = self.operations + len(self.accesses)
+        accesses = sum(self._access_instructions(access, schedule, each) for access in self.accesses)
+        instructions = (each * unrolled * self.operations + accesses) * trips // unrolled * times
         combining = self._combining(schedule)
         # While a warp computes it waits for nothing: other blocks do.
-        own = ISSUE_CYCLES * each * instructions * trips * times
+        own = ISSUE_CYCLES * instructions
         cycles = machine.block_cycles + combining.cycles + own
         rate = machine.fma_per_cycle.get("f32", machine.subcores * machine.warp_sizes[0])
-        elements = prod(schedule.tile.values()) * trips * times
-        work = (elements * instructions + threads * (THREAD_INSTRUCTIONS + combining.instructions)) / rate
+        work = threads * (instructions + THREAD_INSTRUCTIONS + combining.instructions) / rate
         alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves
@@ -419,6 +423,46 @@ class _Model:
         hidden = waves * alive + busy + dispatch
         seconds = longest + TAIL * alive + UNHIDDEN * hidden + NEAR * max(0.0, excess)
         return _Time(seconds, blocks, resident, under_way, registers, refused)
+
+    def together(self, elements: int) -> int:
+        """How many loads of so many elements an assembler leaves under way at once."""
+        size = max((access.element for access in self.heavy() if not access.writes), default=4)
+        return max(1, TOGETHER // max(1, elements * size // 4))
+
+    def _each(self, schedule: NestBlocks) -> int:
+        """Elements of a thread; what is beyond the end of a loop in all blocks is left out of its code."""
+        axes = {axis.name: axis.size for axis in (*self.nest.outer, *self.nest.inner)}
+        found = 1
+        for (name, points), (rounds, across, size) in zip(schedule.tile.items(), schedule.shares, strict=True):
+            if axes[name] < points:
+                rounds = min(rounds, -(-axes[name] // (across * size)))
+            found *= rounds * size
+        return found
+
+    def _access_instructions(self, access: _Access, schedule: NestBlocks, each: int) -> int:
+        """Of a thread, in all trips that are written out: one for neighbours, none for elements that it has already.
+
+        What may lie beyond the end of a loop is read under a condition of its own, and again.
+        """
+        unrolled = [axis for axis in self.nest.inner if axis.name in schedule.unrolled]
+        if not access.form.terms:
+            return each * prod(axis.size for axis in unrolled) if access.points > 1 else 1
+        axes = {axis.name: axis for axis in (*self.nest.outer, *self.nest.inner)}
+        places, width, apart = np.zeros(1, np.int64), 1, 1
+        for name, (rounds, across, size) in zip(schedule.tile, schedule.shares, strict=True):
+            step = access.form.coefficient(axes[name])
+            rounds = min(rounds, -(-axes[name].size // (across * size)))
+            if step == 1:
+                width = max(width, size)
+            if step and axes[name].size % schedule.tile[name] and not access.writes:
+                apart *= rounds * size
+                continue
+            own = np.add.outer(np.arange(rounds) * across * size, np.arange(size))
+            places = np.unique(np.add.outer(places, step * own))
+        for axis in unrolled:
+            places = np.unique(np.add.outer(places, access.form.coefficient(axis) * np.arange(axis.size)))
+        count = len(places) * apart
+        return -(-count // width) + (count if access.element < 4 else 0)  # narrow ones are converted
 
     def _instructions(self, operation: Apply) -> int:
         """Of one element; what is divided by a value of its row is multiplied by the reciprocal of that."""
@@ -437,7 +481,7 @@ class _Model:
             live += online_of(nest) is not None  # values and their exponentials
             sums = self.sums * self._results(schedule)
         wide = max((access.element for access in self.accesses), default=4) > 4
-        unrolled = min(TOGETHER, prod(axis.size for axis in nest.inner if axis.name in schedule.unrolled))
+        unrolled = min(self.together(each), prod(axis.size for axis in nest.inner if axis.name in schedule.unrolled))
         return SPARE_REGISTERS + (each * (live + unrolled - 1) + sums) * (2 if wide else 1)
 
     def _results(self, schedule: NestBlocks) -> int:
