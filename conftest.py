@@ -1,4 +1,4 @@
-"""`pytest --device=cuda`: what tests run in the emulator also runs on the GPU, and its results are the GPU's.
+"""`pytest --device=cuda`: what tests run in the emulator also runs on the GPU: both agree, and tests check the GPU's.
 
 `pytest --kernels=FILE`: `ptxas` checks every kernel that a test compiles, and the file lists what each takes.
 """
@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORT] = KernelReport(assemble=config.getoption("--kernels") is not None)
+    config.addinivalue_line("markers", "emulator_only: runs kernels that are wrong on purpose; never on a device")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,8 +60,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where code for a GPU runs: modules by the environment, kernels that a test gives to the emulator by `on_both`."""
+    """Where code for a GPU runs: modules by the environment, kernels that a test gives to the emulator by `on_both`.
+
+    Tests marked `emulator_only` run kernels that are wrong on purpose, which may take a device with them.
+    """
     name: str = request.config.getoption("--device")
+    if request.node.get_closest_marker("emulator_only") is not None:
+        name = "emulator"
     monkeypatch.setenv("TILEWRIGHT_DEVICE", name)
     if name == "cuda":
         from tests.on_device import on_both

@@ -1,4 +1,4 @@
-"""A launch as the emulator takes it, run by the emulator and by a device."""
+"""A launch as the emulator takes it, run by the emulator and by a device, whose results have to agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.agreement import arithmetic, mismatch
 from tilewright import emulator
+from tilewright.emulator.arguments import scalar_bytes
+from tilewright.emulator.link import link
 from tilewright.emulator.run import run as emulate
 from tilewright.runtime.cuda.driver import Argument, Driver, MappedSlot, Slot
 from tilewright.runtime.manifest import Kernel, TensorMap
@@ -26,14 +29,25 @@ def on_both(
     shared_bytes: int = 0,
     **options: Any,
 ) -> emulator.Result:
-    """Findings and counts of the emulator; in the arrays, what the device computed from the same contents."""
+    """Findings and counts of the emulator; in the arrays, what the device computed from the same contents.
+
+    Raises AssertionError where the two disagree (`agreement`). A kernel with findings stays off the device.
+    """
     arrays = {id(array): array for array in map(_array, args) if array is not None}
     before = {key: np.ascontiguousarray(array).copy() for key, array in arrays.items()}
     result = emulate(module, entry, grid, block, args, shared_bytes, **options)
-    if not result.findings:  # a kernel that is known to fault would take the device with it
-        after = on_device(driver, module, Kernel(entry, entry, grid, block, shared_bytes), args, before)
-        for key, array in arrays.items():
-            array[...] = after[key]
+    if result.findings:  # a kernel that is known to fault would take the device with it
+        return result
+    if options.get("cluster"):
+        pytest.skip("--device=cuda: clusters that the text of a kernel does not name are not launched here")
+    after = on_device(driver, module, Kernel(entry, entry, grid, block, shared_bytes), args, before)
+    allowed = arithmetic(module, entry)
+    for number, array in enumerate(map(_array, args)):
+        if array is not None:
+            text = mismatch(np.asarray(array), after[id(array)], allowed)
+            assert not text, f"emulator and device disagree about argument {number} of {entry}: {text}"
+    for key, array in arrays.items():
+        array[...] = after[key]
     return result
 
 
@@ -41,14 +55,20 @@ def on_device(
     driver: Driver, module: emulator.Module, kernel: Kernel, args: Sequence[Any], contents: dict[int, Any]
 ) -> dict[int, Any]:
     """The contents of every array after the launch, by the identity of the argument's array."""
+    given = [_argument(module, kernel.entry, number, args) for number in range(_parameters(module, kernel.entry))]
     addresses = {key: driver.allocate(max(1, array.nbytes)) for key, array in contents.items()}
+    for argument, slot in zip(args, given, strict=False):
+        if (array := _array(argument)) is not None:
+            inner = slot.slot if isinstance(slot, MappedSlot) else slot
+            inner.word.value = addresses[id(array)]
     library = driver.load("\n".join(module.lines).encode())
     try:
         for key, array in contents.items():
             driver.upload(addresses[key], array.ctypes.data, array.nbytes, 0)
-        launch = driver.prepare(library, kernel, [_argument(argument, addresses, contents) for argument in args])
-        driver.launch(launch, 0)
-        driver.synchronize(0)
+        with pytest.MonkeyPatch.context() as patch:  # what an imitation of a device runs is not sent to it again
+            patch.setattr(emulator, "run", emulate)
+            driver.launch(driver.prepare(library, kernel, given), 0)
+            driver.synchronize(0)
         found = {key: np.empty_like(array) for key, array in contents.items()}
         for key, array in found.items():
             driver.download(array.ctypes.data, addresses[key], array.nbytes, 0)
@@ -66,13 +86,23 @@ def _array(argument: Any) -> Any:
     return argument if isinstance(argument, np.ndarray) and argument.ndim else None
 
 
-def _argument(argument: Any, addresses: dict[int, int], contents: dict[int, Any]) -> Argument:
+def _parameters(module: emulator.Module, entry: str) -> int:
+    return len(link(module, entry).parameters)
+
+
+def _argument(module: emulator.Module, entry: str, number: int, args: Sequence[Any]) -> Argument:
+    """A pointer to an array whose address is not known yet, a null pointer, a scalar, or a tensor map."""
+    parameter = link(module, entry).parameters[number]
+    argument = args[number] if number < len(args) else None
     array = _array(argument)
     if array is None:
-        pytest.skip("--device=cuda: only arrays are given to a device here")
-    slot = Slot("argument", contents[id(array)].nbytes, addresses[id(array)])
-    if not isinstance(argument, emulator.TensorMap):
-        return slot
-    extents = argument.extents or array.shape
-    strides = argument.strides or array.strides
-    return MappedSlot(slot, TensorMap(0, argument.element, extents, strides, argument.box, argument.swizzle))
+        bits = b"" if argument is None else scalar_bytes(np.asarray(argument), parameter, f"p{number}").tobytes()
+        return Slot("scalar", 0, int.from_bytes(bits, "little"))
+    slot = Slot("argument", array.nbytes)
+    if isinstance(argument, emulator.TensorMap):
+        extents = argument.extents or array.shape
+        strides = argument.strides or array.strides
+        return MappedSlot(slot, TensorMap(0, argument.element, extents, strides, argument.box, argument.swizzle))
+    if parameter.bytes != 8 or (parameter.variable.count or 0) != 1:
+        pytest.skip("--device=cuda: structures are not given to a device here")
+    return slot

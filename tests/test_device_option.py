@@ -2,43 +2,141 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.agreement import Arithmetic, arithmetic, mismatch
 from tests.on_device import on_both
 from tilewright import emulator
+from tilewright.emulator.tests.harness import kernel
 from tilewright.errors import CompileError
 from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 from tilewright.runtime.cuda.tests import made
 
 ROOT = Path(__file__).parents[1]
+BYTES = 4 * made.ELEMENTS
+Array = np.ndarray[Any, Any]
 
 
-class Marked(EmulatedDriver):
-    """A device that can be told from the emulator: everything it gives back is one larger."""
+class Changed(EmulatedDriver):
+    """A device whose results differ from the emulator's: `change` alters what it computed."""
 
-    def download(self, host: int, address: int, size: int, stream: int) -> None:
-        values = self._view(address, size)[0].view(np.float32)
-        values += 1
-        super().download(host, address, size, stream)
+    def __init__(self, change: Callable[[Array], None]) -> None:
+        super().__init__()
+        self.change = change
+
+    def synchronize(self, stream: int) -> None:
+        for memory in self._memory.values():
+            self.change(memory.bytes[:BYTES].view(np.float32))
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_arrays_hold_what_the_device_computed(fresh: bool) -> None:
+class Idle(EmulatedDriver):
+    """A device that does nothing."""
+
+    def launch(self, prepared: Any, stream: int) -> None:
+        pass
+
+
+def add_one_bit(values: Array) -> None:
+    values.view(np.uint32)[values > 2.5] += 1  # the sums of ones and twos
+
+
+def add(driver: EmulatedDriver, code: str = made.ADD) -> Array:
     x, y, out = (np.full(made.ELEMENTS, value, np.float32) for value in (1, 2, 9))
-    given: Any = emulator.Uninitialised(out) if fresh else out
-    driver = Marked()
-    result = on_both(driver, emulator.parse(made.ADD), "add", (1, 1, 1), (32, 1, 1), [x, y, given])
+    result = on_both(driver, emulator.parse(code), "add", (1, 1, 1), (32, 1, 1), [x, y, out])
     assert result.findings == []
     assert result.counts.total("global", "transactions") == 12
-    assert [set(each.tolist()) for each in (x, y, out)] == [{2.0}, {3.0}, {4.0}]
     assert driver.allocated_bytes == 0
+    return out
+
+
+APPROXIMATE = made.ADD.replace("add.f32 %f3, %f1, %f2;", "ex2.approx.f32 %f3, %f2; sub.f32 %f3, %f3, %f1;")  # 3 too
+
+
+def test_a_device_that_gives_the_same_agrees() -> None:
+    assert set(add(EmulatedDriver())) == {3}
+    assert set(add(EmulatedDriver(), APPROXIMATE)) == {3}
+
+
+def test_a_device_that_does_nothing_does_not_agree() -> None:
+    with pytest.raises(AssertionError, match=r"argument 2 of add: element \[0\]: 3.0 .* and 9.0 .* 32 of 32 "):
+        add(Idle())
+
+
+def test_one_bit_is_too_much_where_arithmetic_is_defined() -> None:
+    with pytest.raises(AssertionError, match=r"3.0 \(40400000\) and 3.0000002.* \(40400001\)"):
+        add(Changed(add_one_bit))
+
+
+def test_approximate_functions_have_bounds_and_results_are_those_of_the_device() -> None:
+    assert set(add(Changed(add_one_bit), APPROXIMATE).view(np.uint32)) == {0x40400001}
+
+    def much(values: Array) -> None:
+        values[values > 2.5] *= np.float32(1.001)
+
+    with pytest.raises(AssertionError, match="do not agree within"):
+        add(Changed(much), APPROXIMATE)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "order"),
+    [("add.rn.f32 %f1, %f1, %f2; mul.rn.f32 %f1, %f1, %f1; fma.rn.f32 %f1, %f1, %f2, %f1; sqrt.rn.f32 %f1, %f2;",
+      0, ""),
+     ("div.rn.f32 %f1, %f1, %f2; cvt.rn.f16.f32 %h1, %f1; red.global.add.u32 [%rd0], %r1;", 0, ""),
+     ("add.f32 %f1, %f1, %f2; sub.f32 %f1, %f1, %f2;", 0, ""),
+     ("add.f32 %f1, %f1, %f2; mul.f32 %f1, %f1, %f2;", 2.0**-20, ""),  # may become a fused multiply-add
+     ("ex2.approx.ftz.f32 %f1, %f2;", 2.0**-20, ""),
+     ("tanh.approx.f32 %f1, %f2;", 2.0**-8, ""),
+     ("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%r1, %r2}, {%r3}, {%r4}, {%r5, %r6};", 0, ""),
+     ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2}, {%r3}, {%f1, %f2, %f3, %f4};",
+      2.0**-14, ""),
+     ("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%r5, %r6}, {%r1, %r2}, {%r3}, {%r5, %r6};", 2.0**-8, ""),
+     ("red.global.add.f32 [%rd0], %f1;", 2.0**-14, ""),
+     ("atom.global.add.u32 %r1, [%rd0], %r2;", 0, "atom.global.add.u32"),
+     ("mov.u32 %r1, %clock;", 0, "%clock")],
+)  # fmt: skip
+def test_what_is_open_in_arithmetic(body: str, error: float, order: str) -> None:
+    assert arithmetic(emulator.parse(kernel(body)), "k") == Arithmetic(error, order)
+
+
+def test_bits_of_floats_are_compared_as_such() -> None:
+    one = np.array([1.0, 1000.0], np.float16)
+    near, far = np.array([1.001, 1000.0], np.float16), np.array([3.0, 1000.0], np.float16)
+    allowed = Arithmetic(2.0**-14)
+    for kind in (np.float16, np.int16, np.uint8):
+        assert mismatch(one.view(kind), near.view(kind), allowed) == ""
+        assert mismatch(one.view(kind), near.view(kind), Arithmetic()) != ""
+    assert mismatch(one, far, allowed).startswith("element [0]: 1.0 (3c00) and 3.0 (4200); 1 of 2 do not agree within")
+    assert mismatch(np.array([4, 5], np.int32), np.array([4, 9], np.int32), allowed) != ""
+    assert mismatch(one, far, Arithmetic(order="%clock")) == ""
+    nan, other = np.array([0x7FC00000], np.uint32), np.array([0x7FFFFFFF], np.uint32)
+    assert mismatch(nan.view(np.float32), other.view(np.float32), Arithmetic()) == ""
+
+
+def test_scalars_and_null_pointers_are_words_of_a_launch() -> None:
+    given: list[tuple[int, ...]] = []
+
+    class Noted(Idle):
+        def prepare(self, library: Any, kernel: Any, arguments: Sequence[Any]) -> Any:
+            given.append(tuple(each.word.value for each in arguments[:3]))
+            return super().prepare(library, kernel, arguments)
+
+    text = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .f32 a, .param .u64 b, .param .s32 c, .param .u64 d) { ret; }
+"""
+    on_both(Noted(), emulator.parse(text), "k", (1, 1, 1), (1, 1, 1), [1.0, None, -1])
+    assert given == [(0x3F800000, 0, 0xFFFFFFFF)]
 
 
 def test_an_array_given_twice_is_one_buffer() -> None:
@@ -68,3 +166,32 @@ def test_without_a_device_tests_are_skipped_with_the_reason() -> None:
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout
     assert f"--device=cuda: {reason}" in done.stdout
+
+
+IMITATION = """
+from tilewright.runtime.cuda import devices
+from tilewright.runtime.cuda.emulated import EmulatedDriver
+
+class Imitation(EmulatedDriver):
+    def launch(self, prepared, stream):
+        if {runs}:
+            super().launch(prepared, stream)
+
+device = Imitation()
+devices.open_driver = lambda name: device
+"""
+EXACT = "tilewright/emulator/tests/test_scalar.py::test_bfi"
+WRONG_ON_PURPOSE = "tilewright/emulator/tests/test_findings.py::test_neighbours_need_a_barrier"
+
+
+@pytest.mark.parametrize(
+    ("runs", "test", "status"), [(True, EXACT, 0), (False, EXACT, 1), (False, WRONG_ON_PURPOSE, 0)]
+)
+def test_tests_of_the_emulator_reach_a_device(runs: bool, test: str, status: int, tmp_path: Path) -> None:
+    """Those of kernels that are wrong on purpose do not."""
+    (tmp_path / "imitation.py").write_text(IMITATION.format(runs=runs))
+    command = [sys.executable, "-m", "pytest", "-p", "imitation", "-p", "no:cacheprovider", "--device=cuda", test]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == status, done.stdout
+    assert (status == 1) == ("emulator and device disagree" in done.stdout)

@@ -388,6 +388,7 @@ PLANTED: dict[str, tuple[Plant, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.emulator_only
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_errors_are_found(name: str) -> None:
     plant, interpreted, seen = PLANTED[name]
@@ -404,6 +405,7 @@ def test_planted_errors_are_found(name: str) -> None:
     assert not seen or re.search(seen, str(findings[0])), str(findings[0])
 
 
+@pytest.mark.emulator_only
 def test_products_without_a_fence_are_refused() -> None:
     module = distributed((64, 64, 64), (64, 64, 32))
     _at(WarpgroupFenceOp, 0, _drop)(module)

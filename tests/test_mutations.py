@@ -22,6 +22,7 @@ def test_kernels_are_right_as_they_are(name: str) -> None:
     np.testing.assert_allclose(arguments[-1], wanted, rtol=family.tolerance, atol=family.tolerance)
 
 
+@pytest.mark.emulator_only
 @pytest.mark.parametrize("name", mutations.FAMILIES)
 def test_errors_at_some_sites_are_found(name: str) -> None:
     every = mutations.mutants(name)
@@ -41,6 +42,7 @@ def test_errors_listed_as_equivalent_can_be_planted(entry: tuple[str, str, str, 
         assert [mutations.reason(found[site]) for site in sites] == [why] * len(sites)
 
 
+@pytest.mark.emulator_only
 def test_an_error_that_changes_nothing_survives() -> None:
     name = "element-wise"
     line, text = next(

@@ -84,7 +84,7 @@ def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Stor
             return contents
         address = _buffer(memory, placed, number, argument, fresh=fresh)
         return np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-    return _scalar(np.asarray(argument), parameter, where)
+    return scalar_bytes(np.asarray(argument), parameter, where)
 
 
 def _tensor_map(memory: GlobalMemory, placed: Placed, number: int, parameter: Storage, argument: TensorMap) -> Array:
@@ -119,7 +119,7 @@ def _kind(parameter: Storage) -> str:
     return f"scalar .{kind}" if count == 1 else f"structure of {parameter.bytes} bytes"
 
 
-def _scalar(value: Array, parameter: Storage, where: str) -> Array:
+def scalar_bytes(value: Array, parameter: Storage, where: str) -> Array:
     """A scalar in the size of its parameter: the same bytes, or a conversion within its kind."""
     length = parameter.bytes
     kind = parameter.variable.type

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.emulator import Result, parse, run
+from tilewright import emulator
+from tilewright.emulator import Result, parse
 
 STORED = Path(__file__).parent / "ptx"
 
@@ -50,7 +51,7 @@ ret;
 def execute(body: str, *args: Any, threads: int = 32, blocks: int = 1, shared: int = 0, **options: Any) -> Result:
     """Runs a body in one row of threads."""
     text = kernel(body, max(2, len(args)), options.pop("target", "sm_80"), options.pop("before", ""))
-    return run(parse(text), "k", (blocks, 1, 1), (threads, 1, 1), list(args), shared, **options)
+    return emulator.run(parse(text), "k", (blocks, 1, 1), (threads, 1, 1), list(args), shared, **options)
 
 
 def kinds(result: Result) -> list[str]:
@@ -88,6 +89,6 @@ def apply(opcode: str, columns: list[np.ndarray[Any, Any]], result: Any, extra: 
     """
     columns = [np.ascontiguousarray(column) for column in columns]
     text = kernel(body, len(columns) + 1)
-    outcome = run(parse(text), "k", (-(-count // 128), 1, 1), (128, 1, 1), [*columns, found])
+    outcome = emulator.run(parse(text), "k", (-(-count // 128), 1, 1), (128, 1, 1), [*columns, found])
     assert not outcome.findings, [str(finding) for finding in outcome.findings]
     return found

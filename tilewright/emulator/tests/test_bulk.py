@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.emulator import TensorMap, parse, run
+from tilewright import emulator
+from tilewright.emulator import TensorMap, parse
 from tilewright.emulator.tests.harness import execute, kernel, kinds
 
 START = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0;
@@ -93,7 +94,7 @@ def test_blocks_of_a_cluster_read_each_other() -> None:
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"""
     out = np.zeros(4 * 32, np.uint32)
     text = kernel(body, target="sm_90a")
-    result = run(parse(text), "k", (4, 1, 1), (32, 1, 1), [out, out], 128, cluster=(2, 1, 1))
+    result = emulator.run(parse(text), "k", (4, 1, 1), (32, 1, 1), [out, out], 128, cluster=(2, 1, 1))
     assert not result.findings
     assert (out.reshape(2, 2, 32) == np.arange(32) + np.array([100, 0])[:, None]).all()
 
@@ -105,7 +106,9 @@ def test_a_cluster_does_not_wait_for_threads_that_have_exited(first: str) -> Non
     ON: barrier.cluster.arrive; barrier.cluster.wait; mad.lo.u32 %r8, %r1, 64, %r0; mul.wide.u32 %rd5, %r8, 4;
     add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r8;"""
     out = np.zeros(128, np.uint32)
-    result = run(parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (64, 1, 1), [None, out], cluster=(2, 1, 1))
+    result = emulator.run(
+        parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (64, 1, 1), [None, out], cluster=(2, 1, 1)
+    )
     assert not result.findings
     assert (out == np.where(np.arange(128) < 40, 0, np.arange(128))).all()
 
@@ -121,7 +124,7 @@ def test_a_multicast_reaches_every_block() -> None:
     mad.lo.u32 %r8, %r1, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r3;"""
     source, out = np.arange(32, dtype=np.uint32) * 3, np.zeros((2, 32), np.uint32)
     text = kernel(body, target="sm_90a")
-    result = run(parse(text), "k", (2, 1, 1), (32, 1, 1), [source, out], 4096, cluster=(2, 1, 1))
+    result = emulator.run(parse(text), "k", (2, 1, 1), (32, 1, 1), [source, out], 4096, cluster=(2, 1, 1))
     assert not result.findings
     assert (out == source).all()
 
@@ -160,7 +163,9 @@ st.global.u32 [%rd5], %r6;"""
 def pair(body: str) -> tuple[list[str], np.ndarray]:
     """Kinds of findings of two blocks of a cluster, 32 threads each, and what they store."""
     out = np.zeros((2, 32), np.uint32)
-    found = run(parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096, cluster=(2, 1, 1))
+    found = emulator.run(
+        parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096, cluster=(2, 1, 1)
+    )
     return sorted(set(kinds(found))), out
 
 

@@ -8,6 +8,7 @@ import pytest
 from tilewright.emulator import Uninitialised, parse, run
 from tilewright.emulator.tests.harness import execute, kernel, kinds
 
+pytestmark = pytest.mark.emulator_only
 SHARED = ".shared .align 16 .b8 s[512];"
 MINE = "shl.b32 %r1, %r0, 2; mov.u32 %r2, s; add.u32 %r3, %r2, %r1;"  # %r3: the thread's own word of s
 NEXT = "add.u32 %r4, %r0, 1; and.b32 %r4, %r4, 63; shl.b32 %r4, %r4, 2; add.u32 %r4, %r2, %r4;"  # its neighbour's

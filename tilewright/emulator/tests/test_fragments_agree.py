@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.emulator import fragments, parse, run, tensor_maps
+from tilewright import emulator
+from tilewright.emulator import fragments, parse, tensor_maps
 from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tests.harness import kernel
 from tilewright.instruction import fragments as described
@@ -81,7 +82,7 @@ def test_ldmatrix_agrees(count: int, transposed: bool) -> None:
     """
     found = np.zeros((32, count), np.uint32)
     args: list[Any] = [shared, found, rows.astype(np.uint32)]
-    assert not run(parse(kernel(body, 3)), "k", (1, 1, 1), (32, 1, 1), args, 4096).findings
+    assert not emulator.run(parse(kernel(body, 3)), "k", (1, 1, 1), (32, 1, 1), args, 4096).findings
     wanted = described.ldmatrix(shared, rows, count, transposed=transposed)
     assert (found.view(np.uint8) == wanted).all()
 

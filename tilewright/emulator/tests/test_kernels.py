@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.emulator import Result, TensorMap, parse, run
+from tilewright import emulator
+from tilewright.emulator import Result, TensorMap, parse
 from tilewright.emulator.tests.harness import STORED, kernel, stored
 from tilewright.errors import InvalidArgument
 
@@ -31,7 +32,7 @@ def matmul(m: int, n: int, k: int, entry: str = "matmul", shared: int = 16384, d
             args = [TensorMap(a, (64, 64), 128), m, k, k, 1, TensorMap(b, (64, 64), 128), k, n, n, 1, c, m, n, k]
         elif kind == "roles":
             args, threads, grid = [a, b, c, m, n, k, np.zeros(1 << 14, np.uint8)], 384, (m // 128, n // 64, 1)
-        result = run(parse(text), entry, grid, (threads, 1, 1), args, shared, limit=100_000)
+        result = emulator.run(parse(text), entry, grid, (threads, 1, 1), args, shared, limit=100_000)
         return result, c, a.astype(np.float64) @ b.astype(np.float64)
 
     return launch
@@ -71,6 +72,7 @@ def mutants(text: str) -> Iterator[tuple[int, str]]:
                 yield number + 1, "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
+@pytest.mark.emulator_only
 def test_mutants_of_a_pipelined_product_are_found() -> None:
     name = "matmul_f16_sm80"
     missed = []
@@ -89,6 +91,7 @@ def test_mutants_of_a_pipelined_product_are_found() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.emulator_only
 @pytest.mark.parametrize(
     ("name", "pattern", "replacement", "kind"),
     [
@@ -109,6 +112,7 @@ def test_mistakes_of_asynchronous_products(name: str, pattern: str, replacement:
     assert kind in {finding.kind for finding in result.findings}
 
 
+@pytest.mark.emulator_only
 def test_each_wait_of_a_consumer_for_its_tiles_is_needed() -> None:
     """The other consumer's wait brings the tile, so that only the order of events shows the mistake."""
     text = stored("matmul_warp_specialised_sm90a")
@@ -123,7 +127,7 @@ def test_attention() -> None:
     generator = np.random.default_rng(0)
     q, k, v = (generator.standard_normal((128, 64)).astype(np.float16) for _ in range(3))
     out = np.zeros_like(q)
-    result = run(parse(stored("attention_sm80")), "attention", (2, 1, 1), (128, 1, 1),
+    result = emulator.run(parse(stored("attention_sm80")), "attention", (2, 1, 1), (128, 1, 1),
                  [q, k, v, out, 128, np.float32(0.125)], 24576)  # fmt: skip
     assert not result.findings
     scores = np.where(np.tril(np.ones((128, 128))) > 0, q.astype(np.float64) @ k.T.astype(np.float64) * 0.125, -1e30)
@@ -138,7 +142,7 @@ def test_layer_norm_masked_and_scan() -> None:
     x = generator.standard_normal((5, 400)).astype(np.float16)
     w, b = (generator.standard_normal(400).astype(np.float32) for _ in range(2))
     y = np.zeros_like(x)
-    result = run(parse(stored("layer_norm_sm80")), "layernorm", (5, 1, 1), (128, 1, 1),
+    result = emulator.run(parse(stored("layer_norm_sm80")), "layernorm", (5, 1, 1), (128, 1, 1),
                  [x, w, b, y, 400, np.float32(1e-5)], 1024)  # fmt: skip
     assert not result.findings
     wide = x.astype(np.float64)
@@ -146,7 +150,9 @@ def test_layer_norm_masked_and_scan() -> None:
     assert abs(y - wanted).max() <= 2.0**-10 * abs(wanted).max()
     values = generator.integers(-50, 50, 500).astype(np.float32)
     sums, place = np.zeros_like(values), np.zeros(1, np.int32)
-    assert not run(parse(stored("scan_sm80")), "scan", (1, 1, 1), (128, 1, 1), [values, sums, place, 500], 32).findings
+    assert not emulator.run(
+        parse(stored("scan_sm80")), "scan", (1, 1, 1), (128, 1, 1), [values, sums, place, 500], 32
+    ).findings
     assert (sums == values.cumsum()).all()
     assert place[0] == values.argmax()
 
@@ -160,14 +166,14 @@ def test_atomics_and_locks_between_blocks() -> None:
     )
     high[8:] = 0
     old, halves, at = np.zeros(700, np.int32), np.zeros(16, np.float16), np.arange(700)
-    assert not run(parse(stored("atomics_sm80")), "atomics", (3, 1, 1), (128, 1, 1),
+    assert not emulator.run(parse(stored("atomics_sm80")), "atomics", (3, 1, 1), (128, 1, 1),
                    [x, high, low, adds, old, halves, 700], 1024).findings  # fmt: skip
     assert high[:8].tolist() == [x[at % 8 == row].max() for row in range(8)]
     assert low.tolist() == [x[at % 8 == row].min() for row in range(8)]
     assert high[8:].tolist() == [np.bitwise_xor.reduce(x[at % 2 == row]) for row in range(2)]
     assert all(sorted(old[at % 4 == row]) == list(range(175)) for row in range(4))
     lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    assert not run(parse(stored("locks_sm80")), "locks", (6, 1, 1), (128, 1, 1), [lock, count], 4).findings
+    assert not emulator.run(parse(stored("locks_sm80")), "locks", (6, 1, 1), (128, 1, 1), [lock, count], 4).findings
     assert count[0] == 6
 
 
@@ -176,13 +182,13 @@ def test_conversions_and_products_of_bytes() -> None:
 
     x = (np.random.default_rng(0).standard_normal(256) * 30).astype(np.float32)
     f8, bf, i8, f64 = np.zeros(256, np.uint8), np.zeros(256, np.uint16), np.zeros(256, np.int8), np.zeros(256)
-    assert not run(parse(stored("casts_sm80")), "casts", (1, 1, 1), (128, 1, 1), [x, f8, bf, i8, f64]).findings
+    assert not emulator.run(parse(stored("casts_sm80")), "casts", (1, 1, 1), (128, 1, 1), [x, f8, bf, i8, f64]).findings
     assert (f8 == x.astype(ml_dtypes.float8_e5m2).view(np.uint8)).all()
     assert (bf == x.astype(ml_dtypes.bfloat16).view(np.uint16)).all()
     assert (i8 == np.trunc(x).astype(np.int8)).all()
     a = np.random.default_rng(1).integers(-128, 128, (32, 64)).astype(np.int8)
     c = np.zeros((32, 32), np.int32)
-    assert not run(
+    assert not emulator.run(
         parse(stored("dot_s8_sm80")), "dot8", (1, 1, 1), (128, 1, 1), [a, a.reshape(64, 32), c], 4096
     ).findings
     assert (c == a.astype(np.int64) @ a.reshape(64, 32)).all()
@@ -193,30 +199,30 @@ def test_kernels_of_cuda() -> None:
     generator = np.random.default_rng(0)
     x = generator.integers(-9, 9, 5000).astype(np.float32)
     total = np.zeros(1, np.float32)
-    assert not run(module, "reduce", (3, 1, 1), (256, 1, 1), [x, total, 5000]).findings
+    assert not emulator.run(module, "reduce", (3, 1, 1), (256, 1, 1), [x, total, 5000]).findings
     assert total[0] == x.sum()
     a, b = (
         generator.integers(-9, 9, (50, 37)).astype(np.float32),
         generator.integers(-9, 9, (37, 45)).astype(np.float32),
     )
     c = np.zeros((50, 45), np.float32)
-    assert not run(module, "sgemm", (3, 4, 1), (16, 16, 1), [a, b, c, 50, 45, 37]).findings
+    assert not emulator.run(module, "sgemm", (3, 4, 1), (16, 16, 1), [a, b, c, 50, 45, 37]).findings
     assert (c == a @ b).all()
     h, g = (
         generator.integers(-3, 3, (32, 48)).astype(np.float16),
         generator.integers(-3, 3, (48, 64)).astype(np.float16),
     )
     d = np.zeros((32, 64), np.float32)
-    assert not run(module, "wgemm", (1, 2, 1), (128, 1, 1), [h, g, d, 64, 48]).findings
+    assert not emulator.run(module, "wgemm", (1, 2, 1), (128, 1, 1), [h, g, d, 64, 48]).findings
     assert (d == h.astype(np.float32) @ g.astype(np.float32)).all()
     lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    assert not run(module, "lock", (2, 1, 1), (64, 1, 1), [lock, count]).findings
+    assert not emulator.run(module, "lock", (2, 1, 1), (64, 1, 1), [lock, count]).findings
     assert count[0] == 128
     y = np.zeros(32, np.float32)
-    assert not run(module, "consts", (1, 1, 1), (32, 1, 1), [y]).findings
+    assert not emulator.run(module, "consts", (1, 1, 1), (32, 1, 1), [y]).findings
     assert (y == (np.arange(32) & 7) + 6).all()
     v, out, wide = (generator.standard_normal(300) * 3).astype(np.float32), np.zeros(300, np.float32), np.zeros(300)
-    assert not run(module, "mathk", (3, 1, 1), (128, 1, 1), [v, out, wide, 300]).findings
+    assert not emulator.run(module, "mathk", (3, 1, 1), (128, 1, 1), [v, out, wide, 300]).findings
     f = v.astype(np.float64)
     assert np.allclose(wide, np.exp(f) / (1 + (v * v).astype(np.float64)) + np.sqrt(abs(f)), rtol=1e-13)
 
@@ -225,7 +231,7 @@ def test_the_example_of_addition() -> None:
     with np.load(STORED / "add.npz") as given:
         args = [given[f"p{number}"] for number in range(4)]
         wanted = given["expect2"]
-    result = run(parse(stored("add")), "add", (4, 1, 1), (128, 1, 1), args)
+    result = emulator.run(parse(stored("add")), "add", (4, 1, 1), (128, 1, 1), args)
     assert not result.findings
     assert (result.buffers[2] == wanted).all()
     assert result.counts.total("global", "transactions") == 375
@@ -248,4 +254,4 @@ def test_launches_that_no_device_takes_are_refused(
     grid: tuple[int, int, int], block: tuple[int, int, int], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        run(parse(kernel("ret;")), "k", grid, block, [np.zeros(4, np.float32), np.zeros(4, np.float32)])
+        emulator.run(parse(kernel("ret;")), "k", grid, block, [np.zeros(4, np.float32), np.zeros(4, np.float32)])

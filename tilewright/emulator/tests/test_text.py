@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilewright.emulator import InvalidPtx, parse, run
+from tilewright import emulator
+from tilewright.emulator import InvalidPtx, parse
 from tilewright.emulator.tests.harness import execute, kernel, stored
 from tilewright.errors import CompileError
 
@@ -125,7 +126,7 @@ def test_special_registers() -> None:
     add.u32 %r8, %r8, %r9;
     st.global.u32 [%rd5], %r8;"""
     out = np.zeros(3 * 2 * 40, np.uint32)
-    result = run(parse(kernel(body)), "k", (3, 2, 1), (8, 5, 1), [np.zeros(1, np.uint32), out])
+    result = emulator.run(parse(kernel(body)), "k", (3, 2, 1), (8, 5, 1), [np.zeros(1, np.uint32), out])
     assert not result.findings
     assert (out == np.arange(240)).all()
 
@@ -173,6 +174,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.emulator_only
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_mutated_text_runs_or_is_refused(data: st.DataObject) -> None:
@@ -194,6 +196,6 @@ def test_mutated_text_runs_or_is_refused(data: st.DataObject) -> None:
     try:
         module = parse("".join(parts))
         for entry in module.entries[:1]:
-            run(module, entry, (1, 1, 1), (32, 1, 1), [np.zeros(64, np.uint32)] * 2, 256, limit=2000)
+            emulator.run(module, entry, (1, 1, 1), (32, 1, 1), [np.zeros(64, np.uint32)] * 2, 256, limit=2000)
     except CompileError:
         pass

@@ -32,12 +32,14 @@ def test_launches_run_in_order_through_the_arena() -> None:
     assert [name for name, _ in done.counts] == ["sum", "sum"]
 
 
+@pytest.mark.emulator_only
 def test_reading_the_arena_before_anything_is_in_it_is_found() -> None:
     code = replace(CODE, launches=CODE.launches[1:])
     done = run_module(code, [np.zeros(32, np.float32)], [np.zeros(32, np.float32)], np.zeros(64, np.float32))
     assert done.findings
 
 
+@pytest.mark.emulator_only
 def test_leaving_a_buffer_is_found() -> None:
     small = [np.zeros(31, np.float32), np.zeros(32, np.float32), np.zeros(32, np.float32)]
     assert run_kernel(CODE, "sum", small).findings

@@ -56,6 +56,7 @@ def test_copies_of_the_gemm_have_no_bank_conflicts() -> None:
     assert counts.total("shared", "conflicts") == 0
 
 
+@pytest.mark.emulator_only
 @pytest.mark.parametrize("drop", ["barrier", "wait"])
 def test_what_is_left_out_is_found(drop: str) -> None:
     a, b, c, _ = _operands(64, 64, 160)
