@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.errors import InvalidArgument
 
 SEARCHES = ("rules", "joint")
+ROUTES = ("auto", "mma.sync", "wmma")
 
 
 def _default_cache_dir() -> Path:
@@ -50,6 +51,8 @@ class Options:
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
     tf32           matrix instructions may read f32 with 10 bits of mantissa, where a machine has such
+    route          which matrix instructions products on a GPU may take: "auto", those of one warp whose fragments are
+                   told ("mma.sync"), or those whose fragments only memory knows ("wmma")
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search
@@ -65,6 +68,7 @@ class Options:
     device: str = field(default_factory=_default_device)
     intrinsics: Any = None
     tf32: bool = False
+    route: str = "auto"
     search: str = "rules"
     trials: int = 16
 
@@ -73,5 +77,7 @@ class Options:
             raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
         if self.search not in SEARCHES:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
+        if self.route not in ROUTES:
+            raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
         if self.trials < 1:
             raise InvalidArgument(f"trials is {self.trials}", where="trials", help="a number of 1 or more")

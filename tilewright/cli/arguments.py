@@ -13,6 +13,14 @@ from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 
 
+class Route(StrEnum):
+    """The values of `Options.route`."""
+
+    AUTO = "auto"
+    MMA_SYNC = "mma.sync"
+    WMMA = "wmma"
+
+
 class Search(StrEnum):
     """The values of `Options.search`."""
 
@@ -40,6 +48,9 @@ Shapes = Annotated[
 ]
 Disable = Annotated[
     list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")
+]
+RouteName = Annotated[
+    Route, typer.Option("--route", help="matrix instructions of products on a GPU: all, or those of one family")
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[

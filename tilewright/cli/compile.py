@@ -18,6 +18,8 @@ from tilewright.cli.arguments import (
     ModelFile,
     NoCache,
     Rebuild,
+    Route,
+    RouteName,
     Search,
     SearchName,
     Shapes,
@@ -81,6 +83,7 @@ def compile_model(
     no_cache: NoCache = False,
     search: SearchName = Search.RULES,
     trials: Trials = Options.trials,
+    route: RouteName = Route.AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
@@ -88,7 +91,8 @@ def compile_model(
     A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form. `--search
     joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm.
     """
-    shapes, options = shapes_of(shape), options_of(disable, no_cache, search=search.value, trials=trials)
+    shapes = shapes_of(shape)
+    options = options_of(disable, no_cache, search=search.value, trials=trials, route=route.value)
     if search is Search.JOINT:
         if model.suffix == ".tile" or (is_stored(model) and not rebuild):
             raise InvalidArgument("its decisions are made", where="--search", help="give the model file, or --rebuild")

@@ -10,6 +10,8 @@ from tilewright.cli.arguments import (
     Disable,
     Machine,
     ModelFile,
+    Route,
+    RouteName,
     Shapes,
     Threads,
     is_stored,
@@ -35,6 +37,7 @@ def explain(
     threads: Threads = None,
     shape: Shapes = None,
     disable: Disable = None,
+    route: RouteName = Route.AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Say what was chosen, why, what came second, and what was refused by which rule.
@@ -42,11 +45,12 @@ def explain(
     Of a .twm: the decisions stored in it; its code is not loaded. Of an .onnx: those of a compilation now.
     """
     if is_stored(model):
-        if shape or machine != "host" or disable:
+        if shape or machine != "host" or disable or route is not Route.AUTO:
             raise InvalidArgument("its decisions are made", where=str(model), help="give the model file with these")
         decisions = _stored(model)
     else:
-        decisions = plan_model(model, shapes_of(shape), machine, threads, options_of(disable))[0].decisions
+        options = options_of(disable, route=route.value)
+        decisions = plan_model(model, shapes_of(shape), machine, threads, options)[0].decisions
     if as_json:
         show_json([decision.to_json() for decision in decisions])
     else:

@@ -41,7 +41,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     shape, chosen = block_shape(
         product, machine, tf32=planning.tf32, intrinsics=planning.intrinsics, off=planning.off,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
-        choose=lambda ranking: planning.choose.tile(ranking, node.name),
+        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=planning.route,
     )  # fmt: skip
     plan.decisions.append(chosen)
     work = replace(work, intrinsic=shape.intrinsic)

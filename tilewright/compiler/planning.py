@@ -140,12 +140,13 @@ class Planning:
         choose: ChooseProduct | None = None,
         tf32: bool = False,
         off: Collection[str] = (),
+        route: str = "auto",
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute.
 
-        `off` names passes that are left out.
+        `off` names passes that are left out, `route` the matrix instructions that blocks may take.
         """
-        self.tf32 = tf32
+        self.tf32, self.route = tf32, route
         self.off = frozenset(off)
         self.choose = choose or ChooseProduct()
         self.machine = machine

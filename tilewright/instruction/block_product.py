@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from tilewright.decision import Decision, Refusal
 from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
-from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, rank
+from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, rank
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
 from tilewright.instruction.intrinsic import Intrinsic
@@ -27,7 +28,7 @@ from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.policy import Options, Policy
 from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
-from tilewright.instruction.mma.target import MmaTarget, mma_target, view
+from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target, view
 from tilewright.instruction.mma.trace import Trace
 from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts.bits import log2, power_from
@@ -88,7 +89,7 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
 def block_shape(
     product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "",
-    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None,
+    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto",
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -98,21 +99,22 @@ def block_shape(
     m, n, k = product.sizes
     a, b, c = _types(product)
     found, deductions = block_candidates(
-        product, machine, tf32=tf32, intrinsics=intrinsics, off=off, no_boxes=no_boxes, result=result
+        product, machine, tf32=tf32, intrinsics=intrinsics, off=off, no_boxes=no_boxes, result=result, route=route
     )
+    by_route = "" if route == "auto" else f" by {route}"
     if not found.candidates:
         target = mma_target(machine, intrinsics)
         stages = STAGES if target.async_copies else 1
         shape = _fma_shape((_rounded(m), _rounded(n), _rounded(k)), target.subgroup_size, stages)
-        reason = f"no matrix instruction takes {a},{b}->{c}{'' if tf32 else ' without tf32'}"
+        reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{'' if tf32 else ' without tf32'}"
         return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
     asked = choose(found)
     first, *others = found.candidates if asked is None else (asked, *found.candidates)
     reason = (
         f"it was chosen; {first.cycles:.0f} predicted cycles for {m}x{n}x{k} {a},{b}->{c}"
         if asked is not None
-        else f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c} the one with the fewest predicted cycles, "
-        f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
+        else f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c}{by_route} the one with the fewest predicted "
+        f"cycles, {first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
         f"{first.shared_bytes} bytes of block memory"
     )
     tile = (first.shape.m, first.shape.n, first.shape.k)
@@ -123,12 +125,13 @@ def block_shape(
 
 def block_candidates(
     product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_boxes: str = "", result: str = "",
+    off: Collection[str] = (), no_boxes: str = "", result: str = "", route: str = "auto",
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
-    type in which the result is stored (default: that of the sums).
+    type in which the result is stored (default: that of the sums). `route` is one of `options.ROUTES`; "auto" takes
+    instructions whose fragments are not told only where there are no others.
     """
     target = mma_target(machine, intrinsics)
     m, n, k = product.sizes
@@ -137,8 +140,9 @@ def block_candidates(
     mma = MmaProblem((_rounded(m),), (_rounded(n),), (_rounded(k),), (), a, b, c, tf32_allowed=tf32,
                      lhs_transposed=_transposed(product.a, product.k_loops),
                      rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
-    opaque = frozenset(x.name for x in target.intrinsics if x.virtual_of is not None or not x.distributable)
-    deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=opaque))
+    forbidden = _forbidden(target, mma, route)
+    table: Literal["wmma"] | None = "wmma" if any(not x.distributable for x in _allowed(target, forbidden)) else None
+    deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=forbidden, tensor_core_table=table))
     deduced: tuple[tuple[BlockShape, Intrinsic], ...] = ()
     registry = standard() if intrinsics is None else intrinsics
     if deduction.schedule is not None:
@@ -146,11 +150,29 @@ def block_candidates(
         record = registry.find(schedule.intrinsic.name)
         warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
         deduced = ((BlockShape(*schedule.tile, warps, record.name, stages), record),)
-    records = _records(target, registry, mma, opaque) if target.async_copies else ()
+    records = _records(target, registry, mma, forbidden) if target.async_copies or table is not None else ()
+    if route != "auto":
+        records = tuple(record for record in records if not is_boxed(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(c) // 8
     problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
+
+
+def _allowed(target: MmaTarget, forbidden: Collection[str]) -> list[MmaIntrinsic]:
+    return [x for x in target.intrinsics if x.name not in forbidden]
+
+
+def _forbidden(target: MmaTarget, mma: MmaProblem, route: str) -> frozenset[str]:
+    """The instructions of one warp that a route leaves out, and those that are made up of others."""
+    virtual = {x.name for x in target.intrinsics if x.virtual_of is not None}
+    told = {x.name for x in target.intrinsics if x.distributable}
+    opaque = {x.name for x in target.intrinsics} - told
+    if route == "wmma":
+        return frozenset(virtual | told)
+    fitting = [x for x in target.own_intrinsics if x.name in told - virtual]
+    none = not any(usable(mma, fitting, Policy(aligned_only=False), Trace()))
+    return frozenset(virtual if route == "auto" and none else virtual | opaque)
 
 
 def _records(target: MmaTarget, registry: Registry, mma: MmaProblem, opaque: frozenset[str]) -> tuple[Intrinsic, ...]:

@@ -35,6 +35,7 @@ STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # results leave by columns of rows
 SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses, more for each step of k beyond two
 REGISTER_BITS = 32
 MOST_SPLITS = 16
+PADDING_BYTES = 16  # of a row
 
 # Orders of magnitude, in cycles, of which machine files say nothing.
 SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
@@ -70,6 +71,11 @@ class BlockProblem:
 def is_boxed(record: Intrinsic) -> bool:
     """Whether groups of four warps compute a record from boxes that the copy engine brings."""
     return record.group == "warpgroup128"
+
+
+def is_opaque(record: Intrinsic) -> bool:
+    """Whether which lane holds what of a record is not told, so that its operands pass through memory in rows."""
+    return all(operand.layout == "opaque" for operand in record.operands)
 
 
 @dataclass(frozen=True)
@@ -224,9 +230,13 @@ def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, mach
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
     """Block memory of all slices and of the result on its way out.
 
-    Where threads copy, the result takes the place of the slices; a ring goes on turning beside it.
+    Where threads copy, the result takes the place of the slices; a ring goes on turning beside it. Fragments that are
+    not told come from padded rows, of one order, and leave as the sums that they are.
     """
     slots = shape.stages * slice_bytes(shape, problem)
+    if is_opaque(record):
+        slots += shape.stages * (shape.m + shape.k) * PADDING_BYTES
+        return max(slots, shape.m * (shape.n * problem.sum_bytes + PADDING_BYTES))
     if not is_boxed(record):
         return max(slots, shape.m * shape.n * problem.result_bytes)
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]

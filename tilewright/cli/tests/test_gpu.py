@@ -71,6 +71,20 @@ def test_the_text_of_a_form_is_all_that_its_code_is_made_of(invoke: Invoke, form
     assert ptx == invoke("compile", "model.twm", "--emit", "ptx").stdout
 
 
+def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [64, 64]) for name in "xwy"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", tensors[:2], tensors[2:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "product.onnx")
+    for route, instruction in (("auto", "mma.sync.aligned.m16n8k16"), ("wmma", "wmma.mma.sync.aligned")):
+        given = ("product.onnx", *GPU, "--route", route)
+        assert instruction in invoke("compile", *given, "--emit", "ptx").stdout
+        assert ("by wmma" in invoke("explain", *given).stdout) == (route == "wmma")
+
+
 def test_forms_of_the_other_kind_of_machine_are_refused(invoke: Invoke) -> None:
     assert "tile, distributed, llvm, ptx" in invoke("compile", "model.twm", "--emit", "asm", status=2).stderr
     assert "tile, llvm, asm or object" in invoke("compile", "model.onnx", "--emit", "ptx", status=2).stderr

@@ -1,0 +1,76 @@
+"""Which matrix instructions products may take: the user says, level 3 explains, and the code is right either way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.compiler.tests.test_gpu_products import CONVOLUTIONS, SIZES, check, graph_of, product, products, ptx
+from tilewright.errors import InvalidArgument
+from tilewright.instruction.block_product import block_candidates, find_block_product
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.options import Options
+
+F16 = "wmma_16x16x16_f16_f32"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machine", "instruction"),
+    [("f16", "sm_75", F16), ("f16", "sm_80", F16), ("f16", "sm_90a", F16), ("bf16", "sm_80", "wmma_16x16x16_bf16_f32")],
+)
+def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) -> None:
+    module = check(product(dtype, (40, 24, 48), epilogue="bias"), machine, route="wmma")
+    (decided,) = products(module)
+    assert decided["instruction"] == instruction
+    assert "wmma.mma.sync" in ptx(module)
+    assert "by wmma the one with the fewest predicted cycles" in module.explain()
+
+
+def test_f32_read_with_fewer_bits() -> None:
+    module = check(product("f32", (40, 24, 48), "b"), tolerance=4e-3, tf32=True, route="wmma")
+    assert products(module)[0]["instruction"] == "wmma_16x16x8_tf32_f32"
+
+
+def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
+    """What `schedule-mma --tensor-core-table wmma` answers is priced with the others, and may be chosen."""
+    build, machine = product("f16", (64, 64, 64)), resolve("sm_80")
+    assert isinstance(machine, Gpu)
+    found, _ = find_block_product(graph_of(build).nodes[0])
+    assert found is not None
+    ranking, _ = block_candidates(found, machine, route="wmma")
+    table = [each for each in ranking.candidates if (each.shape.m, each.shape.n, each.shape.k) == (32, 32, 32)]
+    assert any(each.shape.warps == (2, 2) for each in table)
+    assert {each.shape.intrinsic for each in ranking.candidates} == {F16}
+    assert all(each.shape.intrinsic != F16 for each in block_candidates(found, machine)[0].candidates)
+
+
+def test_one_warp_where_it_is_asked_for() -> None:
+    build = product("f16", (128, 128, 64))
+    for route, instruction in (("auto", "wgmma"), ("mma.sync", "mma_m16n8k16")):
+        assert products(check(build, "sm_90a", route=route))[0]["instruction"].startswith(instruction)
+
+
+def test_types_that_a_route_has_not_are_told() -> None:
+    module = check(product("i8", (40, 24, 48)), route="wmma")
+    assert products(module)[0]["instruction"] == "fma"
+    assert "no matrix instruction takes i8,i8->i32 by wmma" in module.explain()
+
+
+@pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
+@pytest.mark.parametrize(
+    ("transposes", "batch", "epilogue"), [("a", (), "gelu"), ("b", (2,), "residual"), ("ab", (), ""), ("", (2, 3), "")]
+)
+def test_ragged_products(transposes: str, batch: tuple[int, ...], epilogue: str, machine: str) -> None:
+    for sizes in ((SIZES[4], SIZES[5], SIZES[7]), (100, 65, 31)):
+        module = check(product("f16", sizes, transposes, batch, False, epilogue), machine, route="wmma")
+        assert products(module)[0]["instruction"] == F16
+
+
+@pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if name != "stride 2"])
+def test_convolutions(name: str) -> None:
+    assert products(check(CONVOLUTIONS[name], route="wmma"))[0]["instruction"] == F16
+
+
+def test_routes_that_there_are_not() -> None:
+    with pytest.raises(InvalidArgument, match="there is no route 'wgmma'"):
+        Options(route="wgmma")
