@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
+from tilewright.errors import InvalidArgument
 from tilewright.instruction.mma.policy import Route
-from tilewright.instruction.mma.problem import ElementType, bits
+from tilewright.instruction.mma.problem import TYPES, ElementType, bits
 
 Schedule = Literal["registers", "load-first", "tensor-core"]
 Extents = tuple[int, int, int]  # along m, n and k
@@ -51,7 +52,7 @@ class MatmulConfig:
     `block` is C's tile and the depth of a staged slice of k. `warp` is a warp's tile, by default the block's over the
     warps. `stages` counts buffers in shared memory, `store_stage` is the pipeline stage that writes them. `schedule` is
     how copies and products overlap. `pad` elements follow every row in shared memory. `batch_tile` is None without a
-    batch loop.
+    batch loop. Raises InvalidArgument for numbers that mean nothing: of those, no rule could say anything.
     """
 
     block: Extents
@@ -66,6 +67,18 @@ class MatmulConfig:
     stage_c: bool = False
     batch_tile: int | None = None
     schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block", "threads", "warp"):
+            _three(name, getattr(self, name))
+        for name, least in (("stages", 0), ("store_stage", 0), ("pad", 0), ("max_regs", 1), ("batch_tile", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidArgument(f"{name}={value} of a tensor-core configuration", help=f"{least} or more")
+        _one_of("vector_bits", self.vector_bits, (16, 32, 64, 128))
+        _one_of("route", self.route, get_args(Route))
+        if self.schedule is not None:
+            _one_of("schedule", self.schedule, get_args(Schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +184,13 @@ def verify(
 
     A size is None where it is known only at run time; `divisors` has what it is then known to be a multiple of.
     `row_elements` are the distances of neighbouring rows of A and of B (default: k and n). `capability` is ten times
-    the compute capability of the GPU, None to leave that rule out.
+    the compute capability of the GPU, None to leave that rule out. Raises InvalidArgument for a shape that is none and
+    for types that have no width.
     """
+    for each in (a, b, c):
+        _one_of("an element type", each, TYPES)
+    for names in (shape, divisors):
+        _three("the shape", tuple(1 if size is None else size for size in names))
     a, b = (("f32" if each == "tf32" else each) for each in (a, b))
     found = instructions.get((config.route, a))
     known = tuple(size if size is not None else divisor for size, divisor in zip(shape, divisors, strict=True))
@@ -313,6 +331,17 @@ def _accumulator(config: MatmulConfig, a: ElementType, c: ElementType) -> Iterat
     if pad_bytes % ROW_ALIGNMENT:
         yield Violation("TC19", f"padding {config.pad} breaks the {ROW_ALIGNMENT}-byte row alignment",
                         f"a multiple of {ROW_ALIGNMENT * 8 // bits(a)}")  # fmt: skip
+
+
+def _three(name: str, value: tuple[int, ...] | None) -> None:
+    if value is not None and (len(value) != 3 or min(value) < 1):
+        raise InvalidArgument(f"{name}={value} of a tensor-core configuration", help="three numbers from 1 on")
+
+
+def _one_of(name: str, value: object, legal: tuple[object, ...]) -> None:
+    if value not in legal:
+        one = ", ".join(map(str, legal))
+        raise InvalidArgument(f"{name}={value!r} of a tensor-core configuration", help=f"one of {one}")
 
 
 def _threads(config: MatmulConfig) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import InvalidArgument, ScheduleError
 from tilewright.instruction.mma import MmaProblem, Options, Reason, deduce_mma, mma_target
 from tilewright.instruction.mma import tensor_core_config as rules
 from tilewright.instruction.mma.tensor_core_config import IREE_INSTRUCTIONS, MatmulConfig, verify
@@ -148,6 +148,73 @@ def test_every_rule_is_refused_alone(changed: dict[str, object], options: dict[s
     assert any(text.startswith(expected) for text in found), found
     assert {text[:4] for text in found} <= {expected[:4], "TC12"}
     assert all(each.help for each in verify(config, **given))
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "code", "legal"),
+    [
+        ({"threads": (512, 2, 1)}, {}, "TC06", True),
+        ({"threads": (512, 3, 1)}, {}, "TC06", False),
+        ({}, {"shared_limit": 6144}, "TC13", True),
+        ({}, {"shared_limit": 6143}, "TC13", False),
+        ({"max_regs": 48}, {}, "TC15", True),
+        ({"max_regs": 47}, {}, "TC15", False),
+        ({"stages": 1, "schedule": "registers"}, {}, "TC14", True),
+        ({"stages": 2, "schedule": "load-first"}, {}, "TC14", True),
+        ({"stages": 3, "schedule": "tensor-core"}, {}, "TC14", True),
+        ({}, {"row_elements": (130, 512)}, "TC16", True),
+        ({}, {"row_elements": (128, 511)}, "TC16", False),
+        ({}, {"a": "f32", "b": "f32", "row_elements": (1, 1)}, "TC16", True),
+        ({"pad": 4}, {"a": "f32", "b": "f32"}, "TC19", True),
+        ({}, {"capability": 70}, "TC20", True),
+        ({"route": "mma.sync"}, {"a": "f32", "b": "f32", "capability": 80}, "TC20", True),
+        ({"route": "mma.sync"}, {"a": "f32", "b": "f32", "capability": 75}, "TC20", False),
+        ({}, {"c": "f16"}, "TC18", True),
+        ({}, {"a": "bf16", "b": "bf16", "c": "f16"}, "TC18", False),
+        ({}, {"a": "f32", "b": "f32", "c": "f16"}, "TC18", False),
+    ],
+)  # fmt: skip
+def test_limits_on_both_sides(changed: dict[str, object], options: dict[str, object], code: str, legal: bool) -> None:
+    given = {"shape": (512, 512, 128), "a": "f16", "b": "f16", "c": "f32", "shared_limit": 10**6, **options}
+    found = {each.code for each in verify(replace(W, **changed), **given)}
+    assert (code not in found) == legal, found
+
+
+def test_rows_at_odd_bytes_name_the_step() -> None:
+    """Bytes where rows have an odd number of them, else pairs."""
+    wide = replace(W, route="mma.sync")
+    for elements, step in ((129, 1), (130, 2)):
+        found = verify(wide, (512, 512, 128), "i8", "i8", "i32", shared_limit=LIMIT, row_elements=(elements, 512))
+        assert f"TC16 operand A: rows start at odd multiples of {step} bytes" in map(str, found)
+
+
+def test_what_waits_in_registers_counts_for_one_stage_only() -> None:
+    one = replace(W, stages=1)
+    assert rules.staging_registers(one, "f16") == 8
+    assert rules.registers(one, WMMA, "f16", "f32") - rules.registers(W, WMMA, "f16", "f32") == 8
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"threads": (0, 2, 1)}, {"threads": (64, 0, 1)}, {"threads": (-64, 2, 1)}, {"threads": (64, 2)},
+        {"block": (0, 32, 16)}, {"block": (-32, 32, 16)}, {"block": (32, 32)}, {"warp": (0, 16, 16)},
+        {"vector_bits": 0}, {"vector_bits": 7}, {"pad": -8}, {"stages": -1}, {"max_regs": 0}, {"batch_tile": -1},
+        {"schedule": "nope"}, {"route": "nope"},
+    ],
+)  # fmt: skip
+def test_configurations_that_mean_nothing(changed: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match="of a tensor-core configuration"):
+        replace(W, **changed)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((0, 512, 128), "f16"), ((-32, 512, 128), "f16"), ((512, 512), "f16"), ((512, 512, 128), "foo")],
+)
+def test_products_that_mean_nothing(shape: tuple[int, int, int], dtype: str) -> None:
+    with pytest.raises(InvalidArgument):
+        verify(W, shape, dtype, dtype, "f32", shared_limit=LIMIT)
 
 
 def test_a_divisor_stands_for_a_size() -> None:
