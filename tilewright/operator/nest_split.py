@@ -22,7 +22,7 @@ from tilewright.operator.nest_blocks import predicted
 
 LAUNCH_SECONDS = 1.5e-6  # from the end of one kernel to the first loads of the next
 MOST_PARTS = 4096
-WORTH = 1.1  # times shorter than in one kernel, from which on there are two
+WORTH = 1.05  # times shorter than in one kernel, from which on there are two
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The largest value of a row and the sum of exponentials beneath it in one pass, where a nest computes them in two.
 
 A running sum is scaled down whenever a larger value comes (Milakov and Gimelshein, "Online normalizer calculation for
-softmax", 2018). It takes two exponentials per element instead of one, and one reading of the row instead of two.
+softmax", 2018). It takes one reading of the row instead of two, and one exponential more for every value of the
+running sum.
 """
 
 from __future__ import annotations
