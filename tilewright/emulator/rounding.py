@@ -108,8 +108,12 @@ def saturate(values: Any) -> Array:
     return np.asarray(np.where(np.isnan(values), values.dtype.type(0), inside + values.dtype.type(0)))
 
 
-#: Floats, integers of their size, and by how many units in the last place sums of the same numbers may differ.
-_NEARBY = {"f16": (np.int16, 4), "bf16": (np.int16, 2), "f32": (np.int32, 1 << 13), "f64": (np.int64, 1 << 22)}
+#: Of floats: integers of their size, by how many units in the last place sums of the same numbers may differ, and by
+#: which share of the largest number that is at hand: where terms cancel, nothing smaller says how large they were.
+_NEARBY: dict[str, tuple[Any, int, float]] = {
+    "f16": (np.int16, 4, 2.0**-12), "bf16": (np.int16, 2, 2.0**-12), "f32": (np.int32, 1 << 13, 2.0**-20),
+    "f64": (np.int64, 1 << 22, 2.0**-49),
+}  # fmt: skip
 
 
 def alike(a: Array, b: Array, kind: str) -> Array:
@@ -119,14 +123,22 @@ def alike(a: Array, b: Array, kind: str) -> Array:
     ...       "f32")
     array([ True, False])
     """
-    integer, most = _NEARBY.get(kind, (np.int64, 0))
-    if not most or a.dtype.itemsize < np.dtype(integer).itemsize:
+    integer, units, share = _NEARBY.get(kind, (np.int64, 0, 0.0))
+    if not units or a.dtype.itemsize < np.dtype(integer).itemsize:
         return np.asarray(a == b)
     parts = a.dtype.itemsize // np.dtype(integer).itemsize
-    one, other = (np.ascontiguousarray(each).view(integer).astype(np.int64) for each in (a, b))
+    one, other = (np.ascontiguousarray(each).view(integer) for each in (a, b))
     top = np.int64((1 << (8 * np.dtype(integer).itemsize - 1)) - 1)  # all but the sign
-    near = (np.abs((one & top) - (other & top)) <= most) & ((one < 0) == (other < 0))
-    near |= (one & top == 0) & (other & top == 0)
+    distance = np.abs((one.astype(np.int64) & top) - (other.astype(np.int64) & top))
+    near = (distance <= units) & ((one < 0) == (other < 0))
+    if not near.all():
+        dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}.get(kind)
+        first, second = (
+            (from_bf16(each.view(np.uint16)) if dtype is None else each.view(dtype)).astype(np.float64)
+            for each in (one, other)
+        )
+        largest = np.max(np.abs(second), where=np.isfinite(second), initial=0.0)
+        near |= np.abs(first - second) <= share * largest
     return np.asarray(near.reshape(*a.shape, parts).all(axis=-1))
 
 

@@ -103,6 +103,10 @@ def test_lanes_that_add_in_another_order_do_not_race(kind: str, scale: float, fo
         ("cvt.rn.f32.u32 %f1, %r5; fma.rn.f32 %f1, %f1, 0f36000000, 0f3f800000; mov.b32 %r6, %f1;", []),
         ("cvt.rn.f32.u32 %f1, %r5; fma.rn.f32 %f1, %f1, 0f36000000, 0f3f800000; mov.b32 %r7, %f1; or.b32 %r6, %r7, 0;",
          ["race"]),
+        # Sums whose terms cancel, beside one that is as large as those were.
+        ("cvt.rn.f32.u32 %f1, %r5; mul.f32 %f1, %f1, 0f33000000; sub.f32 %f1, 0f34000000, %f1; shr.u32 %r8, %r0, 5; "
+         "setp.eq.u32 %p1, %r8, 0; selp.f32 %f1, 0f3f800000, %f1, %p1; mad.lo.u32 %r2, %r8, 4, %r2; mov.b32 %r6, %f1;",
+         []),
     ],
 )  # fmt: skip
 def test_only_what_is_a_sum_may_differ_in_its_last_bits(value: str, found: list[str]) -> None:
