@@ -234,7 +234,7 @@ def matrix_load(layout: LinearLayout, memory: LinearLayout, bits: int) -> Matrix
 
 def _strided_width(layout: LinearLayout, strides: Sequence[int], bits: int, base_bytes: int) -> int:
     """Elements per access of memory with strides: the dimension of stride 1 first, its runs aligned everywhere."""
-    order = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
+    order = sorted(range(len(strides)), key=lambda d: (strides[d] or 1 << 62, -d))  # what is repeated comes last
     if not order or strides[order[0]] != 1:
         return 1
     width = vector_width(layout, row_major_memory(layout.shape, order), bits)

@@ -529,3 +529,11 @@ def test_elements_apart_do_not_travel_together() -> None:
     crossed = linear((64,), register=[(1,), (4,)], lane=[(2,), (9,), (16,), (32,)], warp=[])
     found = convert(apart, crossed, (64,), 16)
     assert (found.kind, found.rounds) == ("shuffle", 4)
+
+
+def test_repeated_rows_are_read_by_vectors() -> None:
+    """A dimension of stride 0 has no say in how many elements follow each other."""
+    layout = Blocked((1, 4), (4, 8), (1, 1), (1, 0)).to_linear((4, 32))
+    found = global_access(layout, 32, [0, 1])
+    assert found == global_access(layout, 32, [0, 1], vector=4)
+    assert found.requests == 1
