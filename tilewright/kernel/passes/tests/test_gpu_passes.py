@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import simt, simt_async
 from tilewright.kernel.box_stores import BoxStoreOp
-from tilewright.kernel.dialect import FuncOp, LoadOp, operations
+from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.interpreter import run_kernel, run_main
@@ -150,17 +151,21 @@ def test_reductions_in_turn_share_no_small_buffers() -> None:
 
 
 def test_one_slice_is_loaded_while_another_is_multiplied() -> None:
-    """E1 of the paper's route: 128x128x64 on 8 warps, here over 4 slices."""
-    text = programs.matmul((64, 64, 128), (64, 64, 32))
+    """E1 of the paper's route: 128x128x64 on 8 warps, over 3 slices: a thread has 8 loads, 8 stores, 2 barriers."""
+    sizes = (128, 128, 192)
+    text = programs.matmul(sizes, (128, 128, 64)).replace(" {", " attributes {warps = array<i64: 2, 4>} {", 1)
     module = compiled(text, ROUTES["registers"])
+    assert kernel_of(module).block == (256, 1, 1)
     (loop,) = [op for op in operations(kernel_of(module).body) if isinstance(op, scf.ForOp)]
     kinds = [type(op) for op in loop.body.block.ops]
     loads = [op for op in loop.body.block.ops if isinstance(op, LoadOp) and not simt.is_shared(op.view)]
-    assert len(loads) == 4  # 16 bytes each: 2 of a, 2 of b
+    assert [prod(shape(op.result)) for op in loads] == [8] * 8  # 16 bytes each: 4 of a, 4 of b
+    assert kinds.count(simt.BarrierOp) == 2
+    assert sum(isinstance(op, StoreOp) and simt.is_shared(op.view) for op in loop.body.block.ops) == 8
     first_use = min(kinds.index(simt.BarrierOp), kinds.index(simt.MmaOp))
     assert all(list(loop.body.block.ops).index(load) < first_use for load in loads)
     assert count(module, simt.AsyncCopyOp) == 0
-    check(module, text, product_operands(64, 64, 128))
+    check(module, text, product_operands(*sizes), ("descending",))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -266,7 +271,7 @@ def test_settings_that_a_pass_does_not_have_are_refused() -> None:
         "pipeline-tensor-copies{stages=0}", "pipeline-loads{stages=0}", "pipeline-loads{memory=foo}",
         "pipeline-loads{schedule=late}", "assign-layouts{warps=0}", "assign-layouts{warps=3}",
         "assign-layouts{lanes=0}", "assign-layouts{access_bytes=3}", "assign-layouts{access_bytes=0}",
-        "assign-layouts{access_bytes=32}", "distribute{memory=foo}",
+        "assign-layouts{access_bytes=32}", "assign-layouts{stage_c=maybe}", "distribute{memory=foo}",
         "distribute{warps=0}", "distribute{lanes=33}", "pack-shared{least=-1}", "pack-shared{most=-1}",
     ],
 )  # fmt: skip
