@@ -179,7 +179,7 @@ def test_the_staged_product_moves_16_bytes_at_a_time(cpu: str, intrinsic: str, b
     np.testing.assert_array_equal(c.reshape(m, n), whole)
     found = mnemonics(compiled(text, cpu))
     loads = {name for name in found if re.match(r"global_load|buffer_load|flat_load|scratch", name)}
-    assert loads <= {"global_load_b128", "global_load_dwordx4"}
+    assert loads <= {"buffer_load_b128", "buffer_load_dwordx4"}
     halves = {name for name in found if re.match(r"ds_\w*_[bui](8|16)(_|$)", name)}
     assert not halves, "elements are moved one by one"
     assert found["ds_load_b128"] + found["ds_read_b128"] > 0

@@ -48,10 +48,9 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     function = declared(module, func, parameters, "amdgpu_kernel", _limits(func, target))
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     written = written_views(func)
-    reads = (tile.LoadOp, tile.GatherOp, simt.AsyncCopyOp)
-    read = {op.operands[0] for op in tile.operations(func.body) if isinstance(op, reads)}
+    read = {view for op in tile.operations(func.body) if not isinstance(op, tile.StoreOp) for view in op.operands}
     ordered = any(argument in written and argument in read for argument in arguments)
-    at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered)
+    at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered, unread=frozenset(written - read))
     place_arguments(at, function, aligns, written)
     at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
     places, shared_bytes = shared_places(func, target)

@@ -143,6 +143,10 @@ class Emission:
         steps = resized(self.builder, offset, place.word)
         return self.builder.gep(place.pointer, [steps], source_etype=place.element)
 
+    def begin(self, view: SSAValue, offset: SSAValue, touched: bool) -> ir.Value:
+        """The address at which an access begins; with `touched`, it lies in the view wherever anything is accessed."""
+        return self.address(self.places[view], self.scalar(offset))
+
     @contextmanager
     def branch(self, condition: ir.Value) -> Iterator[tuple[ir.Block, ir.Block]]:
         """Emit what is inside only where the condition holds; gives the block before and the one after."""

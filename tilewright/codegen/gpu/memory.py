@@ -120,7 +120,9 @@ class Access:
         self.bounds = [self._bound(bound) for bound in op.bounds]
         self.mask = at.elements(op.mask) if op.mask is not None else None
         self.inside: dict[tuple[int, int], ir.Value | None] = {}
-        self.base = at.address(self.place, at.scalar(op.offset))
+        # Bounds that any element keeps the first one keeps too.
+        touched = self.mask is None or len(set(self.mask)) == 1
+        self.base = at.begin(op.view, op.offset, touched)
         promised = 1 if op.align is None else op.align.value.data
         align = min(self.place.align, max(promised, self._divides(op.offset)))
         self.chunks = chunks_of(extents, tile.strides_of(op), self.place.bytes, align)

@@ -94,9 +94,9 @@ def test_accesses_stay_wide_and_bounds_mask_them() -> None:
     tile.store %w, %o[%i] bounds(%left) strides [1] align 16 : tensor<8xf16>, memref<1001xf16>"""
     text = kernel(body, "%a: memref<1001xf16>, %o: memref<1001xf16>", "gfx1100", "128, 1, 1")
     found = count(compiled(text))
-    assert found["global_load_b128"] == 1
-    assert found["global_store_b128"] == 1
-    assert found["global_store_b16"] + found["global_store_d16_hi_b16"] > 0  # the last elements one by one
+    assert found["buffer_load_b128"] == 1
+    assert found["buffer_store_b128"] == 1
+    assert found["buffer_store_b16"] + found["buffer_store_d16_hi_b16"] > 0  # the last elements one by one
 
 
 def test_a_thread_keeps_memory_of_its_own() -> None:
