@@ -1,0 +1,56 @@
+"""Roles of warps: where registers move, and where four warps more are too many. `warp_roles.mlir` has the rewrite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright.codegen.gpu.target import GpuTarget, described
+from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.passes.table import run_pass
+from tilewright.kernel.simt_warpgroup import RegistersOp
+from tilewright.kernel.text import parse_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+
+PASSES = ("tensor-copies", "assign-layouts", "distribute", "warp-roles")
+
+
+def with_roles(asked: str = "", threads: int = 1024) -> FuncOp:
+    """A product of 128 x 128 by 8 warps after its roles; `asked` are attributes, `threads` those of a block at most."""
+    machine = resolve("sm_90a")
+    assert isinstance(machine, Gpu)
+    cpu, features, triple, facts = described(machine)
+    text = programs.matmul((128, 128, 64), (128, 128, 64), "wgmma_m64n128k16_f16_f32")
+    module = parse_module(text.replace(" {", f" attributes {{warps = array<i64: 8, 1>{asked}}} {{", 1))
+    module.attributes[ATTRIBUTE] = GpuTarget(cpu, features, triple, replace(facts, threads=threads)).attribute()
+    for name in PASSES:
+        run_pass(module, name)
+    (kernel,) = [op for op in module.body.ops if isinstance(op, FuncOp)]
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("asked", "moves"),
+    [
+        ("", True),
+        (", blocks_per_multiprocessor = 1 : i64", True),
+        (", blocks_per_multiprocessor = 2 : i64", False),
+        (", registers = 128 : i64", False),
+    ],
+)
+def test_registers_move_unless_the_kernel_asks_for_another_share(asked: str, moves: bool) -> None:
+    kernel = with_roles(asked)
+    assert kernel.block == (384, 1, 1)
+    found = [op.kind.data for op in operations(kernel.body) if isinstance(op, RegistersOp)]
+    assert sorted(found) == (["grow", "shrink"] if moves else [])
+    limits = [f"{key} = {value}" for key, value in kernel.attributes.items()]
+    assert limits == [asked[2:] or "blocks_per_multiprocessor = 1 : i64"]
+
+
+@pytest.mark.parametrize(("threads", "block"), [(384, 384), (256, 256)])
+def test_a_block_that_would_be_too_large_has_no_roles(threads: int, block: int) -> None:
+    assert with_roles(threads=threads).block == (block, 1, 1)
