@@ -96,6 +96,28 @@ def wmma(rows: int, columns: int, elements: int) -> Fragment:
 
 
 @cache
+def wmma_passes(rows: int, columns: int, element_bytes: int, column_major: bool) -> tuple[Fragment, ...]:
+    """What the lanes of a warp touch in each pass as a fragment of ``wmma`` is loaded or stored.
+
+    PTX leaves that open, too: here 8 lanes take 16 bytes each of 8 rows (columns, if those lie side by side), so that
+    fragments want of memory what ``ldmatrix`` does; lanes share the 16 bytes where there are few.
+    """
+    major, minor = (columns, rows) if column_major else (rows, columns)
+    chunk = min(minor, 16 // element_bytes)
+    wide = min(chunk, max(1, rows * columns // 32))
+    shares = chunk // wide
+    lane, e = _grid(wide)
+    found = []
+    for first in range(0, rows * columns // wide, 32):
+        piece = first + lane
+        along = piece // (shares * major) * chunk + piece % shares * wide + e
+        across = piece // shares % major
+        row, column = (along, across) if column_major else (across, along)
+        found.append(Fragment(row, column, (rows, columns)))
+    return tuple(found)
+
+
+@cache
 def matrix_8x8(transposed: bool) -> tuple[Array, Array]:
     """``ldmatrix``: row and column (32 lanes, 2 halves) of an 8 x 8 matrix of 16 bits that a register holds."""
     lane, half = _grid(2)

@@ -37,8 +37,9 @@ from tilewright.operator.blocks import BlockShape
 
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
-FMA_TILE = (64, 64)  # of a block without a matrix instruction
-FMA_SUMS = 16  # of a thread: with 8 points of k of its 4 rows and 4 columns, some 80 registers
+# Tiles of a block without a matrix instruction, and rows and columns of a thread: the first that fits.
+FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
+FMA_REGISTERS = 192  # of a thread, for sums and what it keeps; addresses and copies take some 40 more
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,21 @@ def block_shape(
         product, machine, tf32=tf32, intrinsics=intrinsics, off=off, no_boxes=no_boxes, result=result, route=route
     )
     by_route = "" if route == "auto" else f" by {route}"
+    what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
     if not found.candidates:
         target = mma_target(machine, intrinsics)
         stages = STAGES if target.async_copies else 1
-        shape = _fma_shape((_rounded(m), _rounded(n), _rounded(k)), target.subgroup_size, stages)
+        rounded, words = (_rounded(m), _rounded(n)), -(-bits(c) // 32)
+        shape = _fma_shape(rounded, words, target.subgroup_size, stages, machine)
         reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{'' if tf32 else ' without tf32'}"
         return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
     asked = choose(found)
     first, *others = found.candidates if asked is None else (asked, *found.candidates)
     reason = (
-        f"it was chosen; {first.cycles:.0f} predicted cycles for {m}x{n}x{k} {a},{b}->{c}"
+        f"it was chosen; {first.cycles:.0f} predicted cycles for {what}"
         if asked is not None
-        else f"of {len(found.candidates)} tiles for {m}x{n}x{k} {a},{b}->{c}{by_route} the one with the fewest predicted "
-        f"cycles, {first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
+        else f"of {len(found.candidates)} tiles for {what} the one with the fewest predicted cycles, "
+        f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
         f"{first.shared_bytes} bytes of block memory"
     )
     tile = (first.shape.m, first.shape.n, first.shape.k)
@@ -276,10 +279,18 @@ def _in_powers(schedule: MmaSchedule) -> MmaSchedule:
     return schedule
 
 
-def _fma_shape(rounded: tuple[int, int, int], lanes: int, stages: int) -> BlockShape:
-    """A tile for multiply-adds, with as many warps as it has sums for."""
-    m, n = (min(tile, size) for tile, size in zip(FMA_TILE, rounded, strict=False))
+def _fma_shape(rounded: tuple[int, int], words: int, lanes: int, stages: int, machine: Gpu) -> BlockShape:
+    """The first tile for multiply-adds, of `words` per sum, that registers hold, that leaves half of block memory where
+    it passes through that, and of which every multiprocessor gets one; with as many warps as it has sums for.
+    """
+    for tile, box in FMA_TILES:
+        held, passing = (prod(box) + FMA_DEPTH * sum(box)) * words, 4 * words * prod(tile)
+        blocks = prod(-(-size // most) for size, most in zip(rounded, tile, strict=True))
+        fits = held <= FMA_REGISTERS and 2 * passing <= machine.shared_bytes_per_block
+        if fits and blocks >= machine.multiprocessors:
+            break
+    m, n = (min(most, size) for most, size in zip(tile, rounded, strict=True))
     rows, columns = 1, 1
-    while rows * columns * lanes * FMA_SUMS < m * n:
+    while rows * columns * lanes * prod(box) < m * n:
         rows, columns = (2 * rows, columns) if m // rows > n // columns else (rows, 2 * columns)
     return BlockShape(m, n, FMA_DEPTH, (rows, columns), "fma", stages)

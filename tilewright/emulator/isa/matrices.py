@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.emulator import spaces
 from tilewright.emulator.decode import Decoder, Get, Put
-from tilewright.emulator.fragments import Fragment, matrix_8x8, mma_a, mma_b, mma_c, wmma
+from tilewright.emulator.fragments import Fragment, matrix_8x8, mma_a, mma_b, mma_c, wmma, wmma_passes
 from tilewright.emulator.isa.load_store import space_of
 from tilewright.emulator.isa.table import Built, instruction, whole_warps
 from tilewright.emulator.lanes import Lanes
@@ -182,38 +182,48 @@ def wmma_family(decoder: Decoder) -> Built:
         raise decoder.error("elements of less than a byte are not emulated")
     element = CONTAINERS[bits]
 
-    def addresses(lanes: Lanes) -> tuple[Array, Array]:
-        """Byte addresses (lanes, elements)."""
+    passes = wmma_passes(rows, columns, bits // 8, column_major)
+
+    def addresses(lanes: Lanes, each: Fragment) -> Array:
+        """Where the piece of every lane begins."""
         leading = columns if not column_major else rows
         step = (
             leading if stride is None else np.broadcast_to(np.asarray(stride(lanes)).astype(np.int64), (lanes.count,))
         )
-        base = np.asarray(address(lanes))
         lane = lanes.state.lane_of[lanes.index]
-        row, column = fragment.rows[lane], fragment.columns[lane]
+        row, column = each.rows[lane, 0], each.columns[lane, 0]
         major, minor = (column, row) if column_major else (row, column)
-        return base[:, None] + (major * np.reshape(step, (-1, 1)) + minor) * (bits // 8), lane
+        return np.asarray(np.asarray(address(lanes)) + (major * step + minor) * (bits // 8))
 
     def load(lanes: Lanes) -> None:
         if not complete(lanes):
             return
-        where, _ = addresses(lanes)
-        values = np.empty((lanes.count, per_lane), element)
-        lost = None
-        for number in range(per_lane):
-            values[:, number], undefined = spaces.load(lanes, space, where[:, number], bits // 8, 1)
-            lost = undefined if lost is None else lost if undefined is None else lost | undefined
-        held.put(lanes, np.ascontiguousarray(values).view(CONTAINERS[width]))
-        lanes.define(held.writes, lost)
+        matrices = np.empty((lanes.count // 32, rows, columns), element)
+        missing = np.zeros(matrices.shape, np.bool_)
+        for each in passes:
+            found, undefined = spaces.load(lanes, space, addresses(lanes, each), bits // 8, each.elements)
+            matrices[:, each.rows, each.columns] = found.reshape(-1, 32, each.elements)
+            if undefined is not None:
+                missing[:, each.rows, each.columns] = undefined.reshape(-1, 32, 1)
+        values = np.ascontiguousarray(fragment.scatter(matrices)).reshape(lanes.count, -1)
+        held.put(lanes, values.view(CONTAINERS[width]))
+        lost = fragment.scatter(missing).any(axis=2).reshape(-1)
+        lanes.define(held.writes, lost if lost.any() else None)
 
     def store(lanes: Lanes) -> None:
         if not complete(lanes):
             return
-        where, _ = addresses(lanes)
         undefined = lanes.undefined(held.reads)
         values = held.fetch(lanes).reshape(lanes.count, -1).view(element)
-        for number in range(per_lane):
-            spaces.store(lanes, space, where[:, number], bits // 8, np.ascontiguousarray(values[:, number]), undefined)
+        matrices = fragment.gather(values.reshape(-1, 32, per_lane))
+        missing = None
+        if undefined is not None:
+            missing = fragment.gather(np.repeat(undefined.reshape(-1, 32, 1), per_lane, axis=2))
+        for each in passes:
+            own = each.scatter(matrices).reshape(lanes.count, -1)
+            lost = None if missing is None else each.scatter(missing).any(axis=2).reshape(-1)
+            words = np.ascontiguousarray(own if each.elements > 1 else own[:, 0])
+            spaces.store(lanes, space, addresses(lanes, each), bits // 8, words, lost)
 
     return Built(load if what == "load" else store, f"{what} {space}", meeting=whole_warps, own_taint=True)
 

@@ -20,6 +20,10 @@ from tilewright.kernel.text import parse_module
 
 Sizes = tuple[int, int, int]  # M, N, K
 INTRINSIC: Final = "mma_m16n8k16_f16_f32"
+INTRINSICS: Final[Mapping[str, str]] = {"mma.sync": INTRINSIC, "wmma": "wmma_16x16x16_f16_f32"}
+"""Of every route the instruction."""
+LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {"mma.sync": (), "wmma": ("ldmatrix", "swizzle", "prefetch")}
+"""The switches that a route has not: warps load fragments whose places are not told from rows."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +167,13 @@ def check(on: Collection[str]) -> None:
             raise InvalidArgument(f"{name} and {EXCLUDES[name]}", help="one of them")
 
 
-def settings(on: Collection[str], tilings: Tilings = USUAL) -> Settings:
+def settings(on: Collection[str], tilings: Tilings = USUAL, route: str = "mma.sync") -> Settings:
     """The program and the passes of a legal set of switches."""
     check(on)
-    tiling, intrinsic, steps = _program(on, tilings)
+    found = [name for name in LEFT_OUT[route] if name in on]
+    if found:
+        raise InvalidArgument(f"{found[0]} on the route {route}", help="fragments are loaded from rows there")
+    tiling, intrinsic, steps = _program(on, tilings, INTRINSICS[route])
     passes = {"hoist-c": "hoist-accumulators", "latency-hiding": "pipeline-registers", "async-copy": "pipeline-loads",
               "prefetch": "prefetch-fragments", "reorder-blocks": "order-blocks"}  # fmt: skip
     memory = "swizzled" if "swizzle" in on else "padded" if "padding" in on else "plain"
@@ -187,7 +194,7 @@ def settings(on: Collection[str], tilings: Tilings = USUAL) -> Settings:
     )
 
 
-def _program(on: Collection[str], tilings: Tilings) -> tuple[Tiling, str, int]:
+def _program(on: Collection[str], tilings: Tilings, intrinsic: str) -> tuple[Tiling, str, int]:
     """Tiles, instruction, and products one after the other in a trip."""
     if "block-tiling" not in on:
         return tilings.elements, "", 1
@@ -195,8 +202,8 @@ def _program(on: Collection[str], tilings: Tilings) -> tuple[Tiling, str, int]:
         return tilings.boxes if "warp-tiling" in on else tilings.threads, "fma", 1
     (bm, bn, bk), warps = tilings.matrix.block, tilings.matrix.warps
     if "unroll" not in on:
-        return Tiling((bm, bn, STEP), warps), INTRINSIC, 1
-    return tilings.matrix, INTRINSIC, 1 if "permute" in on else bk // STEP
+        return Tiling((bm, bn, STEP), warps), intrinsic, 1
+    return tilings.matrix, intrinsic, 1 if "permute" in on else bk // STEP
 
 
 def compiled(sizes: Sizes, chosen: Settings, shared_bytes: int = 0) -> Any:

@@ -282,6 +282,22 @@ def _result_buffer(stages: Stages) -> str:
     return f"{rows} x {_result_elements(stages) // rows}"
 
 
+def _sums(stages: Stages) -> str:
+    """Fragments of c that are loaded, and stored, in all."""
+    loads = stages.last.count("simt.load_fragment") - stages.in_loop("simt.load_fragment")
+    return f"{loads}, {stages.last.count('simt.store_fragment')}"
+
+
+def _lines(stages: Stages) -> str:
+    """How far the rows of fragments are apart, of a, b and the results."""
+    text = stages.last.text
+    known = dict(re.findall(r"(%\w+) = arith.constant (\d+) : index", text))
+    found = {}
+    for letter, line in re.findall(r'simt\.load_fragment "\w+" "(\w)" %\w+\[%\w+, (%\w+)\]', text):
+        found[letter] = known[line]
+    return ", ".join(found[letter] for letter in "abc")
+
+
 def _all_bytes(stages: Stages) -> str:
     return str(stages.ring_bytes + 2 * _result_elements(stages))
 
@@ -299,7 +315,7 @@ def _warp_tile(stages: Stages) -> str:
 CASES: Final = (
     Case(
         "512x512x128", "A product of 512x512x128 with three buffers", "nvidia-rtx-3090", (512, 512, 128),
-        Tiling((32, 32, 16), (2, 2)), "mma_m16n8k16_f16_f16", "f16", 3,
+        Tiling((32, 32, 16), (2, 2)), "wmma_16x16x16_f16_f16", "f16", 3,
         (
             ("grid", "16 x 16", _grid), ("tile of a warp", "16x16x16", _warp_tile),
             ("groups of copies before the loop", "3", _groups_before),
@@ -308,7 +324,10 @@ CASES: Final = (
             ("trips with an empty group of copies", "3", _empty_trips),
             ("barriers in a trip", "2", _looped("simt.barrier")),
             ("copies of a thread in a trip, 8 bytes each", "2", _looped("simt.async_copy")),
-            ("products of a warp in a trip", "2", _looped("simt.mma")),
+            ("products of a warp in a trip", "1", _looped("simt.mma")),
+            ("fragments of a, b that a warp loads in a trip", "2", _looped("simt.load_fragment")),
+            ("fragments of c, before and behind the loop", "1, 1", _sums),
+            ("rows of a, b, c in memory", "24, 40, 40", _lines),
             ("buffer of a", "3 x 32 x 24", _buffer("%a")),
             ("buffer of b", "3 x 16 x 40", _buffer("%b")),
             ("memory of c", "32 x 40", _result_buffer),
@@ -317,10 +336,10 @@ CASES: Final = (
         ),
         "The worked case of the asynchronous route, threads (64, 2, 1), with its schedule and its padding. Copies are\n"
         "8 bytes, so that all 128 threads take part; three slices are under way, and each trip copies behind what it\n"
-        "computes. An instruction is 16x8x16, two are one of the original's; the two of a warp are 16 columns apart.\n"
-        "c passes through memory before and behind the loop, which `pack-shared` lays over that of a. By itself the\n"
-        "compiler takes the other schedule, with two slices under way and one barrier, and swizzles.",
-        {"pipeline-loads": "schedule=load-first memory=padded", "distribute": "memory=padded"},
+        "computes. Schedule and padding are what the passes do by themselves for fragments that are not told. That c\n"
+        "passes through memory before and behind the loop is the setting; `pack-shared` lays that memory over that of\n"
+        "a. Without it warps load and store the fragments of c where c is, with rows of 512.",
+        {"assign-layouts": "stage_c=on"},
     ),
     Case(
         "128x256x512", "A product of 128x256x512 on RDNA 4", "gfx1201", (128, 256, 512),
