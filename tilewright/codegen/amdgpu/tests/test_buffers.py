@@ -212,8 +212,8 @@ DOWNWARDS = """
 %size = arith.constant 256 : index
 %q = arith.muli %p, %size : index
 %r = arith.muli %t, %four : index
-%s = arith.addi %q, %r : index
-%i = arith.addi %s, %last : index
+%s = arith.ori %r, %last : index
+%i = arith.addi %q, %s : index
 %v = tile.load %a[%i] strides [-1] : memref<900xTYPE> -> tensor<4xTYPE>
 tile.store %v, %o[%i] strides [-1] : tensor<4xTYPE>, memref<900xTYPE>"""
 THREADS = {"pieces": PIECES, "downwards": DOWNWARDS}
