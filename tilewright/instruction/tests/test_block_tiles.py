@@ -51,6 +51,28 @@ def test_on_single_warps_a_warp_has_no_more_than_its_registers(size: int) -> Non
     assert first.registers <= 255
 
 
+@pytest.mark.parametrize(
+    ("sizes", "machine", "dtype", "tile", "warps"),
+    [
+        ((4096, 4096), "sm_80", "f32", (128, 128), (2, 4)),
+        ((1024, 1024), "sm_80", "f32", (128, 64), (4, 2)),  # 64 tiles of 128 x 128 on 108 multiprocessors
+        ((512, 512), "sm_80", "f32", (64, 64), (2, 4)),
+        ((4096, 4096), "sm_75", "f32", (128, 64), (4, 2)),  # 128 x 128 results fill what memory a block may have
+        ((4096, 4096), "sm_75", "f64", (64, 64), (2, 4)),  # sums of two registers
+        ((5, 4096), "sm_80", "f32", (16, 64), (1, 2)),
+    ],
+)
+def test_multiply_adds_have_the_largest_tile_that_fits(
+    sizes: tuple[int, int], machine: str, dtype: str, tile: tuple[int, int], warps: tuple[int, int]
+) -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (sizes[0], 64), dtype), b.input("w", (64, sizes[1]), dtype))])
+    product, _ = find_block_product(graph.nodes[0])
+    assert product is not None
+    shape, _ = block_shape(product, gpu(machine))
+    assert (shape.intrinsic, (shape.m, shape.n), shape.warps) == ("fma", tile, warps)
+
+
 @pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
 def test_what_a_machine_waits_for_decides(machine: str) -> None:
     """Where copies take longer, more slices are on their way; where blocks cost more, no tile is as cheap."""

@@ -25,6 +25,7 @@ SHAPES = {
     "f16 one buffer": BlockShape(32, 16, 16, (1, 2), "mma_m16n8k16_f16_f32", 1),
     "i8": BlockShape(16, 32, 32, (1, 2), "mma_m16n8k32_s8_s32", 2),
     "f32": BlockShape(32, 32, 8, (2, 1), "fma", 3),
+    "f32 wide": BlockShape(128, 64, 8, (2, 4), "fma", 3),
     "i32": BlockShape(16, 64, 8, (1, 4), "fma", 2),
     "f64": BlockShape(16, 16, 4, (1, 1), "fma", 2),
 }
