@@ -34,7 +34,7 @@ from tilewright.compiler.compile import build
 from tilewright.errors import CompileError
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import attention, conv, norm
+from tilewright.expr.ops import attention, conv, elementwise, linalg, norm
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
@@ -66,7 +66,7 @@ class Family:
     disable: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warps: tuple[int, int] = (0, 0)  # of a block along m and n, where the passes are told
-    multiprocessors: int = 2
+    multiprocessors: int | None = None  # of the machine; for tile programs 2, if nothing else is said
     wanted: Callable[[Sequence[Array]], Array] | None = None  # the last argument afterwards
     tolerance: float = 1e-5
 
@@ -148,6 +148,17 @@ def _convolution(given: Sequence[Array]) -> Array:
     w = given[1].reshape(18, 8, 2, 2).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(1, 2))
     return np.einsum("cijuv,ocuv->oij", windows, w).reshape(-1)
+
+
+def _relu_of_sums(b: GraphBuilder) -> Tensor:
+    """A product of bf16, a bias, and what is above zero."""
+    product = linalg.matmul(b, b.input("x", (200, 136), "bf16"), b.input("w", (136, 264), "bf16"))
+    return elementwise.relu(b, elementwise.binary(b, product, b.input("bias", (264,), "bf16"), "add"))
+
+
+def _relu_of_sums_wanted(given: Sequence[Array]) -> Array:
+    x, w, bias = (each.astype(np.float64) for each in given[:3])
+    return np.asarray(np.maximum(x.reshape(200, 136) @ w.reshape(136, 264) + bias, 0)).reshape(-1)
 
 
 _HISTOGRAM = """
@@ -250,6 +261,20 @@ FAMILIES: dict[str, Family] = {
         programs.matmul((64, 64, 288), (64, 64, 32)), "sm_90a", _product(64, 64, 288), 4096, ("persistent",),
         wanted=_times(64, 64, 288),
     ),
+    # Two tiles of five slices for one block: 4 boxes of each leave by two buffers. What large products get.
+    "large product": Family(
+        lambda b: linalg.matmul(b, b.input("x", (256, 320), "f16"), b.input("w", (320, 256), "f16")), "sm_90a",
+        _product(256, 256, 320, result=np.float16), 16384, wanted=_times(256, 256, 320), multiprocessors=1,
+    ),
+    "large product of bf16, bias, relu": Family(
+        _relu_of_sums, "sm_90a", lambda: [*_integers(200 * 136, 136 * 264, 264, dtype=ml_dtypes.bfloat16),
+        np.full(200 * 264, np.nan, ml_dtypes.bfloat16)], 16384, wanted=_relu_of_sums_wanted, multiprocessors=1,
+        tolerance=2.0**-8,
+    ),
+    "boxes, parts of k": Family(
+        programs.matmul((128, 64, 320), (64, 64, 32)), "sm_90a", _product(128, 64, 320, parts=2), 4096,
+        options={"split-k": {"splits": 2}}, wanted=_times(128, 64, 320), multiprocessors=1,
+    ),
     "atomics": Family(
         _HISTOGRAM, "sm_80", lambda: [np.random.default_rng(0).integers(0, 16, 120).astype(np.int32),
         np.zeros(16, np.int32)], 16, wanted=lambda given: np.bincount(given[0], minlength=16),
@@ -284,7 +309,7 @@ def code_of(name: str) -> PtxCode:
     if not isinstance(family.program, str):
         return generate(parse_module(_artifact(name).program))
     module, target = parse_module(family.program), target_for(machine)
-    few = replace(target, facts=replace(target.facts, multiprocessors=family.multiprocessors))
+    few = replace(target, facts=replace(target.facts, multiprocessors=family.multiprocessors or 2))
     module.attributes["tile.target"] = few.attribute()
     if family.warps != (0, 0):
         for func in module.body.block.ops:
@@ -298,7 +323,11 @@ def _artifact(name: str) -> Any:
     """The graph of a family, built for its machine."""
     family, b = FAMILIES[name], GraphBuilder()
     assert not isinstance(family.program, str)
-    return build(b.finish([family.program(b)]), resolve(family.machine), 1, Options(cache=False))
+    machine = resolve(family.machine)
+    assert isinstance(machine, Gpu)
+    if family.multiprocessors is not None:
+        machine = machine.model_copy(update={"multiprocessors": family.multiprocessors})
+    return build(b.finish([family.program(b)]), machine, 1, Options(cache=False))
 
 
 def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Finding], list[Any], int]:
@@ -421,12 +450,15 @@ def _more(match: re.Match[str]) -> str:
 
 ERRORS: dict[str, Plant] = {
     "no barrier": _gone(r"bar\.sync|barrier\."),
-    "no wait": _gone(r"cp\.async\.wait|wgmma\.wait_group"),
-    "a wait leaves one more": _changed(r"^(cp\.async\.wait_group|wgmma\.wait_group\.sync\.aligned) (\d+);", _more),
-    "no commit": _gone(r"cp\.async\.commit_group|wgmma\.commit_group"),
+    "no wait": _gone(r"cp\.async\.(bulk\.)?wait|wgmma\.wait_group"),
+    "a wait leaves one more": _changed(
+        r"^(cp\.async\.(?:bulk\.)?wait_group(?:\.read)?|wgmma\.wait_group\.sync\.aligned) (\d+);", _more
+    ),
+    "no commit": _gone(r"cp\.async\.(bulk\.)?commit_group|wgmma\.commit_group"),
     "no fence": _gone(r"fence\.", r"wgmma\.fence"),
-    "no copy": _gone(r"cp\.async\.(ca|cg|bulk)"),
-    "no store to shared memory": _gone(r"(@!?%p\d+ )?st\.shared"),
+    "no copy": _gone(r"cp\.async\.(ca|cg|bulk\.tensor)"),
+    "no store to shared memory": _gone(r"(@!?%p\d+ )?(st\.shared|stmatrix)"),
+    "no registers handed over": _gone(r"setmaxnreg"),
     "no atomic": _gone(r"(@!?%p\d+ )?(atom|red)\."),
     "not atomic": _changed(
         r"red\.relaxed\.\w+\.(\w+)\.add\.(u32) (\[.*\]), (%r\d+);",
@@ -546,6 +578,18 @@ _NOT_COPIED = (
 )
 _FRESH_SLOT = "The first turn of a slot: nothing was in it, its mbarrier and the next one let go at once."
 _NOBODY_WAITS = "The release of the last slot behind the last product: no box follows that waits for it."
+_LATER_RELEASE = (
+    "The first boxes of a tile, which in no tile come to the last slot: instead of the last release of their slot, "
+    "that of the next slot is waited for, in the same turn. The warps that compute give it later: the wait is longer."
+)
+_OTHERS_BETWEEN = (
+    "Before the bias of a tile is put where that of the tile before was read. Between the two stand the four barriers "
+    "around the boxes of the result, of the same warps."
+)
+_SPILLED = (
+    "Registers of PTX are as many as a kernel names: without those of the warps that fill, an assembler puts some of "
+    "them into local memory."
+)
 _ONE_BLOCK = (
     "It orders the making of mbarriers before uses by other blocks of a cluster. The cluster is one block, whose "
     "threads are ordered by the barrier behind it."
@@ -560,7 +604,11 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     ("f64", "no mask", r"mov.b64 %rd\d+, 0; @%p\d+ ld\.global\.nc", (1,), _NOT_STORED),
     ("multiply-adds", "no bound of a copy", r"\[%r\d+(\+1024)?\], .* 8, %r", (0, 1), _NOT_STORED),
     ("registers ahead", "no mask", r"mov.b32 %r\d+, 0; mov.b32 .* ld\.global\.nc\.v2\.b32 .*\+0\]", (1,), _NOT_STORED),
-    ("boxes.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _ONE_BLOCK),
+    ("boxes.*|large product.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _ONE_BLOCK),
+    ("large product.*", "no registers handed over", r"setmaxnreg\.inc", (0,), _SPILLED),
+    ("large product", "other slot", r"mbarrier\.try_wait", (1, 2), _LATER_RELEASE),
+    ("large product of bf16, bias, relu", "other slot", r"mbarrier\.try_wait", range(1, 6), _LATER_RELEASE),
+    ("large product of bf16, bias, relu", "no barrier", r"bar\.sync 1, 256", (0,), _OTHERS_BETWEEN),
     ("boxes, a block per tile", "other slot", r"mbarrier\.try_wait", (1, 2, 3), _FRESH_SLOT),
     ("boxes, a block per tile", "no wait for an mbarrier", r"mbarrier\.try_wait", (1, 2, 3), _FRESH_SLOT),
     ("boxes, a block per tile", "other slot", r"mbarrier\.arrive\.shared", (1,), _NOBODY_WAITS),
@@ -627,7 +675,8 @@ def main() -> int:
     else:
         for title in ("families", "kinds"):
             for name, counts in result[title].items():
-                print(f"{name:28}" + "  ".join(f"{what} {count}" for what, count in sorted(counts.items())))
+                outcomes = "  ".join(f"{what} {count}" for what, count in sorted(counts.items()))
+                print(f"{name:36}{outcomes}{_share(counts)}")
             print()
         print("how they show:", ", ".join(f"{how} {count}" for how, count in result["shown"].items()), "\n")
         for each in result["survivors"]:
@@ -636,6 +685,13 @@ def main() -> int:
             print("found though listed:", each)
         print(f"{result['found']} of {result['planted']} found: {100 * result['share']:.1f} %")
     return int(bool(result["found though listed"]) or any(not each["reason"] for each in result["survivors"]))
+
+
+def _share(counts: Mapping[str, int]) -> str:
+    """What is found of all, and of those that change something."""
+    found, planted = counts.get("found", 0), sum(counts.values())
+    change = planted - counts.get("equivalent", 0)
+    return f"  {100 * found / planted:.1f} %, {100 * found / max(1, change):.1f} % without equivalents"
 
 
 if __name__ == "__main__":
