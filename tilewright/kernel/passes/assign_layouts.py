@@ -21,11 +21,13 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.attributes import warps_of
+from tilewright.kernel.axis_info import AxisAnalysis
 from tilewright.kernel.block_limits import check_threads
 from tilewright.kernel.box_stores import BoxStoreOp
-from tilewright.kernel.dialect import FuncOp, shape
+from tilewright.kernel.dialect import FuncOp, operations, shape
 from tilewright.kernel.distribute.access import ACCESS_BYTES, aligned, begin_bytes, coalesced, neighbours, row_bytes
 from tilewright.kernel.distribute.boxes import boxed
+from tilewright.kernel.distribute.gathers import gathered_layout
 from tilewright.kernel.distribute.layout import (
     canonical,
     check_extents,
@@ -96,7 +98,7 @@ class AssignLayoutsPass(ModulePass):
                 if form_of(kernel) == LAYOUTS:
                     continue
                 made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote, self.stage_c)
-                made.block(kernel.body.block)
+                made.kernel(kernel)
 
     def asked(self, kernel: FuncOp, warps: int | tuple[int, int]) -> LinearLayout | None:
         """The layout that a kernel asks for, which has to have its warps and lanes."""
@@ -119,11 +121,22 @@ class _Assignment:
         self.sums: set[LinearLayout] = set()  # of products of one warp
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
+        self.facts: AxisAnalysis | None = None  # where there are gathers to lay out
 
     @property
     def grid(self) -> tuple[int, int]:
         """Warps along m and n of a product of four warps."""
         return self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
+
+    def kernel(self, kernel: FuncOp) -> None:
+        """All of a kernel; what offsets are made of takes the layout in which gathers of them coalesce."""
+        gathers = [op for op in operations(kernel.body) if isinstance(op, tile.GatherOp) and shape(op.result)]
+        if gathers and self.asked is None:
+            self.facts = AxisAnalysis(kernel)
+            for layout in map(self.gathered, gathers):
+                if layout is not None:
+                    self.note(layout)
+        self.block(kernel.body.block)
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -142,7 +155,7 @@ class _Assignment:
             case tile.StoreOp():
                 self.store(op)
             case tile.GatherOp():
-                self.element_wise(op)
+                self.gather(op)
             case tile.ReduceOp():
                 layout = self.anchored(op, 0)
                 give(op.result, projected(layout, shape(op.result)))
@@ -211,6 +224,22 @@ class _Assignment:
             assert op.parent is not None
             op.parent.insert_op_after(convert, op)
             op.result.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
+
+    def gather(self, op: tile.GatherOp) -> None:
+        layout = self.gathered(op)
+        if layout is None:
+            self.element_wise(op)
+            return
+        for index, operand in enumerate(op.operands):
+            if shape(operand):
+                self.convert(op, index, layout)
+        give(op.result, layout)
+
+    def gathered(self, op: tile.GatherOp) -> LinearLayout | None:
+        """The layout that a gather wants for its own sake."""
+        if self.facts is None or not shape(op.result):
+            return None
+        return gathered_layout(op, self.facts, self.access_bytes, self.warps, self.lanes)
 
     def usual_asked(self, extents: Sequence[int]) -> LinearLayout | None:
         """What the kernel's `layout` says of a tile; None for other tiles."""
@@ -361,6 +390,8 @@ class _Assignment:
             trial = op.clone()
             assert op.parent is not None
             op.parent.insert_op_before(trial, op)
+            if self.facts is not None:
+                self.facts.loop(trial)
             self.body(trial, [layout_of(value) for value in trial.iter_args])
             last = trial.body.block.last_op
             assert last is not None

@@ -22,12 +22,14 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings, simt
 from tilewright.kernel.attributes import LIMITS, warps_of
+from tilewright.kernel.axis_info import AxisAnalysis
 from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
-from tilewright.kernel.dialect import I1, FuncOp, element, shape, strides_of
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
 from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.box_stores import expand as store_boxes
 from tilewright.kernel.distribute.box_stores import finish as finish_stores
 from tilewright.kernel.distribute.boxes import turned
+from tilewright.kernel.distribute.gathers import wide
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
@@ -102,6 +104,8 @@ def distribute(
     expansion.memory, expansion.matrix_loads, expansion.outer_product = memory, matrix_loads, outer_product
     loads = (tile.LoadOp, tile.GatherOp)
     expansion.read = {op.operands[0] for op in tile.operations(kernel.body) if isinstance(op, loads)}
+    if any(isinstance(op, tile.GatherOp) for op in tile.operations(kernel.body)):
+        expansion.facts = AxisAnalysis(kernel)
     expansion.block(kernel.body.block)
     return made
 
@@ -117,6 +121,7 @@ class _Expansion(Threads):
         self.memory: str = "swizzled" if outside is None else outside.memory
         self.matrix_loads: bool = True if outside is None else outside.matrix_loads
         self.outer_product: bool = True if outside is None else outside.outer_product
+        self.facts: AxisAnalysis | None = None if outside is None else outside.facts
 
     def block(self, source: Block) -> None:
         for op in source.ops:
@@ -238,8 +243,20 @@ class _Expansion(Threads):
             self.add(simt.BarrierOp())
 
     def gather(self, op: tile.GatherOp) -> SSAValue:
-        mask = None if op.mask is None else self.values[op.mask]
-        return self.add(tile.GatherOp(self.values[op.view], self.values[op.offsets], mask)).results[0]
+        """Offsets that are known to lie side by side are read as a load reads them."""
+        mask, offsets, view = None if op.mask is None else self.values[op.mask], self.values[op.offsets], op.view
+        assert self.facts is not None, "made for kernels with gathers"
+        found = wide(op, _layout(op.result), self.facts) if isinstance(view.owner, Block) else None
+        if found is None:
+            return self.add(tile.GatherOp(self.values[view], offsets, mask)).results[0]
+        pieces = []
+        for start in range(0, registers(op.result), found.width):
+            first = self.add(arith.IndexCastOp(self.scalar(self.part(offsets, start)), INDEX)).results[0]
+            own = None if mask is None else self.part(mask, start, 1 if found.together else found.width)
+            inside = self.repeated(self.scalar(own), found.width) if own is not None and found.together else own
+            piece = tile.LoadOp(self.values[view], first, (found.width,), (1,), (), inside, found.align)
+            pieces.append(self.add(piece).results[0])
+        return self.joined(pieces)
 
     def access(self, op: tile.LoadOp | tile.StoreOp, layout: LinearLayout) -> Access:
         return Access(self, layout, strides_of(op), self.values[op.offset], [self.values[b] for b in op.bounds],

@@ -192,7 +192,9 @@ def random_addresses(rng: random.Random) -> str:
     """A program of counts, constants, numbers from memory and what is computed from them, in one integer type."""
     extents, width = rng.choice(SHAPES), rng.choice(("i8", "i16", "i32", "i64", "i64"))
     tile = f"tensor<{'x'.join(map(str, extents))}x{{}}>".format
-    lines, values, flags = [], [], []
+    lines: list[str] = []
+    values: list[tuple[str, str]] = []
+    flags: list[str] = []
 
     def add(text: str, type_: str) -> str:
         lines.append(f"%n{len(lines)} = {text}")
