@@ -11,6 +11,7 @@ from tilewright.emulator.isa.floating import canonical
 from tilewright.emulator.isa.table import Built, bytewise, elementwise, instruction
 from tilewright.emulator.rounding import flush, from_bf16, saturate, to_bf16, to_f16, to_f32, to_tf32
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
+from tilewright.emulator.syntax import Name
 
 GROUP = "convert"
 _TO_FLOAT = ("rn", "rz", "rm", "rp", "rna")
@@ -154,7 +155,11 @@ def _pairs(decoder: Decoder, result: str, kind: str, mode: str, adjusted: Any) -
             high, low = (each.view(CONTAINERS[width]).astype(container) for each in (high, low))
             return (high << container(width)) | low
 
-        return elementwise(decoder, GROUP, packed, result, ("f32", "f32"))
+        built = elementwise(decoder, GROUP, packed, result, ("f32", "f32"))
+        part = np.uint8((1 << width // 8) - 1)
+        parts = [part << np.uint8(shift) for number, shift in ((1, width // 8), (2, 0))
+                 if isinstance(decoder.operand(number), Name)]  # fmt: skip
+        return bytewise(decoder, built, lambda masks: _spread(masks, np.uint8(0x0F), parts))
 
     def halves(a: Any) -> Any:
         raw = np.ascontiguousarray(np.atleast_1d(a))
@@ -167,7 +172,19 @@ def _pairs(decoder: Decoder, result: str, kind: str, mode: str, adjusted: Any) -
         found = np.asarray(narrowed(adjusted(values), element, mode))
         return found.view(CONTAINERS[WIDTHS[element]]).view(CONTAINERS[WIDTHS[result]])
 
-    return elementwise(decoder, GROUP, halves, result, (kind,))
+    built = elementwise(decoder, GROUP, halves, result, (kind,))
+    taken, given = (np.uint8((1 << WIDTHS[each] // 8) - 1) for each in (_PAIRS[kind], element))
+    above, over = (np.uint8(WIDTHS[each] // 8) for each in (_PAIRS[kind], element))
+    return bytewise(
+        decoder, built,
+        lambda masks: _spread(masks, taken, [given]) | _spread(masks, taken << above, [given << over]),
+    )  # fmt: skip
+
+
+def _spread(masks: list[Array], read: np.uint8, written: list[np.uint8]) -> Array:
+    """Undefined bytes of a result: those of `written` for each register that has one among the bytes `read`."""
+    found = [np.where(mask & read, part, np.uint8(0)) for mask, part in zip(masks, written, strict=True)]
+    return np.asarray(np.bitwise_or.reduce(found)) if found else np.zeros(1, np.uint8)
 
 
 def _f8(kind: str) -> Any:

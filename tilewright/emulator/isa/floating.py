@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa import integer
-from tilewright.emulator.isa.table import Built, elementwise, instruction
+from tilewright.emulator.isa.table import Built, elementwise, instruction, pairwise
 from tilewright.emulator.rounding import (
     directed,
     flush,
@@ -23,7 +23,7 @@ from tilewright.emulator.rounding import (
     to_f16,
     to_f32,
 )
-from tilewright.emulator.scalars import Array
+from tilewright.emulator.scalars import WIDTHS, Array
 
 GROUP = "float"
 KINDS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2")
@@ -67,7 +67,8 @@ def _build(decoder: Decoder, kind: str, function: Function, count: int) -> Built
     if relu:
         signed = inner
         inner = lambda *values: np.fmax(signed(*values), 0)  # noqa: E731
-    return elementwise(decoder, GROUP, raw_elements(kind, inner), kind, (kind,) * count)
+    built = elementwise(decoder, GROUP, raw_elements(kind, inner), kind, (kind,) * count)
+    return pairwise(decoder, built, WIDTHS[kind]) if kind in _ELEMENT else built
 
 
 def _mode(decoder: Decoder) -> str:

@@ -141,6 +141,7 @@ def store(decoder: Decoder) -> Built:
     values_read = tuple(decoder.reads[before:])
     sums = decoder.sums(values_read)
     width = size(kind)
+    stored = np.uint8((1 << width) - 1)
     container = CONTAINERS[WIDTHS[kind]]
 
     def run(lanes: Lanes) -> None:
@@ -151,6 +152,9 @@ def store(decoder: Decoder) -> Built:
             for number, get in enumerate(gets):
                 values[:, number] = get(lanes)
         undefined = lanes.undefined(values_read) if lanes.state.undefined else None
+        if undefined is not None:  # of wider registers only the bytes that are stored matter
+            undefined = np.asarray(np.any([lanes.undefined_bytes(slot) & stored for slot in values_read], axis=0))
+            undefined = undefined if undefined.any() else None
         spaces.store(lanes, space, address(lanes), width, values, undefined, order=order, sums=sums)
 
     return Built(run, f"store {space}", own_taint=True)

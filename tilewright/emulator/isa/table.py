@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.lanes import Lanes, Run
 from tilewright.emulator.scalars import Array
@@ -72,6 +74,18 @@ def bytewise(decoder: Decoder, built: Built, rule: Callable[[list[Array]], Array
 
     built.taint = taint
     return built
+
+
+def pairwise(decoder: Decoder, built: Built, width: int) -> Built:
+    """`built`, which computes each half of a register of `width` bits from those halves of what it reads."""
+    low = np.uint8((1 << width // 16) - 1)
+    high = low << np.uint8(width // 16)
+
+    def rule(masks: list[Array]) -> Array:
+        found = np.bitwise_or.reduce(masks) if masks else np.zeros(1, np.uint8)
+        return np.asarray(np.where(found & low, low, np.uint8(0)) | np.where(found & high, high, np.uint8(0)))
+
+    return bytewise(decoder, built, rule)
 
 
 def whole_warps(lanes: Lanes) -> int:

@@ -195,6 +195,25 @@ def test_an_undefined_value_that_decides_nothing_is_fine() -> None:
     assert not execute(body, *buffers(32)).findings
 
 
+@pytest.mark.parametrize(
+    ("compute", "store", "found"),
+    [
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f31, %f1;", "st.global.b8 [%rd3], %h1;", []),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f31, %f1;", "st.global.b16 [%rd3], %h1;", ["undefined-value"]),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f31;", "st.global.b8 [%rd3], %h1;", ["undefined-value"]),
+        ("cvt.rn.f16x2.f32 %r1, %f31, %f1; fma.rn.f16x2 %r1, %r1, %r1, %r1;", "st.global.b16 [%rd3], %r1;", []),
+        ("cvt.rn.f16x2.f32 %r1, %f31, %f1; add.rn.f16x2 %r1, %r1, %r1;", "st.global.b32 [%rd3], %r1;",
+         ["undefined-value"]),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f31, %f1; cvt.rn.f16x2.e4m3x2 %r1, %h1;", "st.global.b16 [%rd3], %r1;", []),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f31, %f1; cvt.rn.f16x2.e4m3x2 %r1, %h1; shr.u32 %r1, %r1, 16;",
+         "st.global.b16 [%rd3], %r1;", ["undefined-value"]),
+    ],
+)  # fmt: skip
+def test_halves_of_pairs_are_undefined_apart(compute: str, store: str, found: list[str]) -> None:
+    """%f31 is never written."""
+    assert run64(f"cvt.rn.f32.u32 %f1, %r0; {compute} {store}", target="sm_90")[0] == found
+
+
 def test_bits_put_over_undefined_bytes_define_these() -> None:
     """%r33 is never written: its high half is undefined in %r4 until the last 16 bits are there."""
     body = """prmt.b32 %r4, %r0, %r33, 0x5410; bfi.b32 %r5, %r0, %r4, 16, {}; bfi.b32 %r6, %r0, %r5, 24, 8;
