@@ -90,7 +90,8 @@ def distribute(
     kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True,
     outer_product: bool = True,
 ) -> FuncOp:  # fmt: skip
-    """The kernel in distributed form."""
+    """The kernel in distributed form; InvalidProgram where layouts are not of so many warps and lanes."""
+    _check_layouts(kernel, warps, lanes)
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(
         kernel.sym_name.data, arguments, kernel.extents, cost=kernel.cost, threads=(warps * lanes, 1, 1), warp=lanes
@@ -108,6 +109,17 @@ def distribute(
         expansion.facts = AxisAnalysis(kernel)
     expansion.block(kernel.body.block)
     return made
+
+
+def _check_layouts(kernel: FuncOp, warps: int, lanes: int) -> None:
+    layouts = {_layout(each) for op in tile.operations(kernel.body) for each in op.results if shape(each)}
+    for layout in layouts:
+        own = layout.in_size("warp"), layout.in_size("lane")
+        if own != (warps, lanes):
+            raise InvalidProgram(
+                f"kernel {kernel.sym_name.data}: layouts of {own[0]} warps of {own[1]} lanes for {warps} of {lanes}",
+                help="give assign-layouts and distribute the same warps and lanes",
+            )
 
 
 class _Expansion(Threads):

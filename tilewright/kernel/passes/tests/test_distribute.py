@@ -21,6 +21,7 @@ from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
 from tilewright.kernel.passes.distribute import DistributePass
 from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
+from tilewright.kernel.passes.table import run_pass
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, CommitOp, MmaOp, SharedOp, ShuffleOp, WaitOp
 from tilewright.kernel.text import parse_module, print_module
 
@@ -28,7 +29,7 @@ RNG = np.random.default_rng(0)
 Array = np.ndarray
 
 
-def distributed(text: str, warps: int, stages: int = 0) -> ModuleOp:
+def distributed(text: str, warps: int, stages: int = 1) -> ModuleOp:
     """A program on threads, through the text form between the passes."""
     module = parse_module(text)
     AssignLayoutsPass(warps).apply(Context(), module)
@@ -38,7 +39,7 @@ def distributed(text: str, warps: int, stages: int = 0) -> ModuleOp:
     return parse_module(print_module(module))
 
 
-def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False, stages: int = 0) -> ModuleOp:
+def check(text: str, arrays: Sequence[Array], warps: int, exact: bool = False, stages: int = 1) -> ModuleOp:
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)
     module = distributed(text, warps, stages)
@@ -205,6 +206,15 @@ def test_tiles_without_layouts_are_refused() -> None:
     with pytest.raises(InvalidProgram, match="has no layout") as caught:
         DistributePass(4).apply(Context(), module)
     assert caught.value.help == "run assign-layouts before distribute"
+
+
+@pytest.mark.parametrize("given", ["distribute", "distribute{warps=8 lanes=64}"])
+def test_layouts_of_other_warps_are_refused(given: str) -> None:
+    """Half of the tile would be nobody's."""
+    module = parse_module(programs.add(4096, 1024))
+    run_pass(module, "assign-layouts{warps=8}")
+    with pytest.raises(InvalidProgram, match="kernel k: layouts of 8 warps of 32 lanes for (4 of 32|8 of 64)"):
+        run_pass(module, given)
 
 
 def test_conditions_are_not_read_by_matrix_loads() -> None:
