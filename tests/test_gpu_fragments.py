@@ -113,3 +113,27 @@ def test_machines_without_copies_and_matrix_loads() -> None:
 def test_every_optimisation_can_be_switched_off(name: str) -> None:
     for kind, sizes in ((matmul, (64, 64, 64)), (ragged_matmul, (70, 45, 52))):
         check(program(kind, sizes, (64, 32, 32), F16), operands(sizes, F16), disable=(name,))
+
+
+@pytest.mark.parametrize("intrinsic", [F16, "mma_m16n8k16_f16_f32"])
+@pytest.mark.parametrize("stage_c", ["on", "off"])
+def test_c_through_shared_memory_or_not(intrinsic: str, stage_c: str) -> None:
+    """Both kinds of fragments are stored directly, or leave through shared memory, whole or under bounds."""
+    for kind, sizes in ((matmul, (64, 64, 64)), (ragged_matmul, (70, 45, 52))):
+        text, options = kind(sizes, (64, 32, 32), intrinsic), {"assign-layouts": {"stage_c": stage_c}}
+        _, ptx = check(text, operands(sizes, F16), options=options)
+        if kind is matmul and stage_c == "off":
+            assert "st.shared" not in ptx
+        if intrinsic == F16:
+            direct = kind is matmul and stage_c == "off"
+            assert ("wmma.store.d.sync.aligned.row.m16n16k16.global" in ptx) == direct
+            assert ("wmma.store.d.sync.aligned.row.m16n16k16.shared" in ptx) != direct
+
+
+def test_factors_from_global_memory() -> None:
+    """With `promote` off warps load fragments of whole matrices where they are; of ragged ones, through rows."""
+    options = {"assign-layouts": {"promote": False}}
+    _, ptx = check(matmul((64, 64, 64), (64, 32, 32), F16), operands((64, 64, 64), F16), options=options)
+    assert "wmma.load.a.sync.aligned.row.m16n16k16.global" in ptx
+    assert "shared" not in ptx
+    check(ragged_matmul((70, 45, 52), (64, 32, 32), F16), operands((70, 45, 52), F16), options=options)

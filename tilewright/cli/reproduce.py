@@ -17,6 +17,7 @@ example: tilewright reproduce
          tilewright reproduce amos-mappings
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
          tilewright reproduce mlir-matmul --without padding,swizzle
+         tilewright reproduce mlir-matmul --route wmma
          tilewright reproduce mlir-matmul --device cuda --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
@@ -44,6 +45,9 @@ Sizes = Annotated[
 MachineName = Annotated[
     str | None, typer.Option("--machine", metavar="NAME|FILE", help="whose time to predict (default: nvidia-rtx-3090)")
 ]
+RouteName = Annotated[
+    str | None, typer.Option("--route", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
+]
 Case = Annotated[str | None, typer.Option("--case", metavar="NAME", help="one of the worked cases (default: all)")]
 Document = Annotated[
     Path | None, typer.Option("--document", metavar="FILE.md", help="write the worked case there, pass by pass")
@@ -64,6 +68,7 @@ def reproduce(
     sizes: Sizes = None,
     machine: MachineName = None,
     device: Device = None,
+    route: RouteName = None,
     case: Case = None,
     document: Document = None,
     stored: Stored = None,
@@ -80,7 +85,7 @@ def reproduce(
             ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
             ("batch", batch), ("without", None if without is None else without.split(",")),
             ("sizes", None if sizes is None else _numbers(sizes)),
-            ("machine", machine), ("device", device), ("case", case),
+            ("machine", machine), ("device", device), ("route", route), ("case", case),
         )
         if value is not None
     }  # fmt: skip

@@ -117,7 +117,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "mlir-matmul", "tilewright.reproduce.matmul.ladder",
         "products on a GPU, optimisation by optimisation: counts of the emulator, times that the model predicts, and "
         "times beside cuBLAS where there is a GPU",
-        "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device"), measured=True,
+        "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device", "route"), measured=True,
     ),
     Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",

@@ -121,15 +121,15 @@ class Matrices:
 def memory_between(source: LinearLayout, target: LinearLayout, bits: int, lies: str) -> Rows | LinearLayout:
     """Block memory through which a tile passes between threads and fragments, one of which the layouts are.
 
-    Rows along what threads hold side by side, as long as the tile, with padding where `lies` is not "plain". Fragments
-    whose rows are shorter than their alignment lie behind each other, column of fragments after column; so they do
-    where `lies` is "linear", in memory that may be reshaped. Where rows of fragments are too short to be apart by what
-    hardware wants, memory has columns.
+    Rows along what a thread, or else neighbouring ones, hold side by side, as long as the tile, with padding where
+    `lies` is not "plain". Fragments whose rows are shorter than their alignment lie behind each other, column of
+    fragments after column; so they do where `lies` is "linear", in memory that may be reshaped. Where rows of fragments
+    are too short to be apart by what hardware wants, memory has columns.
     """
     told = target if isinstance(source, Opaque) else source
     box = next(each.box for each in (source, target) if isinstance(each, Opaque))
-    registers = told.of("register")
-    fastest = 1 if not registers or registers[0][1] else 0
+    neighbours = (base.index(1) for name in ("register", "lane") for base in told.of(name) if 1 in base)
+    fastest = next(neighbours, 1)
     if box[fastest] * bits // 8 < ROW_BYTES:
         fastest = 1 - fastest
     order = (fastest, 1 - fastest)
