@@ -97,14 +97,13 @@ def default_blocked(
     if len(size_per_thread) != rank:
         raise InvalidArgument(f"{len(size_per_thread)} sizes for a tile of {rank} dimensions", help="one per dimension")
     T, W = [1] * rank, [1] * rank
-    free_lanes, free_warps, free_threads = lanes, warps, lanes * warps
+    free_lanes, free_warps = lanes, warps
     for d in order[:-1]:
-        threads = _clamp(free_threads, 1, max(1, shape[d] // size_per_thread[d]))
+        threads = max(1, shape[d] // size_per_thread[d])  # as many as it takes
         T[d] = _clamp(threads, 1, free_lanes)
         W[d] = _clamp(threads // T[d], 1, free_warps)
         free_lanes //= T[d]
         free_warps //= W[d]
-        free_threads //= threads
     if rank:
         T[order[-1]], W[order[-1]] = free_lanes, free_warps
     return Blocked(tuple(size_per_thread), tuple(T), tuple(W), tuple(order))

@@ -36,7 +36,13 @@ def matrix_layout(record: Intrinsic) -> tuple[Matrix, int] | None:
 
 
 def compare(layout: Distributed, fragment: Fragment, shape: tuple[int, ...]) -> None:
-    linear = layout.to_linear(shape).without_zeros("register")  # instructions with half of K hold half as much
+    linear, piece = layout.to_linear(shape), layout.repetition(shape).shape
+    # Of instructions with half of K, registers along the other half of the piece hold nothing.
+    left_out = sum(not any(base) for base in linear.of("register"))
+    k = {0: 1, 1: 0}[layout.index] if isinstance(layout, DotOperand) else None
+    beyond = [max(1, size // extent) for size, extent in zip(piece, shape, strict=True)]
+    assert 1 << left_out == (1 if k is None else beyond[k])
+    linear = linear.without_zeros("register")
     rows, columns = (c.reshape(-1, c.shape[-1]) for c in linear.coordinates())  # lanes of all warps
     expected = places(fragment)
     assert rows.shape == expected[0].shape
