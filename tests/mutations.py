@@ -568,6 +568,7 @@ _NOTHING_VALID = (
     "A slice beyond k has nothing within the bounds: the copy reads nothing, and its zeros go to a slot that no trip "
     "reads any more."
 )
+_NO_COPY_BEYOND = "The last trip commits a slice beyond k, which holds no copy, and no wait follows."
 _NOT_STORED = (
     "The bound of columns of b in a slice that other rows follow: what is read beyond it lies in b, and enters only "
     "columns of c that are beyond the bound of c, which are not stored."
@@ -613,6 +614,7 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     ("boxes, a block per tile", "no wait for an mbarrier", r"mbarrier\.try_wait", (1, 2, 3), _FRESH_SLOT),
     ("boxes, a block per tile", "other slot", r"mbarrier\.arrive\.shared", (1,), _NOBODY_WAITS),
     ("boxes, a block per tile", "no arrival", r"mbarrier\.arrive\.shared", (1,), _NOBODY_WAITS),
+    ("graph: convolution", "no commit", r"cp\.async\.commit_group", (3,), _NO_COPY_BEYOND),
     ("graph: convolution", "no mask", r"mov.b16 %rs\d+, 0; @%p1 ld\.global\.nc", range(7), _NOT_COPIED),
 ]  # fmt: skip
 """Errors that change nothing: family and kind, a pattern of the line, which of the sites that match, and why."""
