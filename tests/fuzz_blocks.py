@@ -41,7 +41,11 @@ CODE = 0.1  # of the cases
 TOGETHER = 0.5  # of the cases; in the others threads run warp by warp, which takes as often the time
 VERIFIED = 0.1  # of the cases, after every pass, having been text before: half of the time of these
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "assign-layouts": {"access_bytes": (4, 8, 16), "promote": (True, True, False)},
+    "assign-layouts": {
+        "access_bytes": (4, 8, 16),
+        "promote": (True, True, False),
+        "stage_c": ("auto", "auto", "on", "off"),
+    },
     "distribute": {
         "memory": ("swizzled", "padded", "plain"),
         "matrix_loads": (True, False),
@@ -52,7 +56,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
     "persistent": {"blocks": (0, 1, 2)},
     "pipeline-loads": {
         "stages": (1, 2, 3, 4),
-        "schedule": ("tensor-core", "load-first"),
+        "schedule": ("auto", "tensor-core", "load-first"),
         "memory": ("swizzled", "padded", "plain"),
     },
     "pipeline-tensor-copies": {"stages": (1, 2, 4)},

@@ -31,6 +31,7 @@ TYPES: Mapping[str, tuple[str, Any, str, Any]] = {
     "wmma_16x16x16_bf16_f32": ("bf16", ml_dtypes.bfloat16, "f32", np.float32),
     "wmma_16x16x16_s8_s32": ("i8", np.int8, "i32", np.int32),
     "wmma_32x8x16_s8_s32": ("i8", np.int8, "i32", np.int32),
+    "wmma_16x16x16_u8_s32": ("i8", np.int8, "i32", np.int32),
     "wmma_16x16x8_tf32_f32": ("f32", np.float32, "f32", np.float32),
     "wmma_8x8x4_f64_f64": ("f64", np.float64, "f64", np.float64),
 }
@@ -72,7 +73,8 @@ def operands(sizes: tuple[int, int, int], intrinsic: str) -> list[Any]:
     """Small whole numbers, whose sums are exact in any order and type."""
     m, n, k = sizes
     _, factor, _, total = TYPES[intrinsic]
-    a, b = (RNG.integers(-2, 3, count).astype(factor) for count in (m * k, k * n))
+    least = 0 if "u8" in intrinsic else -2  # bytes without a sign are those with one where they are few
+    a, b = (RNG.integers(least, 3, count).astype(factor) for count in (m * k, k * n))
     return [a, b, np.zeros(m * n, total)]
 
 

@@ -30,6 +30,8 @@ without a file are in this one.
 | 22 | blocks in groups of eight rows | `test_22_…` |
 | 23 | slots and phases of a ring | `test_23_…` |
 
+By WMMA, whose instruction is the published 16x16x16, those of E1, E2 and W are in `test_golden_fragments.py`.
+
 The verdicts on configurations are in `test_tensor_core.py::test_spec4_verdicts` and its neighbours, the table of tiles
 in `test_spec4_table_as_published`, padding and swizzles in `layouts/tests/test_golden_choices.py::test_spec4_…`, copies
 of the publication's table in `test_copies_per_thread`, counters of E1 in `test_mlir_matmul.py`.
