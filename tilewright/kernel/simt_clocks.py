@@ -47,14 +47,21 @@ class Mbarrier:
     landings: list[Landing] = field(default_factory=list)
 
 
-class Clocks:
-    """The touches of shared memory by unit: who wrote last and when, when each warp read last, what products read."""
+class Seen:
+    """The touches of one memory by unit: who wrote last and when, and when each warp read last."""
 
     def __init__(self, warps: int, units: int) -> None:
-        self.warps, self.now = warps, 1
-        self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
         self.written, self.writer = np.zeros(units, np.int64), np.zeros(units, np.int16)
         self.read = np.zeros((units, warps), np.int64)
+
+
+class Clocks(Seen):
+    """Those of shared memory, with what products read, and what warps know of each other."""
+
+    def __init__(self, warps: int, units: int) -> None:
+        super().__init__(warps, units)
+        self.warps, self.now = warps, 1
+        self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
         self.busy = np.zeros(units, np.int32)  # operations under way that read
         self.fenced = np.zeros(warps + ENGINES, np.int64)
         self.mbarriers: dict[int, Mbarrier] = {}
@@ -103,21 +110,24 @@ class Clocks:
 
     # Touches
 
-    def clash(self, kind: str, units: Array, warps: Array) -> tuple[str, int, int] | None:
-        """Note accesses of units by warps; what another did unknown to one, at which position, and which it was."""
-        writer = self.writer[units]
-        late = (writer != warps) & (self.written[units] > self.known[warps, writer])
+    def clash(self, kind: str, units: Array, warps: Array, seen: Seen | None = None) -> tuple[str, int, int] | None:
+        """Note accesses of units by warps, of shared memory or another; what another did unknown to one, at which
+        position, and which it was.
+        """
+        seen = seen or self
+        writer = seen.writer[units]
+        late = (writer != warps) & (seen.written[units] > self.known[warps, writer])
         if late.any():
             position = int(np.flatnonzero(late)[0])
             return "writes", position, int(writer[position])
         if kind == READ:
-            self.read[units, warps] = self.now
+            seen.read[units, warps] = self.now
             return None
         for other in range(self.warps):
-            late = (warps != other) & (self.read[units, other] > self.known[warps, other])
+            late = (warps != other) & (seen.read[units, other] > self.known[warps, other])
             if late.any():
                 return "reads", int(np.flatnonzero(late)[0]), other
-        self.written[units], self.writer[units] = self.now, warps
+        seen.written[units], seen.writer[units] = self.now, warps
         return None
 
     def unfenced(self, units: Array, warp: int) -> Array:

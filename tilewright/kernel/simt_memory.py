@@ -20,7 +20,7 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
-from tilewright.kernel.simt_clocks import Clocks
+from tilewright.kernel.simt_clocks import Clocks, Seen
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
 
 Step = tuple[Operation, type[Operation], tuple[SSAValue, ...], tuple[SSAValue, ...]]
@@ -32,7 +32,7 @@ class Place:
     """A view as a block sees it. Element e is made of units ``start + e * grains`` to the next one's.
 
     `per_thread` elements belong to each thread alone, and no unit is watched. `arriving` counts the copies under way to
-    a unit, `leaving` those from it.
+    a unit, `leaving` those from it. `seen` are touches of global memory where warps are ordered apart.
     """
 
     view: View
@@ -42,6 +42,7 @@ class Place:
     start: int = 0
     grains: int = 1
     per_thread: int = 0
+    seen: Seen | None = None
 
     @property
     def elements(self) -> int:
@@ -88,7 +89,7 @@ class BlockMemory:
     """The memory of one block after the other: arguments of the kernel, shared memory, copies under way."""
 
     def __init__(self, kernel: FuncOp, views: list[View], apart: bool = False) -> None:
-        """`apart` says that warps are ordered by other than barriers of the whole block: shared memory has clocks."""
+        """`apart` says that warps are ordered by other than barriers of the whole block: memory has clocks."""
         self.kernel, self.apart = kernel, apart
         self.clocks: Clocks | None = None
         self.threads = prod(kernel.block)
@@ -117,7 +118,11 @@ class BlockMemory:
             place.leaving = None
         places = _shared(self.kernel)
         units = max((len(place.touches.by[READ]) for place in places.values() if place.touches is not None), default=0)
-        self.clocks = Clocks(-(-self.threads // self.kernel.lanes), units) if self.apart else None
+        if self.apart:
+            warps = -(-self.threads // self.kernel.lanes)
+            self.clocks = Clocks(warps, units)
+            for place in self.arguments:
+                place.seen = Seen(warps, place.elements)
         places.update(zip(self.kernel.body.block.args, self.arguments, strict=True))
         return places
 
@@ -218,7 +223,8 @@ class BlockMemory:
 
     def _check_races(self, place: Place, access: Access, kind: str) -> None:
         chosen = access.chosen
-        if place.arriving is not None and self.clocks is not None:
+        watched = place.arriving is not None or (place.seen is not None and kind != UPDATE)
+        if self.clocks is not None and watched:
             self._check_order(self.clocks, place, access, kind)
         elif place.touches is not None:
             who = access.threads // self.kernel.lanes + self.threads if access.warps else access.threads
@@ -239,12 +245,12 @@ class BlockMemory:
 
     def _check_order(self, clocks: Clocks, place: Place, access: Access, kind: str) -> None:
         units = place.units(access.chosen)
-        if kind != READ and clocks.busy[units].any():
+        if place.seen is None and kind != READ and clocks.busy[units].any():
             which = int(np.flatnonzero(clocks.busy[units].any(axis=-1))[0])
             message = f"{kind} element {access.chosen[which]}, which an operation that is under way reads"
             self.fail(access.op, message, int(access.threads[which]))
         warps = np.broadcast_to((access.threads // self.kernel.lanes)[:, None], units.shape)
-        clash = clocks.clash(kind, units.ravel(), warps.ravel())
+        clash = clocks.clash(kind, units.ravel(), warps.ravel(), place.seen)
         if clash is not None:
             earlier, position, other = clash
             which = position // place.grains

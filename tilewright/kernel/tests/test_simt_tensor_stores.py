@@ -59,3 +59,37 @@ def test_each_step_is_needed(missing: str, message: str) -> None:
     assert PROGRAM.count(missing) == 1
     with pytest.raises(InvalidProgram, match=message):
         _run(PROGRAM.replace(missing, ""))
+
+
+GLOBAL = """
+tile.func @k(%y: memref<256xf32>) grid [1] threads [256, 1, 1] warp 32 {
+  %t = simt.thread_id 0
+  %mask = arith.constant 127 : index
+  %half = arith.constant 128 : index
+  %low = tile.compare "lt" %t, %half : index -> i1
+  %from = arith.constant FROM : index
+  %i = arith.subi %mask, %t : index
+  scf.if %low {
+    %v = tile.load %y[%t] strides [] : memref<256xf32> -> f32
+    simt.barrier number 1 of 128
+    tile.store %v, %y[%i] strides [] : f32, memref<256xf32>
+  } else {
+    %j = arith.subi %t, %from : index
+    %v = tile.load %y[%j] strides [] : memref<256xf32> -> f32
+  }
+  tile.return
+}
+"""
+
+
+def test_barriers_of_some_warps_order_their_global_memory() -> None:
+    """The other warps read their own half; or that of the first, which nothing orders."""
+    y = np.arange(256, dtype=np.float32)
+    run_kernel(parse_module(GLOBAL.replace("FROM", "0")), "k", [y], races=True)
+    np.testing.assert_array_equal(y[:128], np.arange(128)[::-1])
+    for text in (
+        GLOBAL.replace("FROM", "128"),
+        GLOBAL.replace("FROM", "0").replace("simt.barrier number 1 of 128", ""),
+    ):
+        with pytest.raises(InvalidProgram, match="race"):
+            run_kernel(parse_module(text), "k", [np.zeros(256, np.float32)], races=True)
