@@ -198,6 +198,6 @@ def matrices_at(op: tile.LoadOp | tile.StoreOp, layout: Opaque) -> Matrices | No
         return None
     if divisor(op.offset) * size % ALIGNMENT_BYTES or layout.box[1 - fastest] * line * size % ALIGNMENT_BYTES:
         return None
-    if op.align is not None and op.align.value.data < min(ROW_BYTES, divisor(op.offset) * size or ROW_BYTES):
+    if op.align is not None and op.align.value.data < ROW_BYTES:
         return None
     return Matrices((strides[0], strides[1]), line, fastest == 0)
