@@ -17,8 +17,8 @@ from tilewright.codegen.gpu.emission import GLOBAL, LOCAL, SHARED, Place
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
 
 OUTSIDE = 1 << 31  # no view that is read as a buffer has so many bytes
-# The last word of a buffer resource. The ISA guides, "Buffer Resource Descriptor": any format that is none of images'
-# own, 32 bits of float here; from RDNA on a bit that must be set, and offsets, not indices, held against the size.
+# The last word of a buffer resource. The ISA guides, "Buffer Resource Descriptor": a format, which these instructions
+# ignore, but which is not 0; from RDNA on a bit that must be set, and offsets, not indices, held against the size.
 _FORMAT = 7 << 12 | 4 << 15
 _RANGE_CHECKED = 1 << 24 | 3 << 28
 
