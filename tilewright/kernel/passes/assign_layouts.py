@@ -129,7 +129,14 @@ class _Assignment:
         return self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
 
     def kernel(self, kernel: FuncOp) -> None:
-        """All of a kernel; what offsets are made of takes the layout in which gathers of them coalesce."""
+        """All of a kernel; what offsets are made of takes the layout in which gathers of them coalesce.
+
+        Where one product reads another's result, all warps lie along the longer side, unless the kernel says how.
+        """
+        second = next((op for op in operations(kernel.body) if isinstance(op, tile.DotOp) and _is_chained(op)), None)
+        if second is not None and isinstance(self.dealt, int):
+            rows, columns = shape(second.result)
+            self.dealt = (self.dealt, 1) if rows >= columns else (1, self.dealt)
         gathers = [op for op in operations(kernel.body) if isinstance(op, tile.GatherOp) and shape(op.result)]
         if gathers and self.asked is None:
             self.facts = AxisAnalysis(kernel)
@@ -484,6 +491,20 @@ def _kernel(op: Operation) -> FuncOp:
         assert kernel is not None, "verified operations are part of kernels"
         kernel = kernel.parent_op()
     return kernel
+
+
+def _is_chained(op: tile.DotOp) -> bool:
+    """Whether what a product multiplies is computed, element by element, from the result of another one."""
+    seen, left = set[SSAValue](), [op.a, op.b]
+    while left:
+        value = left.pop()
+        owner = value.owner
+        if isinstance(owner, tile.DotOp):
+            return True
+        if value not in seen and isinstance(owner, Operation) and type(owner) in ELEMENT:
+            left += [operand for operand in owner.operands if shape(operand)]
+        seen.add(value)
+    return False
 
 
 def _before_conversion(value: SSAValue) -> SSAValue:

@@ -25,6 +25,7 @@ from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import Target
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.passes.order_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
@@ -229,3 +230,78 @@ def test_spec4_11_4_f32_read_as_tf32(depth: int) -> None:
 def as_tf32(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     bits = values.astype(np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+Extents = tuple[int, int]
+
+
+@pytest.mark.parametrize(
+    ("extents", "size", "threads", "bits", "box", "copies"),
+    [
+        ((32, 32), 2, 128, 128, (32, 32), 1), ((128, 32), 2, 256, 128, (64, 32), 2),
+        ((32, 16), 4, 128, 128, (32, 16), 1), ((32, 256), 2, 256, 128, (8, 256), 4),
+        ((16, 32), 4, 128, 128, (16, 32), 1), ((128, 16), 4, 256, 128, (64, 16), 2),
+        ((64, 64), 2, 128, 128, (16, 64), 4), ((16, 256), 4, 256, 128, (4, 256), 4),
+        ((128, 64), 2, 256, 128, (32, 64), 4), ((64, 128), 2, 256, 128, (16, 128), 4),
+        ((64, 16), 4, 128, 128, (32, 16), 2), ((256, 4), 4, 128, 128, (128, 4), 2),
+        # Too few pieces of 128 bits for all threads: half as wide, one each.
+        ((32, 16), 2, 128, 64, (32, 16), 1), ((16, 32), 2, 128, 64, (16, 32), 1),
+        # What is no power of two becomes one, with bounds: the fourth row and rows 56 to 63 are left out.
+        ((3, 512), 4, 128, 128, (1, 512), 3), ((56, 32), 4, 256, 128, (32, 32), 2),
+    ],
+)  # fmt: skip
+def test_spec4_5_4_rounds_of_copies(
+    extents: Extents, size: int, threads: int, bits: int, box: Extents, copies: int
+) -> None:
+    """What all threads move at once, and how often."""
+    text = copied(extents, size).replace(" {", f" attributes {{warps = array<i64: {threads // 32}, 1>}} {{", 1)
+    module = parse_module(text)
+    run_pass(module, "canonicalise")
+    for name in ("pad-tiles", "assign-layouts"):
+        run_pass(module, f"{name}{{}}")
+    (load,) = [op for op in operations(kernel_of(module).body) if isinstance(op, tile.LoadOp)]
+    layout = layout_of(load.result)
+    assert layout is not None
+    vector = bits // 8 // size
+    moved = [*layout.of("register")[: vector.bit_length() - 1], *layout.of("lane"), *layout.of("warp")]
+    assert tuple(1 << sum(base[dim] > 0 for base in moved) for dim in range(2)) == box
+    rounds = layout.in_size("register") // vector
+    assert rounds == (4 if extents[0] == 3 else copies)  # of the row that is left out nothing is left in the code
+    code = generate(passed(text, 3)).ptx
+    assert len(re.findall(rf"ld\.global\S*\.v{bits // 32}\.b32", code)) == copies
+    rows = np.arange(extents[0] * extents[1]).astype({2: np.float16, 4: np.float32}[size])
+    arrays = [rows, np.zeros_like(rows)]
+    assert run(passed(text, 3), arrays).total("global", "transactions") == 2 * rows.nbytes // 32
+    np.testing.assert_array_equal(arrays[1], rows)
+
+
+def copied(extents: Extents, size: int) -> str:
+    rows, columns = extents
+    memory, own = f"memref<{rows * columns}xf{8 * size}>", f"tensor<{rows}x{columns}xf{8 * size}>"
+    return f"""tile.func @k(%a: {memory}, %b: {memory}) grid [1] {{
+      %o = arith.constant 0 : index
+      %x = tile.load %a[%o] strides [{columns}, 1] align 16 : {memory} -> {own}
+      tile.store %x, %b[%o] strides [{columns}, 1] align 16 : {own}, {memory}
+      tile.return
+    }}"""
+
+
+@pytest.mark.parametrize(("block", "grid"), [((64, 32), (4, 1)), ((64, 64), (4, 1)), ((16, 32), (1, 4))])
+def test_8_4_warps_of_chained_products(block: tuple[int, int], grid: tuple[int, int]) -> None:
+    """Attention, 64 wide, that says nothing of its warps: all of them along the longer side of what it sums."""
+    text = programs.attention((1, 64, 64), block)
+    text = re.sub(r"attributes \{warps = [^}]*\} ", "", text)
+    module = parse_module(text)
+    run_pass(module, "assign-layouts{}")
+    dots = [op for op in operations(kernel_of(module).body) if isinstance(op, tile.DotOp)]
+    layouts = [layout for op in dots if (layout := layout_of(op.result)) is not None]
+    assert len(layouts) == 2
+    found = {tuple(1 << sum(base[dim] > 0 for base in layout.of("warp")) for dim in range(2)) for layout in layouts}
+    assert found == {grid}
+    q, k, v = (np.random.default_rng(i).standard_normal(64 * 64).astype(np.float16) for i in range(3))
+    o = np.zeros(64 * 64, np.float32)
+    run(passed(text, 3), [q, k, v, o])
+    scores = (q.reshape(64, 64).astype(np.float64) @ k.reshape(64, 64).T) / 8
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    wanted = shares / shares.sum(axis=1, keepdims=True) @ v.reshape(64, 64)
+    np.testing.assert_allclose(o.reshape(64, 64), wanted, atol=4e-3)
