@@ -11,6 +11,7 @@ from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.passes.table import run_pass
+from tilewright.kernel.passes.warp_roles import REGISTERS
 from tilewright.kernel.simt_warpgroup import RegistersOp
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu
@@ -54,3 +55,18 @@ def test_registers_move_unless_the_kernel_asks_for_another_share(asked: str, mov
 @pytest.mark.parametrize(("threads", "block"), [(384, 384), (256, 256)])
 def test_a_block_that_would_be_too_large_has_no_roles(threads: int, block: int) -> None:
     assert with_roles(threads=threads).block == (block, 1, 1)
+
+
+def test_spec4_10_2_registers_after_they_moved_are_those_of_a_multiprocessor() -> None:
+    """The original gives 40 to a thread that fills and 232 to one that computes; 24 and 240 are as many.
+
+    One elected thread starts copies from coordinates that it counts, which takes fewer than 24: what it leaves goes to
+    the sums.
+    """
+    kernel = with_roles()
+    found = {op.kind.data: op.count.value.data for op in operations(kernel.body) if isinstance(op, RegistersOp)}
+    assert found == {"shrink": 24, "grow": 240}
+    filling, computing = 128, kernel.block[0] - 128
+    assert filling * found["shrink"] + computing * found["grow"] == 64512 == 128 * 40 + 256 * 232
+    assert filling * found["shrink"] + computing * found["grow"] <= REGISTERS
+    assert all(count % 8 == 0 and 24 <= count <= 256 for count in found.values())  # what setmaxnreg takes
