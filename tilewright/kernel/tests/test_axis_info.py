@@ -124,6 +124,15 @@ def test_golden_37_a_remainder_counts_up_again() -> None:
 OF_NUMBERS = "%s = tile.broadcast %d : i64 -> tensor<128xi64>\n%x = arith.addi %i, %s : tensor<128xi64>\n"
 
 
+CHOSEN = (
+    splat(4)
+    + splat(64, "d64")
+    + """%far = arith.subi %i, %d64 : tensor<128xi64>
+    %f = tile.compare "{}" %i, %c : tensor<128xi64> -> tensor<128xi1>
+    %y = tile.select %f, %i, %far : tensor<128xi1>, tensor<128xi64>"""
+)
+
+
 @pytest.mark.parametrize(
     ("lines", "wanted"),
     [
@@ -140,6 +149,8 @@ OF_NUMBERS = "%s = tile.broadcast %d : i64 -> tensor<128xi64>\n%x = arith.addi %
         (splat(4) + "%y = tile.compare \"le\" %i, %c : tensor<128xi64> -> tensor<128xi1>", ((1,), (1,), (1,))),
         (splat(4) + "%y = tile.compare \"le\" %c, %i : tensor<128xi64> -> tensor<128xi1>", ((1,), (1,), (4,))),
         (splat(4) + "%y = tile.compare \"eq\" %i, %c : tensor<128xi64> -> tensor<128xi1>", ((1,), (1,), (1,))),
+        (CHOSEN.format("lt"), ((4,), (4,), (1,))),  # from where one side begins
+        (CHOSEN.format("le"), ((1,), (1,), (1,))),
         # Towards zero, -1 / 16 is 0 as 1 / 16 is: of what may be negative nothing is known, but of floors.
         (OF_NUMBERS + splat(1) + "%y = arith.divsi %x, %c : tensor<128xi64>", ((128,), (1,), (1,))),
         (OF_NUMBERS + splat(16) + "%y = arith.divsi %x, %c : tensor<128xi64>", ((1,), (1,), (1,))),
@@ -219,7 +230,7 @@ def random_addresses(rng: random.Random) -> str:
         kind = rng.random()
         if kind < 0.7:
             add(f"{rng.choice(BINARY).name} {a}, {b} : {tile(width)}", width)
-        elif kind < 0.85:
+        elif kind < 0.8:
             sign = rng.choice(("", "unsigned "))
             predicate = rng.choice(("eq", "ne", "lt", "le", "gt", "ge"))
             text = f'tile.compare "{predicate}" {a}, {b} {sign}: {tile(width)} -> {tile("i1")}'
