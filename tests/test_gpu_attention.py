@@ -89,9 +89,10 @@ def test_attention(sizes: Sizes, block: tuple[int, int], causal: bool) -> None:
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
     assert "cp.async" in code.ptx
     assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in code.ptx  # v, which its product reads by columns
-    # Weights stay in the registers of their rows: q, k, v and the result alone pass through shared memory.
+    # Weights stay in the registers of their rows: q, k, v and the result alone pass through shared memory; of small
+    # tiles the result goes from lane to lane.
     (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
-    assert sum(isinstance(op, SharedOp) for op in operations(kernel.body)) == 4
+    assert sum(isinstance(op, SharedOp) for op in operations(kernel.body)) == (3 if block == (16, 16) else 4)
 
 
 @pytest.mark.parametrize("name", OPTIMISATIONS)

@@ -69,6 +69,27 @@ def test_a_transposition_has_no_bank_conflicts_and_writes_whole_sectors() -> Non
     assert counts.total("global store", "transactions") == values.nbytes // 32
 
 
+@pytest.mark.parametrize(("element", "dtype"), [("f32", np.float32), ("i32", np.int32)])
+def test_lanes_of_a_warp_exchange_what_they_hold(element: str, dtype: type) -> None:
+    """One warp turns a tile: by shuffles, nothing lies in block memory."""
+    text = f"""
+    builtin.module {{
+      tile.func @k(%a: memref<128x{element}>, %c: memref<128x{element}>) grid [1]
+          attributes {{warps = array<i64: 1, 1>}} {{
+        %o = arith.constant 0 : index
+        %x = tile.load %a[%o] strides [1] align 16 : memref<128x{element}> -> tensor<128x{element}>
+        %y = tile.reshape %x : tensor<128x{element}> -> tensor<16x8x{element}>
+        tile.store %y, %c[%o] strides [1, 16] align 16 : tensor<16x8x{element}>, memref<128x{element}>
+        tile.return
+      }}
+    }}"""
+    values = np.arange(128).astype(dtype)
+    found = compiled(text, "sm_80")
+    assert "shfl.sync" in found.ptx
+    assert "bar.sync" not in found.ptx
+    check(text, [values, np.zeros_like(values)], "sm_80")
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("ahead", [True, False], ids=["copies ahead", "one buffer"])
 @pytest.mark.parametrize("block", [(64, 64, 32), (128, 64, 64), (32, 32, 16)], ids=str)

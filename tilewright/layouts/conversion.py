@@ -232,11 +232,11 @@ def _thread_bytes(layout: LinearLayout, bits: int) -> int:
 
 def _words(gather: LinearLayout, bits: int) -> int:
     """Registers of 32 bits to shuffle: neighbouring elements travel together where they stay neighbours."""
-    together = min(_paired(gather), log2(32 // bits)) if bits <= 32 else 0
+    together = min(paired(gather), log2(32 // bits)) if bits <= 32 else 0
     return (gather.in_size("register") >> together) * max(1, bits // 32)
 
 
-def _paired(gather: LinearLayout) -> int:
+def paired(gather: LinearLayout) -> int:
     """Low register bits that keep their place and that no other bit touches."""
     place = gather.out_names.index("register")
     own: list[Base] = list(gather.of("register"))

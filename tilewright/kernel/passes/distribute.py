@@ -29,6 +29,7 @@ from tilewright.kernel.distribute.access import ACCESS_BYTES, Access
 from tilewright.kernel.distribute.box_stores import expand as store_boxes
 from tilewright.kernel.distribute.box_stores import finish as finish_stores
 from tilewright.kernel.distribute.boxes import turned
+from tilewright.kernel.distribute.exchange import exchange
 from tilewright.kernel.distribute.gathers import wide
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, one_warp
@@ -424,7 +425,10 @@ class _Expansion(Threads):
         return stride, places
 
     def convert(self, op: tile.ConvertOp) -> SSAValue:
-        """Other registers of the same thread where those hold what is wanted; else through shared memory."""
+        """Other registers of the same thread where those hold what is wanted, or of lanes of the warp where it pays.
+
+        Else through shared memory.
+        """
         source, target = _layout(op.value), _layout(op.result)
         value = self.values[op.value]
         if isinstance(source, Opaque) or isinstance(target, Opaque):
@@ -433,6 +437,9 @@ class _Expansion(Threads):
         if order is not None:
             return self.picked(value, order)
         type_ = element(op.value)
+        lanes = exchange(source, target, element_bytes(op.value)) if type_ != I1 else None
+        if lanes is not None:
+            return lanes.emit(self, value)
         bits = 8 if type_ == I1 else element_bytes(op.value) * 8
         matrix_loads = self.matrix_loads and type_ != I1  # conditions are bytes in memory, and no bytes again
         rows = rows_between(source, bits, self.memory)
@@ -580,7 +587,8 @@ class _Expansion(Threads):
             inner.values[old] = new
             new.name_hint = old.name_hint
         operands = [self.values[operand] for operand in op.operands]
-        made = scf.ForOp(operands[0], operands[1], operands[2], operands[3:], block)  # first: accesses ask what it counts
+        # Before what is inside: accesses ask what the loop counts.
+        made = scf.ForOp(operands[0], operands[1], operands[2], operands[3:], block)
         inner.block(op.body.block)
         self.add(made)
         self.values.update(zip(op.results, made.results, strict=True))

@@ -16,19 +16,17 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import I1, FuncOp, element, operations, shape
+from tilewright.kernel.distribute.exchange import price
 from tilewright.kernel.distribute.layout import give, layout_of, projected, registers, with_layout
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import element_bytes
-from tilewright.layouts.conversion import gather_plan
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
 
 _DEAR = 8.0  # of an element operation that is no single instruction
 _CHEAP_DIALECTS = ("arith", "tile")
 _DIVISIONS = (arith.DivfOp, arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp, arith.FloorDivSIOp)
-_WORD_COST = 2.0  # of 4 bytes that a thread writes or reads
-_BARRIER_COST = 16.0  # of the two of a conversion
 _HELD_BYTES = 768  # of the 1020 that a thread has in registers; the others are addresses and what operations make
 
 
@@ -156,20 +154,7 @@ def _cost(value: SSAValue, layout: LinearLayout) -> float:
     """Of a conversion, in instructions of a thread."""
     source = layout_of(value)
     assert source is not None
-    if source == layout or gather_plan(source, layout, ("register",), False) is not None:
-        return 0.0
-    words = sum(_words(each, 1 if element(value) == I1 else element_bytes(value)) for each in (source, layout))
-    return _WORD_COST * words + _BARRIER_COST
-
-
-def _words(layout: LinearLayout, size: int) -> float:
-    """Accesses of 4 bytes by which a thread writes or reads what it holds, more where neighbours are not together."""
-    bases, run = layout.of("register"), 1
-    for base in bases:
-        if sum(base) != run or size * run >= 4:
-            break
-        run *= 2
-    return max(1.0, (1 << len(bases)) * max(size / 4, 1 / run))
+    return price(source, layout, 1 if element(value) == I1 else element_bytes(value))
 
 
 def _weight(op: Operation) -> float:

@@ -213,7 +213,7 @@ def test_layouts_of_other_warps_are_refused(given: str) -> None:
     """Half of the tile would be nobody's."""
     module = parse_module(programs.add(4096, 1024))
     run_pass(module, "assign-layouts{warps=8}")
-    with pytest.raises(InvalidProgram, match="kernel k: layouts of 8 warps of 32 lanes for (4 of 32|8 of 64)"):
+    with pytest.raises(InvalidProgram, match=r"kernel k: layouts of 8 warps of 32 lanes for (4 of 32|8 of 64)"):
         run_pass(module, given)
 
 
