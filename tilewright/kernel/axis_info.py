@@ -202,9 +202,9 @@ def _either(a: AxisInfo, b: AxisInfo, largest: bool = False) -> AxisInfo:
     )
 
 
-def _straight(info: AxisInfo, dim: int, value: SSAValue) -> int:
-    """Elements in a row, each 1 more than the one before, between which no number of this type wraps."""
-    return gcd(info.contiguity[dim], info.divisibility[dim], 1 << (_bits(value) - 1))
+def _straight(info: AxisInfo, dim: int) -> int:
+    """Elements in a row, each 1 more than the one before, between which nothing wraps: types hold as many at least."""
+    return gcd(info.contiguity[dim], info.divisibility[dim])
 
 
 def _element_wise(case: _Case) -> AxisInfo:
@@ -264,8 +264,7 @@ def _shifted_down(case: _Case) -> AxisInfo:
 def _divided(case: _Case, value: AxisInfo, p: int) -> AxisInfo:
     if p == 1:
         return value
-    own = case.op.operands[0]
-    same = tuple(max(value.constancy[d], gcd(_straight(value, d, own), p)) for d in case.dims)
+    same = tuple(max(value.constancy[d], gcd(_straight(value, d), p)) for d in case.dims)
     exact = all(value.divides(d) % p == 0 for d in case.dims)
     divides = tuple(value.divides(d) // p if exact else 1 for d in case.dims)
     return replace(
@@ -282,9 +281,8 @@ def _remainder(case: _Case) -> AxisInfo:
         return replace(_element_wise(case), divisibility=_common(value, by, (1,) * len(case.extents)))
     runs = (1,) * len(case.extents)
     if value.most is not None or isinstance(case.op, arith.RemUIOp):
-        runs = tuple(gcd(_straight(value, d, case.op.operands[0]), p) for d in case.dims)
-    low = p & -p
-    divides = tuple(gcd(value.divides(d, run), low) for d, run in enumerate(runs))
+        runs = tuple(gcd(_straight(value, d), p) for d in case.dims)
+    divides = tuple(gcd(value.divides(d, run), p) for d, run in enumerate(runs))
     most = p - 1 if isinstance(case.op, arith.RemUIOp) else None
     if value.most is not None:
         most = min(value.most, p - 1)
@@ -296,7 +294,7 @@ def _and(case: _Case) -> AxisInfo:
     for value, mask in (case.pair, case.pair[::-1]):
         if mask.constant is not None and 0 < mask.constant < ANYTHING and not mask.constant & (mask.constant + 1):
             p = mask.constant + 1
-            runs = tuple(gcd(value.contiguity[d], value.divisibility[d], p) for d in case.dims)
+            runs = tuple(gcd(_straight(value, d), p) for d in case.dims)
             divides = tuple(gcd(value.divides(d, run), p) for d, run in enumerate(runs))
             return AxisInfo(runs, divides, value.constancy, most=mask.constant)
     a, b = case.pair
@@ -332,7 +330,7 @@ def _compared(case: _Case) -> AxisInfo:
             a, b = b, a
         if op.predicate.data in ("lt", "ge", "gt", "le"):
             for d in case.dims:
-                same[d] = max(same[d], gcd(_straight(a, d, op.lhs), b.constancy[d], b.divides(d)))
+                same[d] = max(same[d], gcd(_straight(a, d), b.constancy[d], b.divides(d)))
     return replace(unknown(len(case.extents)), constancy=tuple(same), most=1)
 
 
@@ -353,7 +351,7 @@ def _cast(case: _Case) -> AxisInfo:
     value = case.operands[0]
     if _bits(source) == _bits(target):
         return value
-    runs = tuple(gcd(_straight(value, d, source), 1 << (bits - 1)) for d in case.dims)
+    runs = tuple(gcd(_straight(value, d), 1 << (bits - 1)) for d in case.dims)
     divides = tuple(value.divides(d, run) for d, run in enumerate(runs))
     most = None if value.most is None else case.bound(value.most)
     return AxisInfo(runs, divides, value.constancy, value.constant if most is not None else None, most)

@@ -124,6 +124,19 @@ def test_golden_37_a_remainder_counts_up_again() -> None:
 OF_NUMBERS = "%s = tile.broadcast %d : i64 -> tensor<128xi64>\n%x = arith.addi %i, %s : tensor<128xi64>\n"
 
 
+OF_SIXTEENS = (
+    splat(16)
+    + """%n = arith.constant 16 : i64
+    %a = arith.muli %d, %n : i64
+    %s = tile.broadcast %a : i64 -> tensor<128xi64>
+    %x = arith.addi %i, %s : tensor<128xi64>
+    """
+)
+OF_BYTES = """%c = arith.constant dense<16> : tensor<128xi8>
+    %more = arith.constant dense<64> : tensor<128xi8>
+    %b = tile.cast %i : tensor<128xi64> -> tensor<128xi8>
+    %x = arith.addi %b, %more : tensor<128xi8>
+    """
 CHOSEN = (
     splat(4)
     + splat(64, "d64")
@@ -154,6 +167,14 @@ CHOSEN = (
         # Towards zero, -1 / 16 is 0 as 1 / 16 is: of what may be negative nothing is known, but of floors.
         (OF_NUMBERS + splat(1) + "%y = arith.divsi %x, %c : tensor<128xi64>", ((128,), (1,), (1,))),
         (OF_NUMBERS + splat(16) + "%y = arith.divsi %x, %c : tensor<128xi64>", ((1,), (1,), (1,))),
+        (OF_SIXTEENS + "%y = arith.divsi %x, %c : tensor<128xi64>", ((1,), (1,), (1,))),
+        (OF_SIXTEENS + "%y = arith.floordivsi %x, %c : tensor<128xi64>", ((1,), (1,), (16,))),
+        (OF_SIXTEENS + "%y = arith.divui %x, %c : tensor<128xi64>", ((1,), (1,), (16,))),
+        (OF_SIXTEENS + "%y = arith.remsi %x, %c : tensor<128xi64>", ((1,), (1,), (1,))),
+        (OF_SIXTEENS + "%y = arith.remui %x, %c : tensor<128xi64>", ((16,), (16,), (1,))),
+        # 64 to 191 are no bytes: the upper half of them is negative.
+        (OF_BYTES + "%y = arith.divsi %x, %c : tensor<128xi8>", ((1,), (1,), (1,))),
+        (OF_BYTES + "%y = arith.floordivsi %x, %c : tensor<128xi8>", ((1,), (1,), (16,))),
         ("%y = tile.reshape %i : tensor<128xi64> -> tensor<1x128xi64>", ((1, 128), (1, ANYTHING), (1, 1))),
         ("%y = tile.reshape %i : tensor<128xi64> -> tensor<8x16xi64>", ((1, 16), (1, 16), (1, 1))),
         ("%y = tile.load %v[%zero] strides [0] : memref<64xi64> -> tensor<8xi64>", ((1,), (1,), (8,))),
