@@ -22,7 +22,7 @@ check: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python $(PIP_INSTALL) torch
-	.venv/bin/python $(PIP_INSTALL) --editable '.[demo,dev]'
+	.venv/bin/python $(PIP_INSTALL) --editable '.[cuda,demo,dev]'
 	touch $@
 
 .venv-demo/ready: pyproject.toml constraints.txt

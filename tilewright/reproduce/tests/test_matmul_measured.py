@@ -247,7 +247,7 @@ def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, rep
     monkeypatch.setattr(ladder, "open_driver", lambda name: {"cuda": driver}[name])
     monkeypatch.setattr(ladder, "torch_library", lambda device: "torch")
     monkeypatch.setattr(ladder, "measure", noted)
-    monkeypatch.setattr(ladder, "counted_step", lambda level, on, machine: replace(report.steps[0], name=level))
+    monkeypatch.setattr(ladder, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
     found = ladder.report(sizes=(1024,), device="auto")
     assert found.measured == report.measured
     assert asked == {"levels": [f"L{n}" for n in range(8)], "sizes": (1024,), "machine": ladder.MACHINE,
@@ -260,7 +260,7 @@ def test_the_device_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch, repo
     monkeypatch.setattr(ladder, "open_driver", lambda name: opened.append(name) or Clock())
     monkeypatch.setattr(ladder, "torch_library", lambda device: None)
     monkeypatch.setattr(ladder, "measure", lambda *arguments: report.measured)
-    monkeypatch.setattr(ladder, "counted_step", lambda level, on, machine: replace(report.steps[0], name=level))
+    monkeypatch.setattr(ladder, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "emulator")
     assert find("mlir-matmul").run(sizes=[1024]).to_json()["measured"] is None
     assert opened == []

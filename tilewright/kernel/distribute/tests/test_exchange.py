@@ -26,7 +26,7 @@ TYPES = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "i32": np.int32, "
 
 def columns(random: Random, bits: int, count: int) -> list[int]:
     """`count` independent vectors of `bits` bits."""
-    span, found = Span(), []
+    span, found = Span(), list[int]()
     while len(found) < count:
         vector = random.randrange(1, 1 << bits)
         if span.add(vector):
