@@ -20,6 +20,7 @@ from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.text import parse_module, print_module
+from tilewright.layouts import Blocked, DotOperand, Mma
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
@@ -223,11 +224,22 @@ def test_the_same_program_gives_the_same_bytes(cpu: str) -> None:
 
 
 def test_no_lane_loads_for_another() -> None:
-    """A sum of columns whose rows change threads: matrix loads, where there are such."""
-    text = programs.counted_sum(64, 64, 32)
+    """A tile that other warps want as an operand: matrix loads, where there are such."""
+    source = Blocked((1, 8), (4, 8), (4, 1), (1, 0)).to_linear((64, 64))
+    target = DotOperand(0, Mma(2, (2, 2)), 2).to_linear((64, 64))
+    before, after = (f'tensor<64x64xf16, "{layout}">' for layout in (source, target))
+    text = f"""\
+tile.func @k(%a: memref<4096xf16>, %c: memref<4096xf16>) grid [1] {{
+  %o = arith.constant 0 : index
+  %x = tile.load %a[%o] strides [64, 1] align 16 : memref<4096xf16> -> {before}
+  %y = tile.convert %x : {before} -> {after}
+  tile.store %y, %c[%o] strides [64, 1] align 4 : {after}, memref<4096xf16>
+  tile.return
+}}
+"""
     anywhere = parse_module(text)
     run_pipeline(anywhere, "gpu")
     assert "simt.load_matrix" in {op.name for op in anywhere.walk()}
-    x = RNG.integers(-8, 8, 64 * 64).astype(np.float32)
-    check(text, [x, np.zeros(64, np.float32)], "gfx1100")
+    x = RNG.integers(-8, 8, 64 * 64).astype(np.float16)
+    check(text, [x, np.zeros_like(x)], "gfx1100")
     assert "simt.load_matrix" not in {op.name for op in distributed(text, "gfx1100").walk()}
