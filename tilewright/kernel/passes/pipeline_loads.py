@@ -23,7 +23,7 @@ from tilewright.kernel.distribute.rows import MEMORIES, Rows, rows_between
 from tilewright.kernel.distribute.staging import places, staging
 from tilewright.kernel.facts import COPIES, NOTHING, facts_of
 from tilewright.kernel.passes.settings import at_least, one_of
-from tilewright.kernel.passes.trip import computed
+from tilewright.kernel.passes.trip import computed, only_user
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import contiguity
 from tilewright.layouts.linear import LinearLayout
@@ -153,10 +153,10 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) ->
     if not isinstance(op, tile.LoadOp) or op.mask is not None or op.view in written or not shape(op.result):
         return None
     reshapes: list[tile.ReshapeOp] = []
-    user = _only_user(op.result, body)
+    user = only_user(op.result, body)
     while isinstance(user, tile.ReshapeOp):
         reshapes.append(user)
-        user = _only_user(user.result, body)
+        user = only_user(user.result, body)
     if not isinstance(user, tile.ConvertOp):
         return None
     source, target, own = layout_of(user.value), layout_of(user.result), layout_of(op.result)
@@ -211,12 +211,6 @@ def _memory(source: LinearLayout, target: LinearLayout, bits: int, lies: str, re
         return _Memory(memory_between(source, target, bits, "linear" if reshaped else lies))
     lies = "swizzled" if reshaped else lies
     return _Memory(rows_between(source, bits, lies) or staging(source, target, bits)[0])
-
-
-def _only_user(value: SSAValue, body: Block) -> Operation | None:
-    """The operation of a trip that alone uses a value."""
-    uses = list(value.uses)
-    return uses[0].operation if len(uses) == 1 and uses[0].operation.parent is body else None
 
 
 def _copy(
