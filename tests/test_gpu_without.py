@@ -77,7 +77,7 @@ WORKING = {
     ("s8", "sm_75"): {"pipeline-registers", "pack-shared", "barriers"},
     ("s8", "sm_80"): {"pipeline-loads", "pack-shared", "barriers"},
     ("tf32", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments"},
-    ("f64", "sm_80"): {"pipeline-loads", "prefetch-fragments", "pack-shared"},
+    ("f64", "sm_80"): {"pipeline-loads", "prefetch-fragments"},
     ("convolution", "sm_80"): {"pipeline-loads", "prefetch-fragments", "barriers"},
     ("wgmma", "sm_90a"): {"tensor-copies", "pipeline-tensor-copies", "overlap-products", "warp-roles"},
 }
