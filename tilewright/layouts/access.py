@@ -233,8 +233,11 @@ def matrix_load(layout: LinearLayout, memory: LinearLayout, bits: int) -> Matrix
 
 
 def _strided_width(layout: LinearLayout, strides: Sequence[int], bits: int, base_bytes: int) -> int:
-    """Elements per access of memory with strides: the dimension of stride 1 first, its runs aligned everywhere."""
-    order = sorted(range(len(strides)), key=lambda d: (strides[d] or 1 << 62, -d))  # what is repeated comes last
+    """Elements per access of memory with strides: the dimension of stride 1 first, its runs aligned everywhere.
+
+    Dimensions come by the distance of neighbours, backwards or not; those without neighbours, and repeated ones, last.
+    """
+    order = sorted(range(len(strides)), key=lambda d: (layout.shape[d] == 1, abs(strides[d]) or 1 << 62, -d))
     if not order or strides[order[0]] != 1:
         return 1
     width = vector_width(layout, row_major_memory(layout.shape, order), bits)

@@ -75,8 +75,8 @@ def _of_buffer(
     Where the condition does not hold, the thread's offset is one that no view has.
     """
     wave, lane, constant = start.wave, start.lane, start.constant + further
-    if constant < 0:
-        lane = at.builder.add(lane, I32(constant))
+    if constant < 0:  # the thread's offset alone might be less than what is taken away
+        lane, wave = at.builder.add(at.builder.add(lane, wave), I32(constant)), I32(0)
     else:
         wave = at.builder.add(wave, I32(constant))
     if condition:

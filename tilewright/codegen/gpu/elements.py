@@ -35,7 +35,8 @@ def element(at: Emission, op: Operation) -> None:
 
 def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
     """What an f32 operation and the one before it are as one function, where instructions give it: ``1 + erf(x)``, and
-    ``1 / (1 + exp(x))``, whose divisor is a normal number or infinite; a result that would be denormal is 0.
+    ``1 / (1 + exp(x))``, whose divisor is a normal number or infinite; a result that would be denormal is 0, and so is
+    what is multiplied by it (``x * sigmoid(x)`` from -87.3 down).
     """
     if at.target.power_of_two is None or at.target.reciprocal is None:
         return None

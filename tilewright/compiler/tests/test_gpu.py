@@ -14,6 +14,7 @@ from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool
+from tilewright.expr.ops import shape as shapes
 
 Build = Callable[[GraphBuilder], Tensor]
 
@@ -47,3 +48,15 @@ def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
     resources = ptxas.check(module.artifact.code.decode(), machine)
     assert resources is None or all(each.spills == 0 for each in resources.values())
     assert "tile of" in module.explain()
+
+
+@pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("extents", "axes"), [((2, 16), [0]), ((7, 64), [0]), ((7, 16, 64), [1]), ((3, 1, 17), [0, 2])]
+)
+def test_axes_backwards(extents: tuple[int, ...], axes: list[int], machine: str) -> None:
+    b = GraphBuilder()
+    x = b.input("x", extents, "f32")
+    values = np.arange(np.prod(extents), dtype=np.float32).reshape(extents)
+    found = tilewright.compile(b.finish([shapes.flip(b, x, axes)]), machine=machine)(values)
+    np.testing.assert_array_equal(found, np.flip(values, axes))

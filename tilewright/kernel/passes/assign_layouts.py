@@ -344,7 +344,7 @@ class _Assignment:
         if not any(isinstance(each, rings.RingOp) for each in kernel.body.block.ops):
             return False
         size, strides = element_bytes(op.view), tile.strides_of(op)
-        known = size if op.align is None else op.align.value.data
+        known = size if op.align is None else row_bytes(op, shape(op.value))
         registers = layout.of("register")
         pair = max(1, DIRECT_BYTES // size)
         along = next((dim for dim, stride in enumerate(strides) if stride == 1), None)

@@ -73,8 +73,7 @@ def _first(kernel: FuncOp) -> Operation | None:
 
 def _has_roles(op: scf.IfOp) -> bool:
     """Whether only those start copies that do nothing else."""
-    copies = [each for block in op.false_region.blocks for each in block.walk() if isinstance(each, TensorLoadOp)]
-    return bool(copies)
+    return any(isinstance(each, TensorLoadOp) for block in op.false_region.blocks for each in block.walk())
 
 
 def _for_all(op: Operation, written: set[SSAValue]) -> bool:

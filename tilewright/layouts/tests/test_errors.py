@@ -231,3 +231,14 @@ ROWS = Blocked((1, 8), (16, 2), (1, 1), (1, 0)).to_linear((16, 16))
 def test_numbers_that_mean_nothing_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(InvalidArgument):
         call()
+
+
+@pytest.mark.parametrize("strides", [(-16, 1), (16, 1), (-64, 1), (0, 1)])
+def test_rows_backwards_are_read_as_rows_forwards(strides: tuple[int, int]) -> None:
+    access = global_access(ROWS, 16, strides=strides, vector=8)
+    assert access.requests == 1
+
+
+def test_a_dimension_without_neighbours_has_no_distance() -> None:
+    one = Blocked((1, 4), (1, 32), (1, 1), (1, 0)).to_linear((1, 128))
+    assert global_access(one, 32, strides=[1, 1], vector=4).requests == 1

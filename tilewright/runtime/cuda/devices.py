@@ -29,7 +29,7 @@ def open_driver(device: str = "auto") -> Driver:
             _say_slow(error.message)
             return _emulator()
     kind, colon, number = device.partition(":")
-    if kind != "cuda" or bool(colon) != number.isdigit():
+    if kind != "cuda" or bool(colon) != number.isdecimal():
         raise InvalidArgument(f"there is no device {device!r}", where="device", help=f"one of {', '.join(DEVICES)}")
     return _cuda(int(number or 0))
 

@@ -216,7 +216,20 @@ DOWNWARDS = """
 %i = arith.addi %q, %s : index
 %v = tile.load %a[%i] strides [-1] : memref<900xTYPE> -> tensor<4xTYPE>
 tile.store %v, %o[%i] strides [-1] : tensor<4xTYPE>, memref<900xTYPE>"""
-THREADS = {"pieces": PIECES, "downwards": DOWNWARDS}
+COUNTED = """
+%t = simt.thread_id 0
+%one = arith.constant 1 : index
+%three = arith.constant 3 : index
+%four = arith.constant 4 : index
+%size = arith.constant 256 : index
+%r = arith.muli %t, %four : index
+scf.for %k = %one to %three step %one {
+  %s = arith.muli %k, %size : index
+  %i = arith.addi %s, %r : index
+  %v = tile.load %a[%i] strides [-1] : memref<900xTYPE> -> tensor<4xTYPE>
+  tile.store %v, %o[%i] strides [-1] : tensor<4xTYPE>, memref<900xTYPE>
+}"""
+THREADS = {"pieces": PIECES, "downwards": DOWNWARDS, "counted, downwards": COUNTED}
 
 
 @pytest.mark.parametrize("machine", MACHINES)

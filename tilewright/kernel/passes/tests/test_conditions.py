@@ -213,3 +213,19 @@ def test_a_loop_that_may_have_no_trip_keeps_its_updates() -> None:
         c = kernel.body.block.args[2]
         loads = [op for op in operations(kernel.body) if isinstance(op, LoadOp) and op.view is c]
         assert [isinstance(op.parent_op(), scf.ForOp) for op in loads] == [bool(inside)]
+
+
+@pytest.mark.parametrize("row", [64, 65, 66])
+def test_results_in_rows_at_odd_distances(row: int) -> None:
+    """The alignment of a store is of its first element: of the others, the distance of rows says more."""
+    text = programs.matmul((128, 64, 64), (128, 64, 64), "wgmma_m64n64k16_f16_f32")
+    text = changed(text, ("tile.store %r, %c[%co] strides [64, 1]", f"tile.store %r, %c[%co] strides [{row}, 1]"))
+    text = text.replace("memref<8192xf32>", "memref<9000xf32>")
+    module = parse_module(f"builtin.module attributes {{{MACHINE}}} {{{text}}}")
+    for name in ("tensor-copies", "assign-layouts"):
+        run_pass(module, name)
+    a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (128 * 64, 64 * 64))
+    found = np.zeros(9000, np.float32)
+    run_kernel(module, "k", [a, b, found])
+    wanted = a.reshape(128, 64).astype(np.float32) @ b.reshape(64, 64).astype(np.float32)
+    np.testing.assert_array_equal(np.lib.stride_tricks.as_strided(found, (128, 64), (4 * row, 4)), wanted)
