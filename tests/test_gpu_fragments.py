@@ -12,6 +12,7 @@ import pytest
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.tests.programs import matmul, ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
@@ -70,17 +71,18 @@ def check(text: str, arrays: Sequence[Any], machine: str = "sm_80", **given: Any
 
 
 def operands(sizes: tuple[int, int, int], intrinsic: str) -> list[Any]:
-    """Small whole numbers, whose sums are exact in any order and type."""
+    """Small whole numbers, or all that bytes may be: their sums are exact in any order and type."""
     m, n, k = sizes
     _, factor, _, total = TYPES[intrinsic]
-    least = 0 if "u8" in intrinsic else -2  # bytes without a sign are those with one where they are few
-    a, b = (RNG.integers(least, 3, count).astype(factor) for count in (m * k, k * n))
+    low, high = (-128, 128) if factor is np.int8 else (-2, 3)
+    a, b = (RNG.integers(low, high, count).astype(factor) for count in (m * k, k * n))
     return [a, b, np.zeros(m * n, total)]
 
 
 def program(kind: Any, sizes: tuple[int, int, int], block: tuple[int, int, int], intrinsic: str, **given: Any) -> str:
     dtype, _, result, _ = TYPES[intrinsic]
-    return str(kind(sizes, block, intrinsic, dtype, result=result, **given))
+    text = str(kind(sizes, block, intrinsic, dtype, result=result, **given))
+    return text.replace('unsigned ""', 'unsigned "ab"') if "_u8_" in intrinsic else text
 
 
 @pytest.mark.parametrize("intrinsic", TYPES)
@@ -139,3 +141,23 @@ def test_factors_from_global_memory() -> None:
     assert "wmma.load.a.sync.aligned.row.m16n16k16.global" in ptx
     assert "shared" not in ptx
     check(ragged_matmul((70, 45, 52), (64, 32, 32), F16), operands((70, 45, 52), F16), options=options)
+
+
+SIGNS = [
+    ("wmma_16x16x16_u8_s32", "ab"), ("wmma_16x16x16_s8_s32", ""), ("mma_m16n8k32_u8_s32", "ab"),
+    ("mma_m16n8k32_u8s8_s32", "a"), ("mma_m16n8k32_s8u8_s32", "b"), ("mma_m16n8k32_s8_s32", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("intrinsic", "unsigned"), SIGNS)
+def test_bytes_are_read_with_the_sign_that_the_product_says(intrinsic: str, unsigned: str) -> None:
+    sizes = (64, 64, 64)
+    text = matmul(sizes, (64, 64, 32), intrinsic, "i8", result="i32")
+    for said in ("", "a", "b", "ab"):
+        given = text.replace('unsigned ""', f'unsigned "{said}"')
+        if said == unsigned:
+            check(given, operands(sizes, "wmma_16x16x16_s8_s32"))
+        else:
+            with pytest.raises(InvalidProgram, match=f'{intrinsic} reads a as .*: unsigned "{said}"') as caught:
+                compiled(given, "sm_80")
+            assert caught.value.help == f'unsigned "{unsigned}"'

@@ -110,11 +110,24 @@ def fragments(layout: LinearLayout, one: LinearLayout) -> dict[tuple[int, ...], 
 
 
 def extents_of(op: DotOp) -> tuple[int, int, int]:
-    """M, N and K of a product of tiles."""
+    """M, N and K of a product of tiles; raises InvalidProgram for one that its instruction does not compute."""
+    check_signs(op)
     (m, k), (_, n) = shape(op.a), shape(op.c)
     if len(shape(op.b)) != 2:
         raise InvalidProgram(f"grouped operands {op.b.type} in a block", help="b is K x N")
     return m, n, k
+
+
+def check_signs(op: DotOp) -> None:
+    """Raises InvalidProgram where an instruction reads integers with another sign than the product of tiles has."""
+    if op.intrinsic.data == FMA:
+        return
+    record, said = record_of(op.intrinsic.data), op.unsigned.data
+    kinds = [(name, source.dtype) for name, source in zip("ab", record.sources, strict=False)]
+    wanted = "".join(name for name, dtype in kinds if dtype[0] == "u")
+    if any(dtype[0] in "iu" and (name in said) != (name in wanted) for name, dtype in kinds):
+        types = ", ".join(f"{name} as {dtype}" for name, dtype in kinds)
+        raise InvalidProgram(f'{record.name} reads {types}: unsigned "{said}"', help=f'unsigned "{wanted}"')
 
 
 @cache
