@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.bulk import abandon_stores
 from tilewright.emulator.isa.table import Built, instruction, whole_warps
 from tilewright.emulator.lanes import Lanes
+from tilewright.emulator.link import Linked
+from tilewright.emulator.syntax import Number
 from tilewright.emulator.warpgroups import WARPGROUP
 
 GROUP = "control"
-_REGISTERS, _MOST_REGISTERS = 65_536, 248  # of a multiprocessor and of a thread; CUDA guide, technical specifications
+# Of a multiprocessor, and of one of its threads: CUDA programming guide, technical specifications.
+_REGISTERS, _MOST_WARPS = 65_536, 64
+_LEAST_REGISTERS, _MOST_REGISTERS = 24, 255  # ptxas takes 24 for less
 
 
 @instruction("bra")
@@ -101,8 +106,8 @@ def call(decoder: Decoder) -> Built:
 def registers_of_warps(decoder: Decoder) -> Built:
     """Groups of four warps give registers back to their block, or wait until there are enough to take.
 
-    Nothing happens in kernels that do not say how many registers a thread starts with, by ``.maxnreg`` or by threads
-    and blocks of a multiprocessor.
+    Nothing happens in kernels that do not limit the registers that a thread starts with, by ``.maxnreg`` or by
+    threads of a block and blocks of a multiprocessor: ``ptxas`` drops the instruction there.
     """
     takes = decoder.one_of("inc", "dec") == "inc"
     decoder.flag("sync", "aligned")
@@ -111,11 +116,10 @@ def registers_of_warps(decoder: Decoder) -> Built:
     wanted = decoder.integer(0)
     if wanted % 8 or not 24 <= wanted <= 256:
         raise decoder.error(f"{wanted} registers; 24 to 256, a multiple of 8")
-    limits = decoder.linked.entry.limits
+    first = _registers_at_first(decoder.linked)
 
     def control(lanes: Lanes, scheduler: Any, at: int) -> int | None:
         state, positions = lanes.state, lanes.positions()
-        first = _registers_at_first(limits, state.threads)
         if first is None:
             return at + 1
         held = state.extra.setdefault("registers", np.full(state.size, first, np.int64))
@@ -144,13 +148,25 @@ def registers_of_warps(decoder: Decoder) -> Built:
     return Built(group=GROUP, control=control, meeting=whole_warps, warps=4)
 
 
-def _registers_at_first(limits: dict[str, tuple[int, ...]], threads: int) -> int | None:
-    """Registers that a thread has at the start of a launch; None where the kernel leaves that open."""
-    if "maxnreg" in limits:
-        return limits["maxnreg"][0] // 8 * 8
-    if "minnctapersm" not in limits:
+def _registers_at_first(linked: Linked) -> int | None:
+    """Registers that a thread has at the start of a launch, as ptxas 13.0 counts them; None where nothing limits them.
+
+    All that the limits allow, but no more than the largest ``setmaxnreg.inc`` asks for, handed out in eights.
+    """
+    limits = linked.entry.limits
+    allowed = [*limits.get("maxnreg", ())]
+    threads = limits.get("reqntid") or limits.get("maxntid")
+    if threads and "minnctapersm" in limits:
+        warps = -(-math.prod(threads) // 32) * limits["minnctapersm"][0]
+        if warps <= _MOST_WARPS:
+            quarter = -(-warps // 4)  # a multiprocessor has four register files
+            allowed.append(_REGISTERS // (4 * 32 * quarter) // 8 * 8)
+    if not allowed:
         return None
-    return min(_MOST_REGISTERS, _REGISTERS // (threads * limits["minnctapersm"][0]) // 8 * 8)
+    increases = [node for node, _ in linked.instructions if node.parts[:2] == ("setmaxnreg", "inc")]
+    asked = [each.value for node in increases for each in node.operands if isinstance(each, Number)]
+    first = max(_LEAST_REGISTERS, min(*allowed, max(asked, default=_MOST_REGISTERS), _MOST_REGISTERS))
+    return -(-first // 8) * 8
 
 
 @instruction("nanosleep", "pmevent", "griddepcontrol")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.emulator import Uninitialised, parse, run
+from tilewright.emulator.isa.control import _registers_at_first
+from tilewright.emulator.link import link
 from tilewright.emulator.tests.harness import execute, kernel, kinds
 
 pytestmark = pytest.mark.emulator_only
@@ -510,7 +512,10 @@ GIVE: setmaxnreg.dec.sync.aligned.u32 24; END: st.global.u32 [%rd3], %r0;"""
      ("setmaxnreg.dec.sync.aligned.u32 24;", "", ".maxntid 384\n.minnctapersm 1", ["deadlock"]),
      ("u32 24;", "u32 32;", ".maxnreg 168", ["deadlock"]),
      ("u32 24;", "u32 176;", ".maxnreg 168", ["bad-operand", "deadlock"]),
-     ("u32 240;", "u32 160;", ".maxnreg 168", ["bad-operand"]),
+     ("u32 240;", "u32 160;", ".maxnreg 168", []),  # no more at first than the largest that is asked for
+     ("", "", ".maxntid 384\n.minnctapersm 1\n.maxnreg 160", ["deadlock"]),
+     ("", "", ".minnctapersm 1", []),  # without threads of a block it says nothing
+     ("bra END;", "setmaxnreg.inc.sync.aligned.u32 232; bra END;", ".maxnreg 168", ["bad-operand"]),
      ("128; @", "100; @", ".maxnreg 168", ["barrier-divergence", "deadlock"])],
 )  # fmt: skip
 def test_registers_that_warps_hand_over(was: str, becomes: str, limits: str, found: list[str]) -> None:
@@ -520,3 +525,30 @@ def test_registers_that_warps_hand_over(was: str, becomes: str, limits: str, fou
     result = run(parse(text), "k", (1, 1, 1), (384, 1, 1), arrays)
     assert sorted(set(kinds(result))) == found
     assert found or (arrays[1] == arrays[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("limits", "body", "count"),  # the numbers are those that ptxas 13.0 reports for these kernels
+    [(".maxntid 256 .minnctapersm 1", "inc 240 dec 40", 240), (".maxntid 256 .minnctapersm 1", "dec 40", 255),
+     (".maxntid 256 .minnctapersm 1", "inc 256 dec 176", 255), (".maxntid 384 .minnctapersm 1", "inc 240 dec 40", 168),
+     (".maxntid 384 .minnctapersm 1", "inc 160", 160), (".maxnreg 165", "inc 240", 165), (".maxnreg 8", "inc 256", 24),
+     (".reqntid 384 .minnctapersm 1 .maxnreg 200", "inc 240", 168), (".reqntid 100 .minnctapersm 5", "inc 240", 96),
+     (".maxntid 160 .minnctapersm 2", "inc 256", 168), (".maxntid 33 .minnctapersm 5", "inc 256", 168),
+     (".maxntid 20, 20 .minnctapersm 1", "inc 256", 128), (".maxntid 1024 .minnctapersm 4", "inc 256", None),
+     (".maxntid 256", "inc 240", None), (".minnctapersm 1", "inc 240", None), ("", "inc 240", None)],
+)  # fmt: skip
+def test_registers_at_the_start_are_those_of_ptxas(limits: str, body: str, count: int | None) -> None:
+    words = body.split()
+    lines = [f"setmaxnreg.{way}.sync.aligned.u32 {n};" for way, n in zip(words[::2], words[1::2], strict=True)]
+    text = kernel("".join(lines), target="sm_90a").replace(")\n{", f")\n{limits}\n{{", 1)
+    found = _registers_at_first(link(parse(text), "k"))
+    assert found == (None if count is None else -(-count // 8) * 8)
+
+
+def test_registers_of_two_groups_of_warps() -> None:
+    """All 256 threads start with 240: one group gives most of them away, the other asks for what it has."""
+    text = kernel(REGISTERS.replace("u32 24;", "u32 40;"), target="sm_90a")
+    text = text.replace(")\n{", ")\n.maxntid 256\n.minnctapersm 1\n{", 1)
+    arrays = buffers(256)
+    assert kinds(run(parse(text), "k", (1, 1, 1), (256, 1, 1), arrays)) == []
+    assert (arrays[1] == arrays[0]).all()
