@@ -30,6 +30,10 @@ from tilewright.emulator.syntax import (
 
 _SPACES = ("reg", "shared", "global", "const", "local", "param")
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
+_LIMITS = {  # of kernels, and how many numbers each may have
+    ".maxnreg": 1, ".minnctapersm": 1, ".maxnctapersm": 1, ".maxclusterrank": 1,
+    ".maxntid": 3, ".reqntid": 3, ".reqnctapercluster": 3,
+}  # fmt: skip
 _MOST_ELEMENTS = 1 << 28
 _DEEPEST = 64  # nested scopes and calls
 
@@ -151,6 +155,7 @@ class _Parser:
                 numbers.append(self._integer())
                 if not self.accept(","):
                     break
+            self._check_limit(directive, numbers)
             limits[directive[1:]] = tuple(numbers)
         self.source = None
         body = None if self.accept(";") else self._block(0)
@@ -161,6 +166,15 @@ class _Parser:
             self.functions[name.text] = Function(
                 name.text, entry, results, parameters, body, self.place(name), limits
             )  # fmt: skip
+
+    def _check_limit(self, directive: str, numbers: list[int]) -> None:
+        """How many numbers a limit has; that a cluster has blocks is said at the launch, which may name another."""
+        most = _LIMITS.get(directive)
+        if most is not None and not 1 <= len(numbers) <= most:
+            wanted = "one number" if most == 1 else f"1 to {most} numbers"
+            raise self.error(f"{directive} has {wanted}, not {len(numbers)}")
+        if most is not None and directive != ".reqnctapercluster" and min(numbers) < 1:
+            raise self.error(f"{directive} {min(numbers)}; 1 or more")
 
     def _parameters(self) -> tuple[Variable | Registers, ...]:
         self.expect("(")

@@ -35,6 +35,7 @@ from tilewright.errors import InvalidArgument
 _MOST_BLOCK_THREADS = 1024
 _MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)  # along x, y, z; CUDA programming guide, technical specifications
 _MOST_THREADS = (1024, 1024, 64)
+_MOST_CLUSTER_BLOCKS = 16  # compute capability 9.0, where a kernel asks for more than the portable 8
 _MOST_SHARED_BYTES = 232_448  # 227 KiB, compute capability 9.0
 _CHUNK_THREADS = 1 << 15
 _CHUNK_SHARED_CELLS = 1 << 22
@@ -125,6 +126,10 @@ def _check_launch(
                 raise InvalidArgument(f"{extent} {what} along {axis}", where="launch", help=f"at most {limit}")
     if int(np.prod([float(each) for each in grid])) > 1 << 24:
         raise InvalidArgument(f"{grid} blocks are more than can be emulated", where="launch", help="at most 2**24")
+    if min(cluster) < 1 or int(np.prod([float(each) for each in cluster])) > _MOST_CLUSTER_BLOCKS:
+        raise InvalidArgument(
+            f"clusters of {cluster} blocks", where="launch", help=f"1 or more each, {_MOST_CLUSTER_BLOCKS} together"
+        )
     if any(extent % part for extent, part in zip(grid, cluster, strict=True)):
         raise InvalidArgument(f"grid {grid} in clusters of {cluster}", where="launch", help="whole clusters")
     total = linked.static_bytes + shared_bytes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright import emulator
 from tilewright.emulator import InvalidPtx, parse
 from tilewright.emulator.tests.harness import execute, kernel, stored
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, InvalidArgument
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
@@ -27,6 +27,10 @@ HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
         (HEAD + ".entry k() { .reg .foo %r; }", "4:19", "expected a type"),
         (HEAD + ".entry k() { .reg .b32 %r<9999999>; }", "4:24", "registers"),
         (HEAD + ".entry k() { ret; }\n.entry k() { ret; }", "5:8", "defined twice"),
+        (HEAD + ".entry k() .minnctapersm 0 { ret; }", "4:28", ".minnctapersm 0; 1 or more"),
+        (HEAD + ".entry k() .minnctapersm { ret; }", "4:26", ".minnctapersm has one number, not 0"),
+        (HEAD + ".entry k() .maxnreg { ret; }", "4:21", ".maxnreg has one number, not 0"),
+        (HEAD + ".entry k() .maxntid 4, 1, 1, 1 { ret; }", "4:32", ".maxntid has 1 to 3 numbers, not 4"),
     ],
 )
 def test_malformed_text_names_the_place(text: str, place: str, words: str) -> None:
@@ -34,6 +38,17 @@ def test_malformed_text_names_the_place(text: str, place: str, words: str) -> No
         parse(text)
     assert caught.value.where == f"PTX:{place}"
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("extents", [(0, 1, 1), (17, 1, 1), (4, 4, 2)])
+def test_clusters_have_1_to_16_blocks(extents: tuple[int, int, int]) -> None:
+    grid = (68, 4, 2)
+    with pytest.raises(InvalidArgument, match="1 or more each, 16 together"):
+        emulator.run(parse(HEAD + ".entry k() { ret; }"), "k", grid, (32, 1, 1), [], cluster=extents)
+    required = f".entry k() .reqnctapercluster {', '.join(map(str, extents))} {{ ret; }}"
+    with pytest.raises(InvalidArgument, match="1 or more each, 16 together"):
+        emulator.run(parse(HEAD + required), "k", grid, (32, 1, 1), [])
+    emulator.run(parse(HEAD + required), "k", grid, (32, 1, 1), [], cluster=(4, 4, 1))
 
 
 @pytest.mark.parametrize(
