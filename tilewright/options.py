@@ -51,8 +51,8 @@ class Options:
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
     tf32           matrix instructions may read f32 with 10 bits of mantissa, where a machine has such
-    route          which matrix instructions products on a GPU may take: "auto", those of one warp whose fragments are
-                   told ("mma.sync"), or those whose fragments only memory knows ("wmma")
+    route          which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
+                   fragments are told ("mma.sync") or those whose fragments only memory knows ("wmma")
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search

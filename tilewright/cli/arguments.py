@@ -50,7 +50,8 @@ Disable = Annotated[
     list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")
 ]
 RouteName = Annotated[
-    Route, typer.Option("--route", help="matrix instructions of products on a GPU: all, or those of one family")
+    Route,
+    typer.Option("--route", help="matrix instructions of products on an NVIDIA GPU: all, or those of one family"),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[

@@ -195,18 +195,25 @@ def plan_graph(
     """All decisions about a graph; with the option `search` "joint" its products are searched first."""
     from tilewright.compiler.plan import make_plan
 
+    _check_route(machine, options.route)
     if options.search == "joint" and choose is None:
         from tilewright.compiler.search import search_products
 
         searched = search_products(graph, machine, threads, options)
     if searched is not None:
         choose = searched.choose
-    plan = make_plan(
-        graph, machine, threads, options.disable, options.intrinsics, choose, options.tf32, options.route
-    )
+    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics, choose, options.tf32, options.route)
     if searched is not None:
         searched.note(plan)
     return plan
+
+
+def _check_route(machine: Cpu | Gpu, route: str) -> None:
+    """Raises InvalidArgument for a family of matrix instructions that the machine does not have."""
+    family = {"auto": "", "mma.sync": "mma_", "wmma": "wmma_"}[route]  # how names of its records start
+    if family and not any(name.startswith(family) for name in machine.intrinsics):
+        fact = f"{machine.name} has no matrix instructions of the route {route!r}"
+        raise InvalidArgument(fact, where="route", help='"auto", which every machine has; others are of NVIDIA GPUs')
 
 
 def _generate(

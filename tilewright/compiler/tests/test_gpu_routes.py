@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tilewright
 from tilewright.compiler.tests.test_gpu_products import CONVOLUTIONS, SIZES, check, graph_of, product, products, ptx
 from tilewright.errors import InvalidArgument
 from tilewright.instruction.block_product import block_candidates, find_block_product
@@ -74,3 +75,13 @@ def test_convolutions(name: str) -> None:
 def test_routes_that_there_are_not() -> None:
     with pytest.raises(InvalidArgument, match="there is no route 'wgmma'"):
         Options(route="wgmma")
+
+
+@pytest.mark.parametrize(
+    ("machine", "route"),
+    [("gfx1100", "wmma"), ("gfx1100", "mma.sync"), ("gfx942", "wmma"), ("sm_70", "mma.sync"), ("host", "wmma")],
+)
+def test_routes_that_a_machine_has_not(machine: str, route: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"has no matrix instructions of the route '{route}'") as caught:
+        tilewright.compile(graph_of(product("f16", (64, 64, 64))), machine=machine, options=Options(route=route))
+    assert '"auto"' in str(caught.value)
