@@ -161,8 +161,17 @@ def _mapped(stored: Any, name: str) -> Any:
 
     if f"{name}.box" not in stored.files:
         return stored[name]
-    swizzle = int(stored[f"{name}.swizzle"]) if f"{name}.swizzle" in stored.files else 0
-    return TensorMap(stored[name], tuple(int(extent) for extent in stored[f"{name}.box"].reshape(-1)), swizzle)
+    swizzle = _integers(stored, f"{name}.swizzle") if f"{name}.swizzle" in stored.files else (0,)
+    if len(swizzle) != 1:
+        raise InvalidArgument(f"{len(swizzle)} values", where=f"{name}.swizzle", help="one number of bytes")
+    return TensorMap(stored[name], _integers(stored, f"{name}.box"), swizzle[0])
+
+
+def _integers(stored: Any, name: str) -> tuple[int, ...]:
+    values = stored[name].reshape(-1)
+    if values.dtype.kind not in "iu":
+        raise InvalidArgument(f"elements of type {values.dtype}", where=name, help="whole numbers")
+    return tuple(values.tolist())
 
 
 def _print(result: Result, kernel: Path) -> None:

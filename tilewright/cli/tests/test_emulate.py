@@ -96,6 +96,21 @@ def test_arguments_that_do_not_fit(tmp_path: Path, arrays: dict[str, np.ndarray]
     assert words in err
 
 
+@pytest.mark.parametrize(
+    ("swizzle", "words"),
+    [(32, ""), ([32], ""), ([32, 64], "2 values"), ([], "whole numbers"), ("32", "elements of type <U2"),
+     ([33], "swizzle of 33 bytes")],
+)  # fmt: skip
+def test_a_tensor_map_has_one_swizzle(tmp_path: Path, swizzle: object, words: str) -> None:
+    text, args = tmp_path / "k.ptx", tmp_path / "in.npz"
+    text.write_text(kernel(""))
+    box, given = np.array([4, 4]), np.array(swizzle)
+    np.savez(args, **{"p0": np.zeros((8, 8), np.float32), "p0.box": box, "p0.swizzle": given, "p1": _FOUR})
+    status, _, err = call(str(text), "--block", "32", "--args", str(args))
+    assert status == (2 if words else 0)
+    assert words in err
+
+
 def test_files_that_hold_no_arguments(tmp_path: Path) -> None:
     whole = (STORED / "add.npz").read_bytes()
     np.save(tmp_path / "one.npy", _FOUR)
