@@ -59,6 +59,8 @@ def effective(decoder: Decoder, space: str, found: str) -> str:
 def load(decoder: Decoder) -> Built:
     space = space_of(decoder)
     constant_cache = decoder.flag("nc")
+    if constant_cache and space != "global":
+        raise decoder.error(".nc is for global memory")
     hints(decoder)
     order = ordering(decoder)
     decoder.flag("unified")

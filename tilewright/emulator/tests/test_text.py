@@ -57,6 +57,7 @@ def test_clusters_have_1_to_16_blocks(extents: tuple[int, int, int]) -> None:
         ("frobnicate.b32 %r1, %r2;", "not emulated"), ("add.s32 %r1, %r2;", "operands"),
         ("add.s32 %r1, %r2, %nothing;", "not declared"), ("add.wrong.s32 %r1, %r2, %r3;", "modifier .wrong"),
         ("add.s32 %rd1, %rd2, %r3;", "64 bits"), ("bra NOWHERE;", "label"), ("ld.global.u32 %r1, %rd1;", "address"),
+        ("ld.shared.nc.u32 %r1, [%r2];", ".nc is for"), ("ld.nc.u32 %r1, [%rd1];", ".nc is for"),
         ("add %r1, %r2, %r3;", "types"), ("call foo, (%r1);", "no body"), ("@%r1 ret;", "register of 1 bits"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f3};", "registers"),
     ],
