@@ -60,7 +60,7 @@ def _copy_to_shared(decoder: Decoder) -> Built:
     def run(lanes: Lanes) -> None:
         lanes.require(length_slots, "the size of a copy")
         shared = lanes.state.shared
-        offsets, good = shared.place(lanes, np.asarray(target(lanes)), size, "copies")
+        offsets, good = shared.place(lanes, np.asarray(target(lanes)), size, "copies", stays=False)
         addresses = np.asarray(source(lanes))
         taken = np.full(lanes.count, size, np.int64)
         if length is not None:

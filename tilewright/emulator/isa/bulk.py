@@ -162,9 +162,9 @@ def _expect(one: Lanes, target: Array, barrier: Array, values: Array | Callable[
     """A copy of one thread to shared memory is pending until the mbarrier that counts it is waited for: its number."""
     state = one.state
     shared, piece = state.shared, min(length, 16)
-    starts, good = shared.place(one, target, piece, "copies")
-    _, good_end = shared.place(one, target + length - piece, piece, "copies")
-    offsets, good_barriers = places(one, barrier, "counts at")
+    starts, good = shared.place(one, target, piece, "copies", stays=False)
+    _, good_end = shared.place(one, target + length - piece, piece, "copies", stays=False)
+    offsets, good_barriers = places(one, barrier, "counts at", stays=False)
     if good is not None or good_end is not None or not len(good_barriers):
         return None
     found = state.mbarriers.find(one, 0, int(offsets[0]), int(one.positions()[0]))
@@ -196,8 +196,8 @@ def _copy_between_blocks(decoder: Decoder) -> Built:
                 lanes.report("bad-operand", f"a bulk copy of {count} bytes", number)
                 continue
             one = lanes.only(np.arange(lanes.count) == number)
-            starts, good = shared.place(one, sources[number : number + 1], 16, "copies from")
-            _, good_end = shared.place(one, sources[number : number + 1] + count - 16, 16, "copies from")
+            starts, good = shared.place(one, sources[number : number + 1], 16, "copies from", stays=False)
+            _, good_end = shared.place(one, sources[number : number + 1] + count - 16, 16, "copies from", stays=False)
             if good is not None or good_end is not None:
                 continue
             cells, start = shared.cells(starts, count)[0], int(starts[0])
@@ -316,8 +316,8 @@ def _issue_store(
     shared = state.shared
     one = lanes.only(np.arange(lanes.count) == number)
     place = np.array([source])
-    starts, good = shared.place(one, place, 16, "copies from")
-    _, good_end = shared.place(one, place + length - 16, 16, "copies from")
+    starts, good = shared.place(one, place, 16, "copies from", stays=False)
+    _, good_end = shared.place(one, place + length - 16, 16, "copies from", stays=False)
     if good is not None or good_end is not None:
         return
     start, position = int(starts[0]), int(lanes.positions()[number])

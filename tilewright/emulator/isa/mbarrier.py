@@ -18,10 +18,10 @@ _BYTES = 8
 _PHASE = 32  # a state token: the phase above, the pending arrivals below
 
 
-def places(lanes: Lanes, addresses: Array, verb: str = "uses") -> tuple[Array, Array]:
+def places(lanes: Lanes, addresses: Array, verb: str = "uses", *, stays: bool = True) -> tuple[Array, Array]:
     """Offsets of mbarriers and the numbers of the lanes whose address is fine."""
     own = np.where(addresses >= SHARED_BASE, addresses - SHARED_BASE, addresses)
-    offsets, good = lanes.state.shared.place(lanes, own, _BYTES, f"{verb} an mbarrier of")
+    offsets, good = lanes.state.shared.place(lanes, own, _BYTES, f"{verb} an mbarrier of", stays=stays)
     return offsets, np.arange(lanes.count) if good is None else np.flatnonzero(good)
 
 
