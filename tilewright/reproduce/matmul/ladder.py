@@ -35,6 +35,7 @@ from tilewright.reproduce.matmul.switches import (
     closed,
     compiled,
     settings,
+    switches_of,
 )
 from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.runtime import emulated
@@ -110,7 +111,7 @@ class Report:
     @property
     def tables(self) -> tuple[Table, ...]:
         timed = () if self.measured is None else (_timed(self, self.measured), *_ratios(self, self.measured))
-        return _counted(self.steps), _predicted(self), *timed, _switches()
+        return _counted(self.steps), _predicted(self), *timed, _switches(self.route)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -143,7 +144,7 @@ class Report:
             },
             "measured": None if self.measured is None else asdict(self.measured),
             "unmeasured": self.unmeasured,
-            "switches": {name: asdict(switch) for name, switch in SWITCHES.items()},
+            "switches": {name: asdict(switch) for name, switch in switches_of(self.route).items()},
             "claims": [asdict(claim) for claim in self.claims],
         }  # fmt: skip
 
@@ -189,9 +190,7 @@ def report(
     levels = closed((*without, *LEFT_OUT[route]))
     steps = tuple(counted_step(level, on, found, route) for level, on in levels.items())
     model = hierarchy(found)
-    seconds = {
-        step.name: {size: predicted(step, (size, size, size), model, route) for size in sizes} for step in steps
-    }
+    seconds = {step.name: {size: predicted(step, (size, size, size), model, route) for size in sizes} for step in steps}
     timed = None
     if driver is not None:
         chosen = {level: settings(on, route=route) for level, on in levels.items()}
@@ -367,10 +366,13 @@ def _ratios(found: Report, timed: Measured) -> tuple[Table, ...]:
     return (Table(f"Part of the rate of {timed.library}", heads, tuple(rows), note),)
 
 
-def _switches() -> Table:
-    rows = tuple((name, ", ".join(each.needs) or "-", each.on, each.off) for name, each in SWITCHES.items())
+def _switches(route: str) -> Table:
+    has = switches_of(route)
+    rows = tuple((name, ", ".join(each.needs) or "-", each.on, each.off) for name, each in has.items())
     heads = {"switch": "left", "needs": "left", "on": "left", "off": "left"}
-    return Table("What the switches change here", heads, rows, "swizzle takes the place of padding.")
+    return Table(
+        "What the switches change here", heads, rows, "swizzle takes the place of padding." if "swizzle" in has else ""
+    )
 
 
 def _adds(step: Step) -> str:
@@ -387,15 +389,9 @@ def _claims(found: Report) -> Iterable[Claim]:
                     "by the model", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
     if found.measured is not None:
         yield from _measured_claims(found.measured, names)
-    # Rows of L3 are four times as long as those of L2, and fragments that are not told want padding, which is L4.
-    excused = {("L3", "conflicts")} if found.route == "wmma" else set()
-    worse = [
-        f"{later}: {what}" for earlier, later in pairwise(names)
-        for what in ("global_bytes", "conflicts", "barriers", "products")
-        if getattr(steps[later].slice, what) > getattr(steps[earlier].slice, what) and (later, what) not in excused
-    ]  # fmt: skip
-    yield Claim("counters", "no level from L2 on moves more bytes, or has more conflicts, barriers or products",
-                "counters do not get worse", ", ".join(worse) or "none does", not worse)  # fmt: skip
+    # Without padding, say, what a later level brings costs fragments that are not told more conflicts or barriers.
+    if not found.without or found.route != "wmma":
+        yield _counters_claim(found.route, [steps[name] for name in names])
     if found.without:
         return
     naive, full, last = steps["L4"].slice, steps["L6"].slice, steps["L7"].slice
@@ -411,6 +407,18 @@ def _claims(found: Report) -> Iterable[Claim]:
     (bm, bn, bk) = steps["L7"].block
     intensity = 2 * bm * bn * bk / last.global_bytes
     yield Claim("intensity", "operations per byte from global memory", "64", f"{intensity:.0f}", intensity == 64)
+
+
+def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
+    # Rows of L3 are four times as long as those of L2, and fragments that are not told want padding, which is L4.
+    excused = {("L3", "conflicts")} if route == "wmma" else set()
+    worse = [
+        f"{later.name}: {what}" for earlier, later in pairwise(steps)
+        for what in ("global_bytes", "conflicts", "barriers", "products")
+        if getattr(later.slice, what) > getattr(earlier.slice, what) and (later.name, what) not in excused
+    ]  # fmt: skip
+    return Claim("counters", "no level from L2 on moves more bytes, or has more conflicts, barriers or products",
+                 "counters do not get worse", ", ".join(worse) or "none does", not worse)  # fmt: skip
 
 
 def _measured_claims(timed: Measured, names: Sequence[str]) -> Iterable[Claim]:

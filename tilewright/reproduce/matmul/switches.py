@@ -7,7 +7,7 @@ tiles. It reads and writes C in every trip, as the loops of the source do. Every
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
@@ -134,6 +134,16 @@ class Settings:
 
 def needs(name: str) -> tuple[str, ...]:
     return SWITCHES[name].needs
+
+
+def switches_of(route: str) -> dict[str, Switch]:
+    """The switches that a route has, with its instruction.
+
+    >>> switches_of("wmma")["matrix-ops"].on
+    'wmma'
+    """
+    found = {name: each for name, each in SWITCHES.items() if name not in LEFT_OUT[route]}
+    return {**found, "matrix-ops": replace(found["matrix-ops"], on=route)}
 
 
 def closed(without: Iterable[str], levels: Mapping[str, tuple[str, ...]] = LEVELS) -> dict[str, frozenset[str]]:

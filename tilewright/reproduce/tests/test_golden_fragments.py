@@ -131,7 +131,9 @@ def w(memory: str = "padded", until: str = "barriers", stage_c: str = "on", size
     """W behind a pass; what is not said is what the passes do by themselves."""
     module = parse_module(tiles(sizes, W, F16, "f16", ", stages = 3 : i64"))
     given = {
-        "assign-layouts": f"stage_c={stage_c}", "pipeline-loads": f"memory={memory}", "distribute": f"memory={memory}"
+        "assign-layouts": f"stage_c={stage_c}",
+        "pipeline-loads": f"memory={memory}",
+        "distribute": f"memory={memory}",
     }
     for each in pipeline("gpu"):
         run_pass(module, f"{each.name}{{{given.get(each.name, '')}}}")
@@ -270,6 +272,15 @@ def test_the_ladder() -> None:
     assert [claim.name for claim in found.claims if not claim.ok] == []
     assert found.steps[-1].slice.conflicts == 0
     assert ladder.Report.from_json(found.to_json()) == found
+    rows = {row[0]: row for row in found.tables[-1].rows}
+    assert rows["matrix-ops"][2] == "wmma"
+    assert not set(LEFT_OUT["wmma"]) & set(rows)
+
+
+@pytest.mark.parametrize("without", ["padding", "unroll"])
+def test_the_ladder_without_a_switch_claims_what_the_route_can_meet(without: str) -> None:
+    found = ladder.report([without], (1024, 4096), device="emulator", route="wmma")
+    assert [(claim.name, claim.ok) for claim in found.claims] == [("ladder", True)]
 
 
 def test_switches_that_the_route_has_not() -> None:
