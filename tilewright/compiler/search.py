@@ -225,7 +225,10 @@ class _Search:
         return hierarchy(machine, cores=min(self.threads, self.machine.cores))
 
     def _plan(self, graph: Graph, choose: ChooseProduct | None = None) -> Plan:
-        return make_plan(graph, self.machine, self.threads, self.options.disable, self.options.intrinsics, choose)
+        given = self.options
+        return make_plan(
+            graph, self.machine, self.threads, given.disable, given.intrinsics, choose, given.tf32, given.route
+        )
 
     def _product(self, part: Graph, node: str) -> dict[str, Any]:
         """Search one product in its surroundings: the outcome, if there was a choice, and the names it is told in."""

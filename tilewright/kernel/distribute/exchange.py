@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 from xdsl.dialects import arith
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape
 from tilewright.kernel.distribute.layout import Share
+from tilewright.kernel.distribute.threads import Threads
 from tilewright.layouts.bits import independent, log2
 from tilewright.layouts.conversion import gather_plan, paired
 from tilewright.layouts.linear import LinearLayout
@@ -27,17 +27,6 @@ from tilewright.layouts.shuffle import Shuffles, shuffles_of
 WORD_COST = 2.0  # of 4 bytes that a thread writes, reads, or gets by a shuffle; a selection of them costs 1
 BARRIER_COST = 16.0  # of the two of a conversion through block memory
 Bits = tuple[tuple[int, int], ...]  # of the thread's number: which bit, and what it contributes
-
-
-class Threads(Protocol):
-    """What emits the operations of a thread."""
-
-    def add(self, op: Operation) -> Operation: ...
-    def number(self, value: int) -> SSAValue: ...
-    def part(self, value: SSAValue, start: int, count: int = 1) -> SSAValue: ...
-    def joined(self, parts: Sequence[SSAValue]) -> SSAValue: ...
-    def repeated(self, value: SSAValue, count: int) -> SSAValue: ...
-    def thread_part(self, share: Share) -> SSAValue | None: ...
 
 
 def price(source: LinearLayout, target: LinearLayout, size: int) -> float:

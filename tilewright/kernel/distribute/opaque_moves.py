@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import SSAValue
 
@@ -25,6 +23,7 @@ from tilewright.kernel.distribute.opaque import (
 )
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.readers import readers
 from tilewright.layouts.opaque import Opaque
 
 
@@ -104,23 +103,9 @@ def intrinsic_of(value: SSAValue, layout: Opaque) -> str:
     """The record whose fragments a tile is in. Of sums, shape and type say it; of factors, the product does."""
     if layout.operand == "c":
         return record_with_sums(layout.instr, str(element(value)))
-    seen, left = {value}, deque([value])
-    while left:
-        for use in left.popleft().uses:
-            user = use.operation
-            if isinstance(user, DotOp) and is_opaque(record_of(user.intrinsic.data)):
-                return str(user.intrinsic.data)
-            more: list[SSAValue] = []
-            if type(user) in ELEMENT:
-                more = list(user.results)
-            elif isinstance(user, scf.ForOp) and use.index >= 3:
-                more = [user.results[use.index - 3], user.body.block.args[use.index - 2]]
-            elif isinstance(user, scf.YieldOp):
-                parent = user.parent_op()
-                assert parent is not None
-                more = [parent.results[use.index]]
-            left += [each for each in more if each not in seen]
-            seen.update(more)
+    for user in readers(value, lambda op: type(op) in ELEMENT):
+        if isinstance(user, DotOp) and is_opaque(record_of(user.intrinsic.data)):
+            return str(user.intrinsic.data)
     raise InvalidProgram(f"a tile in {layout} that is no factor", help="use it in a product")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from math import prod
 
 from xdsl.dialects import arith, scf
@@ -14,6 +12,7 @@ from tilewright.kernel.dialect import element, shape
 from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.opaque import matrices_at
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.readers import readers
 from tilewright.kernel.rewrite import uniform
 from tilewright.layouts.opaque import Opaque
 
@@ -50,23 +49,9 @@ def is_alike(value: SSAValue) -> bool:
 
 def store_of(value: SSAValue) -> tile.StoreOp | None:
     """The first store that a tile comes to by way of loops, element operations and reshapes, as a tile of its size."""
-    return next((op for op in _ways(value) if prod(shape(op.value)) == prod(shape(value))), None)
+    found = (op for op in readers(value, _keeps_elements) if isinstance(op, tile.StoreOp))
+    return next((op for op in found if prod(shape(op.value)) == prod(shape(value))), None)
 
 
-def _ways(value: SSAValue) -> Iterator[tile.StoreOp]:
-    seen, left = {value}, deque([value])
-    while left:
-        for use in left.popleft().uses:
-            user, more = use.operation, list[SSAValue]()
-            if isinstance(user, tile.StoreOp):
-                yield user
-            elif isinstance(user, tile.ReshapeOp | tile.ConvertOp) or type(user) in ELEMENT:
-                more = list(user.results)
-            elif isinstance(user, scf.ForOp) and use.index >= 3:
-                more = [user.results[use.index - 3], user.body.block.args[use.index - 2]]
-            elif isinstance(user, scf.YieldOp):
-                parent = user.parent_op()
-                assert parent is not None
-                more = [parent.results[use.index]]
-            left += [each for each in more if each not in seen]
-            seen.update(more)
+def _keeps_elements(op: Operation) -> bool:
+    return isinstance(op, tile.ReshapeOp | tile.ConvertOp) or type(op) in ELEMENT
