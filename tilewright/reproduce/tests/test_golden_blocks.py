@@ -24,13 +24,14 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import Target
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.dialect import operations
 from tilewright.kernel.distribute.layout import layout_of
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.passes.order_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, LoadMatrixOp, MmaOp
 from tilewright.kernel.text import parse_module
+from tilewright.reproduce.tests.parts import kernel_of
 from tilewright.runtime import emulated
 
 Block = tuple[int, int, int]
@@ -50,10 +51,6 @@ def passed(text: str, stages: int, until: str = "") -> ModuleOp:
         if each.name == until:
             break
     return module
-
-
-def kernel_of(module: ModuleOp) -> FuncOp:
-    return next(op for op in module.body.ops if isinstance(op, FuncOp))
 
 
 def inside(module: ModuleOp, kind: Any) -> tuple[int, int]:

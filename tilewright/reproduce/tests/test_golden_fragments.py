@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
@@ -51,24 +50,11 @@ from tilewright.reproduce.matmul.switches import (
     settings,
     tiles,
 )
+from tilewright.reproduce.tests.parts import every, kernel_of, loop_of
 from tilewright.runtime import emulated
 
 W = Tiling((32, 32, 16), (2, 2))
 F16 = "wmma_16x16x16_f16_f16"
-
-
-def kernel_of(module: ModuleOp) -> FuncOp:
-    return next(op for op in module.body.ops if isinstance(op, FuncOp))
-
-
-def every(root: FuncOp | scf.ForOp, kind: Any) -> list[Any]:
-    return [op for op in root.walk() if isinstance(op, kind)]
-
-
-def loop_of(kernel: FuncOp) -> scf.ForOp:
-    (loop,) = every(kernel, scf.ForOp)
-    assert isinstance(loop, scf.ForOp)
-    return loop
 
 
 def chosen(level: str, warps: tuple[int, int], without: Iterable[str] = ()) -> Any:

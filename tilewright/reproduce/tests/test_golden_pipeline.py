@@ -47,7 +47,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation, SSAValue
 
@@ -77,25 +77,11 @@ from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.matmul.switches import USUAL, Sizes, Tiling, closed, compiled, settings, tiles
+from tilewright.reproduce.tests.parts import every, kernel_of, loop_of
 from tilewright.runtime import emulated
 
 F16 = "mma_m16n8k16_f16_f16"
 W = Tiling((32, 32, 16), (2, 2))
-
-
-def kernel_of(module: ModuleOp) -> FuncOp:
-    return next(op for op in module.body.ops if isinstance(op, FuncOp))
-
-
-def every(root: FuncOp | scf.ForOp, kind: Any) -> list[Any]:
-    """Operations of a kind, those in loops and branches included."""
-    return [op for op in root.walk() if isinstance(op, kind)]
-
-
-def loop_of(kernel: FuncOp) -> scf.ForOp:
-    (loop,) = every(kernel, scf.ForOp)
-    assert isinstance(loop, scf.ForOp)
-    return loop
 
 
 @cache
