@@ -40,8 +40,17 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.gpu import runner
     from bench.gpu.cases import WEIGHTS
     from bench.gpu.contenders import MINE
-    from bench.gpu.results import table
+    from bench.gpu.results import Run, table
     from bench.gpu.worker import all_cases
+
+    def keep(run: Run, message: str = "") -> None:
+        """Write what is done so far: whoever ends the run loses nothing."""
+        if message:
+            print(message, file=sys.stderr, flush=True)
+        if options.out:
+            options.out.write_text(run.to_json())
+        if options.table:
+            options.table.write_text(table(run))
 
     done = runner.run(
         all_cases(options.device),
@@ -49,14 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         WEIGHTS,
         lambda limit: runner.Process(options.device, limit, options.compiled),
         time.perf_counter,
-        lambda message: print(message, file=sys.stderr, flush=True),
+        keep,
     )
-    text = table(done)
-    if options.out:
-        options.out.write_text(done.to_json())
-    if options.table:
-        options.table.write_text(text)
-    print(text, end="")
+    keep(done)
+    print(table(done), end="")
     return int(any(row.contender in MINE and row.status in ("wrong", "failed") for row in done.rows))
 
 

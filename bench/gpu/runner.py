@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -18,6 +19,7 @@ from bench.gpu.contenders import names
 from bench.gpu.results import Row, Run
 
 START_SECONDS = 90.0  # for a process to import torch and open the device
+END_SECONDS = 10.0  # for one to go, when it is ended
 LEAST_SECONDS = 0.3  # a share smaller than this is left to others
 GRACE = 20.0  # compiling and checking may take this much longer than the share, near the end less
 
@@ -30,6 +32,7 @@ class Lost(Exception):
 
 class Worker(Protocol):
     machine: dict[str, Any]
+    alive: bool  # after a fault of a kernel no other runs there
 
     def ask(self, item: Item, seconds: float, limit: float) -> Row:
         """Raises Lost where it dies or takes longer than `limit`."""
@@ -43,9 +46,12 @@ def run(
     weights: dict[str, float],
     start: Callable[[float], Worker],
     now: Callable[[], float],
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[Run, str], None] = lambda done, message: None,
 ) -> Run:
-    """Run every item that there is time for; `start(limit)` makes a worker, and may raise Lost."""
+    """Run every item that there is time for; `start(limit)` makes a worker, and may raise Lost.
+
+    `progress` gets what is done so far, after every item, and a line about the last one.
+    """
     items = [(number, name) for number, case in enumerate(cases) for name in names(case)]
     begin = now()
     budget = Budget(seconds, weights, [cases[number].family for number, _ in items], now)
@@ -62,14 +68,17 @@ def run(
                 worker = start(min(START_SECONDS, budget.seconds_left))
                 done.machine = done.machine or worker.machine
             row = worker.ask(item, share, share + min(GRACE, budget.seconds_left / 10))
+            lost = not worker.alive
         except Lost as error:
-            row.note = str(error)
-            if worker is not None:
-                worker.end()
+            row.note, lost = str(error), True
+        if worker is not None and lost:
+            worker.end()
             worker = None
         done.rows.append(row)
+        done.seconds = now() - begin
         progress(
-            f"{budget.seconds_left:4.0f} s left: {row.status} {row.contender}: {row.family} {row.case} {row.dtype}"
+            done,
+            f"{budget.seconds_left:4.0f} s left: {row.status} {row.contender}: {row.family} {row.case} {row.dtype}",
         )
     if worker is not None:
         worker.end()
@@ -87,6 +96,7 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )
         self._lines: queue.Queue[str] = queue.Queue()
+        self.alive = True
         threading.Thread(target=self._read, daemon=True).start()
         try:
             self.machine = self._answer(limit)
@@ -101,11 +111,14 @@ class Process:
             self._process.stdin.flush()
         except OSError as error:
             raise Lost("the process had ended") from error
-        return Row(**self._answer(limit))
+        answer = self._answer(limit)
+        self.alive = answer["alive"]
+        return Row(**answer["row"])
 
     def end(self) -> None:
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may take its time to stop a kernel that hangs
+            self._process.wait(END_SECONDS)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -1,12 +1,13 @@
 """The process that has the GPU: one item per line of standard input, one row per line of standard output.
 
-A kernel that faults ends this process, not the run: `runner` starts another one.
+A kernel that faults takes what this process has on the GPU with it, not the run: `runner` starts another process.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,14 +25,15 @@ DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat1
 
 
 def main(device: str, compiled: Path | None = None) -> None:
-    """Serve until standard input ends. Only rows go to standard output."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    """Serve until standard input ends. Only answers go to standard output, whatever libraries and compilers print."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     worker = Worker(device, compiled)
     print(json.dumps(worker.machine()), file=answers, flush=True)
     for line in sys.stdin:
         task = json.loads(line)
         row = worker.run(all_cases(device)[task["case"]], task["contender"], task["seconds"])
-        print(json.dumps(asdict(row)), file=answers, flush=True)
+        print(json.dumps({"row": asdict(row), "alive": worker.alive()}), file=answers, flush=True)
 
 
 def all_cases(device: str) -> tuple[Case, ...]:
@@ -87,6 +89,14 @@ class Worker:
         except Exception as error:  # whatever a contender does is a fact about it
             row.status, row.note = "failed", f"{type(error).__name__}: {str(error).strip()[:300]}"
         return row
+
+    def alive(self) -> bool:
+        """Whether the GPU still works for this process: after a fault every call of the driver fails."""
+        try:
+            self.clock.now()
+        except RuntimeError:
+            return False
+        return True
 
     def _error(self, case: Case, function: Callable[..., Any], name: str) -> float:
         """‖out − ref‖ / ‖ref‖ on fresh inputs, the reference in float64; what we leave unwritten is NaN."""

@@ -89,14 +89,19 @@ def test_sampling_ends(each: float, samples: int) -> None:
 class FakeWorker:
     machine: dict[str, Any] = {"device": "made up"}  # noqa: RUF012
 
-    def __init__(self, clock: FakeTime, cases: tuple[Case, ...], dies_at: set[str], each: float) -> None:
+    def __init__(
+        self, clock: FakeTime, cases: tuple[Case, ...], dies_at: set[str], each: float, faults_at: frozenset[str]
+    ) -> None:
         self.clock, self.cases, self.dies_at, self.each, self.ended = clock, cases, dies_at, each, False
+        self.faults_at, self.alive = faults_at, True
 
     def ask(self, item: Item, seconds: float, limit: float) -> Row:
         assert not self.ended
+        assert self.alive, "nothing runs after a fault"
         self.clock.time += min(self.each, limit)
         if item[1] in self.dies_at:
             raise Lost("the process ended with status -11")
+        self.alive = item[1] not in self.faults_at
         case = self.cases[item[0]]
         return Row(case.family, case.name, case.dtype, item[1], "ok", 1e-3, flops=case.flops, bytes=case.bytes)
 
@@ -104,12 +109,14 @@ class FakeWorker:
         self.ended = True
 
 
-def run(dies_at: set[str], each: float, seconds: float = 480) -> tuple[Run, FakeTime, list[FakeWorker]]:
+def run(
+    dies_at: set[str], each: float, seconds: float = 480, faults_at: frozenset[str] = frozenset()
+) -> tuple[Run, FakeTime, list[FakeWorker]]:
     clock, workers = FakeTime(), []
     cases = (softmax(4, 4, "f32"), gemm(8, 8, 8, "bf16"), gemm(8, 8, 8, "f32"))
 
     def start(limit: float) -> FakeWorker:
-        workers.append(FakeWorker(clock, cases, dies_at, each))
+        workers.append(FakeWorker(clock, cases, dies_at, each, faults_at))
         return workers[-1]
 
     return runner.run(cases, seconds, WEIGHTS, start, clock.now), clock, workers
@@ -124,6 +131,62 @@ def test_every_item_has_a_row_and_a_death_costs_one_item() -> None:
     assert {row.note for row in done.rows if row.status == "failed"} == {"the process ended with status -11"}
     assert len(workers) == 3
     assert all(worker.ended for worker in workers)
+
+
+def test_after_a_fault_the_next_item_has_a_new_process() -> None:
+    done, _, workers = run(set(), 1.0, faults_at=frozenset({"torch"}))
+    assert {row.status for row in done.rows} == {"ok"}
+    assert len(workers) == 4
+    assert all(worker.ended for worker in workers)
+
+
+def test_what_is_done_is_kept_after_every_item() -> None:
+    kept: list[tuple[int, str]] = []
+    clock, cases = FakeTime(), (softmax(4, 4, "f32"),)
+
+    def start(limit: float) -> FakeWorker:
+        return FakeWorker(clock, cases, set(), 1.0, frozenset())
+
+    runner.run(cases, 480, WEIGHTS, start, clock.now, lambda done, message: kept.append((len(done.rows), message)))
+    assert [number for number, _ in kept] == [1, 2, 3, 4]
+    assert kept[-1][1] == " 476 s left: ok tilewright: rows softmax 4x4 f32"
+
+
+def test_a_fault_ends_what_the_process_has_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from bench.gpu.worker import Worker
+
+    worker = Worker("cpu")
+    assert worker.alive()
+
+    def now() -> float:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(worker.clock, "now", now)
+    assert not worker.alive()
+
+
+def test_only_answers_go_to_standard_output() -> None:
+    pytest.importorskip("torch")
+    code = """
+import os
+from bench.gpu import worker
+run = worker.Worker.run
+def loud(self, *task):
+    os.system("echo a compiler says something")
+    print("a library says something")
+    return run(self, *task)
+worker.Worker.run = loud
+worker.main("cpu")
+"""
+    task = json.dumps({"case": 0, "contender": "torch", "seconds": 0.01})
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, input=task, capture_output=True, text=True, timeout=120, check=True
+    )
+    machine, answer = map(json.loads, done.stdout.splitlines())
+    assert machine["device"].startswith("none")
+    assert answer["alive"]
+    assert Row(**answer["row"]).status == "ok"
 
 
 def test_a_run_ends_in_time_whatever_hangs() -> None:
