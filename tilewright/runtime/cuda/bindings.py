@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +70,13 @@ class CudaDriver:
             help_ = "TILEWRIGHT_DEVICE=emulator runs GPU code on the CPU"
             raise DeviceError(f"no GPU can be used: {error}", where="device", help=help_) from error
         kinds = driver.CUdevice_attribute
+        self._alone = count == 1
         self.cache_bytes = int(self._call(driver.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device))
         name = self._call(driver.cuDeviceGetName, 256, device)
         self.name = name.split(b"\0")[0].decode()
+
+    def visiting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._alone else self._returning()
 
     def allocate(self, size: int) -> int:
         with self._relaxed():
@@ -231,6 +235,15 @@ class CudaDriver:
         )
         if status:
             raise self._fault(api.CUresult(status))
+
+    @contextmanager
+    def _returning(self) -> Iterator[None]:
+        """CUDA's libraries, torch's among them, take the device of the current context for the one in use."""
+        before = self._call(self._api.cuCtxGetCurrent)
+        try:
+            yield
+        finally:
+            self._api.cuCtxSetCurrent(before)
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:

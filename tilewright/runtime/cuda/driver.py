@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,6 +74,9 @@ class Driver(Protocol):
     name: str
     emulated: bool
     cache_bytes: int  # of the last level, which measurements flush
+
+    def visiting(self) -> AbstractContextManager[None]:
+        """Whichever device the caller is on, it is on that one behind the context too: a call here may change it."""
 
     def allocate(self, size: int) -> int: ...
     def free(self, address: int) -> None:

@@ -11,6 +11,7 @@ import itertools
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ class EmulatedDriver:
     @property
     def allocated_bytes(self) -> int:
         return sum(each.bytes.size for each in self._memory.values())
+
+    def visiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def allocate(self, size: int) -> int:
         start = self._next
@@ -122,7 +126,7 @@ class EmulatedDriver:
         return next(self._streams)
 
     def synchronize(self, stream: int) -> None:
-        pass  # launches have ended when they return
+        self._check_recorded(stream)  # else launches have ended when they return
 
     def capturing(self, stream: int) -> bool:
         return stream in self._captures
@@ -136,6 +140,7 @@ class EmulatedDriver:
         return self._captures.pop(stream)
 
     def launch_graph(self, graph: _Capture, stream: int) -> None:
+        self._check_recorded(stream)
         for prepared, addresses in graph.launches:
             self._run(prepared, addresses)
 
@@ -150,6 +155,10 @@ class EmulatedDriver:
 
     def seconds(self, start: list[float], end: list[float]) -> float:
         return end[0] - start[0]
+
+    def _check_recorded(self, stream: int) -> None:
+        if stream in self._captures:
+            raise DriverFault("stream-capture", "the stream is being recorded")
 
     def _run(self, prepared: _Prepared, addresses: Sequence[int]) -> None:
         from tilewright import emulator

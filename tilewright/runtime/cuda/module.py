@@ -12,8 +12,10 @@ import statistics
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -34,6 +36,24 @@ ALIGN = device_arrays.ALIGN
 GRAPH_LAUNCHES = 3  # a call of fewer enqueues them one by one: a graph saves nothing
 GRAPHS = 8  # kept per stream, those used last
 STREAMS = 4  # whose memory is kept, those used last; more where the caller has recorded calls
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _visiting(method: Callable[Concatenate[DeviceModule, _P], _R]) -> Callable[Concatenate[DeviceModule, _P], _R]:
+    """A method that uses the device: it leaves the caller on its own one, and a fault is a DeviceError."""
+
+    @wraps(method)
+    def wrapped(self: DeviceModule, /, *args: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            with self.driver.visiting():
+                return method(self, *args, **named)
+        except DriverFault as fault:
+            raise DeviceError(str(fault), where=self.manifest.name, help=_advice(self.driver)) from fault
+
+    return wrapped
 
 
 class DeviceModule(Module):
@@ -57,13 +77,14 @@ class DeviceModule(Module):
         self._streams: OrderedDict[int, _Context] = OrderedDict()  # the stream used last comes last
         self._lock = threading.Lock()
         try:
-            self._library = _loaded(self.driver, artifact.code)
-            self._stream = self.driver.new_stream()
-            self._held = _Memory(self.driver, self.manifest.constants_bytes)
-            if artifact.constants.size:
-                constants = np.ascontiguousarray(artifact.constants)
-                self.driver.upload(self._held.address, constants.ctypes.data, constants.size, self._stream)
-                self.driver.synchronize(self._stream)
+            with self.driver.visiting():
+                self._library = _loaded(self.driver, artifact.code)
+                self._stream = self.driver.new_stream()
+                self._held = _Memory(self.driver, self.manifest.constants_bytes)
+                if artifact.constants.size:
+                    constants = np.ascontiguousarray(artifact.constants)
+                    self.driver.upload(self._held.address, constants.ctypes.data, constants.size, self._stream)
+                    self.driver.synchronize(self._stream)
         except DriverFault as fault:
             advice = f"compile for this device ({self.driver.name}); this code is for {self.manifest.machine}"
             raise DeviceError(str(fault), where=self.manifest.name, help=advice) from fault
@@ -82,6 +103,7 @@ class DeviceModule(Module):
     def pool(self) -> Pool:
         raise InvalidArgument("code of a GPU runs on no threads of the host", where=self.manifest.name)
 
+    @_visiting
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run the module. `out`: an array, or a sequence with one array per output, that receives the results.
 
@@ -100,6 +122,7 @@ class DeviceModule(Module):
         owners = [view.owner if host else view.owner[0] for view, host in outputs]
         return owners[0] if self._single else tuple(owners)
 
+    @_visiting
     def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
         """Time every launch by events: run once to warm up, then `repeats` times, and take the median.
 
@@ -122,6 +145,7 @@ class DeviceModule(Module):
             for number, launch in enumerate(self.manifest.launches)
         ]  # fmt: skip
 
+    @_visiting
     def samples(self, *arrays: Any, repeats: int = 20, flush: bool = True) -> list[float]:
         """Seconds of each of `repeats` whole calls, by events, without copies from and to the host.
 
@@ -135,6 +159,7 @@ class DeviceModule(Module):
         with context.lock:
             return context.samples(inputs, outputs, repeats, rubbish)
 
+    @_visiting
     def resources(self) -> dict[str, Resources | None]:
         """What every kernel takes on the device, by its name; None in the emulator."""
         return {kernel.name: self.driver.resources(self._library.handle, kernel) for kernel in self.manifest.kernels}
@@ -221,7 +246,7 @@ class _Memory:
         self.bytes = size
         self.address = driver.allocate(size) if size else 0
         if size:
-            weakref.finalize(self, _quietly, driver.free, self.address)
+            weakref.finalize(self, _quietly, driver, driver.free, self.address)
 
 
 class _Library:
@@ -229,7 +254,7 @@ class _Library:
 
     def __init__(self, driver: Driver, code: bytes) -> None:
         self.handle = driver.load(code)
-        weakref.finalize(self, _quietly, driver.unload, self.handle)
+        weakref.finalize(self, _quietly, driver, driver.unload, self.handle)
 
 
 _LIBRARIES: weakref.WeakValueDictionary[tuple[int, str], _Library] = weakref.WeakValueDictionary()
@@ -244,12 +269,10 @@ def _loaded(driver: Driver, code: bytes) -> _Library:
     return library
 
 
-def _quietly(release: Any, handle: Any) -> None:
+def _quietly(driver: Driver, release: Callable[[Any], object], handle: Any) -> None:
     """Give something back; a device that has failed has given up everything already."""
-    try:
+    with suppress(DriverFault), driver.visiting():
         release(handle)
-    except DriverFault:
-        return
 
 
 class _Context:
@@ -383,20 +406,25 @@ class _Context:
         return self._copies.address + self._places[number]
 
     def _graph(self) -> Any:
-        """The graph of the launches with the addresses that the slots hold; recorded when they come a second time."""
+        """The graph of the launches with the addresses that the slots hold; recorded when they come a second time.
+
+        None while the caller records: graphs are not launched on a stream that is being recorded.
+        """
+        if self.recorded and self.driver.capturing(self.stream):
+            return None
         addresses = tuple(slot.word.value for slot in self.slots)
         found = self._graphs.get(addresses)
         if found is not None:
             self._graphs.move_to_end(addresses)
             return found
         again, self._last = addresses == self._last, addresses
-        if not again or self.driver.capturing(self.stream):
+        if not again:
             return None
         recording = self.driver.begin_capture()
         try:
             self._launch_all(recording)
         except BaseException:
-            _quietly(self.driver.end_capture, recording)
+            _quietly(self.driver, self.driver.end_capture, recording)
             raise
         graph = self.driver.end_capture(recording)
         self._graphs[addresses] = graph
@@ -417,22 +445,23 @@ class _Context:
         how = f"grid {kernel.grid}, block {kernel.block}, {kernel.shared_bytes} bytes of shared memory"
         given = ", ".join(map(str, arguments)) or "no arguments"
         message = f"{fault}\n  in kernel {kernel.name} ({how})\n  on {given}"
-        return DeviceError(message, where=self.manifest.name, help=self._advice())
+        return DeviceError(message, where=self.manifest.name, help=_advice(self.driver))
 
     def _fault(self, fault: DriverFault) -> DeviceError:
         kernels = ", ".join(launch.kernel for launch, _, _ in self._launches)
         message = f"{fault}\n  in one of the kernels {kernels}" if kernels else str(fault)
-        return DeviceError(message, where=self.manifest.name, help=self._advice())
+        return DeviceError(message, where=self.manifest.name, help=_advice(self.driver))
 
-    def _advice(self) -> str:
-        if self.driver.emulated:
-            return "this may be a bug of tilewright: please report it"
-        return "CUDA_LAUNCH_BLOCKING=1 names the kernel, TILEWRIGHT_DEVICE=emulator the instruction"
+
+def _advice(driver: Driver) -> str:
+    if driver.emulated:
+        return "this may be a bug of tilewright: please report it"
+    return "CUDA_LAUNCH_BLOCKING=1 names the kernel, TILEWRIGHT_DEVICE=emulator the instruction"
 
 
 def _drop_graphs(driver: Driver, graphs: OrderedDict[tuple[int, ...], Any]) -> None:
     for graph in graphs.values():
-        _quietly(driver.drop_graph, graph)
+        _quietly(driver, driver.drop_graph, graph)
     graphs.clear()
 
 

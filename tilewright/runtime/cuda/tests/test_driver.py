@@ -53,8 +53,9 @@ def test_other_names_are_refused(name: str) -> None:
 class Api(ModuleType):
     """A driver that notes what it is asked; `fails` has the status of calls that fail."""
 
-    def __init__(self, fails: dict[str, int] | None = None) -> None:
+    def __init__(self, fails: dict[str, int] | None = None, devices: int = 1) -> None:
         super().__init__("cuda.bindings.driver")
+        self.devices = devices
         self.calls: list[tuple[Any, ...]] = []
         self.fails = fails or {}
         self.encoder = bindings._ENCODE(self._encode)
@@ -66,7 +67,7 @@ class Api(ModuleType):
         if not name.startswith("cu"):
             return SimpleNamespace() if name.startswith("__") else _Names(name)
         values: dict[str, Sequence[Any]] = {
-            "cuDeviceGetCount": [1], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
+            "cuDeviceGetCount": [self.devices], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
             "cuGetErrorName": [b"CUDA_ERROR_ILLEGAL_ADDRESS"], "cuGetErrorString": [b"an illegal memory access"],
             "cuGetProcAddress": [ctypes.cast(self.encoder, ctypes.c_void_p).value, 0], "cuLaunchKernel": [],
             "cuCtxSetCurrent": [], "cuFuncSetAttribute": [], "cuInit": [],
@@ -201,6 +202,17 @@ def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.Mo
     assert [call[:2] for call in api.calls if call[0] != "cuCtxSetCurrent"] == [
         (exchange, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemAlloc", 64), (exchange, 7),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_caller_stays_on_its_device(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api(devices=devices)
+    device = opened(monkeypatch, api)
+    api.calls.clear()
+    with device.visiting():
+        api.calls.append(("inside",))
+    around = [("cuCtxGetCurrent",), ("inside",), ("cuCtxSetCurrent", 7)]
+    assert api.calls == (around if devices == 2 else [("inside",)])
 
 
 def test_failures_have_the_drivers_name_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 import tilewright
 from tilewright.errors import DeviceError, InvalidArgument
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.cuda import emulated
 from tilewright.runtime.cuda.driver import DriverFault, Resources
 from tilewright.runtime.cuda.module import GRAPHS, STREAMS, DeviceModule
 from tilewright.runtime.cuda.tests import made
@@ -143,6 +144,35 @@ def test_nothing_is_recorded_while_the_caller_records(recorder: made.Recorder) -
     assert len(graph.launches) == 12
     recorder.launch_graph(graph, 0)
     np.testing.assert_array_equal(out.read(), X + 2)
+
+
+def test_graphs_made_before_are_not_launched_while_the_caller_records(recorder: made.Recorder) -> None:
+    module, stream = DeviceModule(made.artifact(), recorder), 77
+    x, out = made.OnDevice(recorder, X), made.OnDevice(recorder, np.zeros_like(X))
+    view = [(made.arrays.View(each.address, made.BYTES, (each, None)), False) for each in (x, out)]
+    for _ in range(2):
+        module._context(stream).run(view[:1], view[1:])
+    assert "launch_graph" in recorder.taken()
+    recorder._captures[stream] = emulated._Capture()  # the caller records there from now on
+    module._context(stream).run(view[:1], view[1:])
+    assert recorder.taken() == 4 * ["launch"]
+    assert len(recorder.end_capture(stream).launches) == 4
+    module._context(stream).run(view[:1], view[1:])
+    assert recorder.taken() == ["end_capture", "launch_graph"]
+
+
+@pytest.mark.parametrize("method", ["allocate", "capturing", "prepare", "new_event", "resources"])
+def test_every_fault_is_a_device_error(method: str, recorder: made.Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    x, out = made.OnDevice(recorder, X), made.OnDevice(recorder, np.zeros_like(X))
+    calls = {"new_event": lambda: module.samples(X), "resources": module.resources}
+
+    def fail(self: made.Recorder, *arguments: Any) -> Any:
+        raise DriverFault("LAUNCH_FAILED")
+
+    monkeypatch.setattr(made.EmulatedDriver, method, fail)
+    with pytest.raises(DeviceError, match="LAUNCH_FAILED"):
+        calls.get(method, lambda: module(x, out=out))()
 
 
 def test_streams_have_arenas_of_their_own(recorder: made.Recorder) -> None:
