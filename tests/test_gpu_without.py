@@ -40,7 +40,7 @@ class Family:
     build: Callable[[GraphBuilder], Tensor]
     tolerance: float
     machines: tuple[str, ...] = ("sm_75", "sm_80", "sm_90a")
-    tf32: bool = False
+    input_precision: str = "ieee"
 
 
 def product(m: int, n: int, k: int, dtype: str, transpose_b: bool = False) -> Callable[[GraphBuilder], Tensor]:
@@ -68,7 +68,7 @@ FAMILIES = {
     "sum of rows": Family(lambda b: reduce.reduce_sum(b, b.input("x", (5, 133), "f32"), (1,)), 1e-5),
     "largest of columns": Family(lambda b: reduce.reduce_max(b, b.input("x", (37, 13), "f32"), (0,)), 0.0),
     "s8": Family(product(21, 19, 200, "i8", transpose_b=True), 0.0),
-    "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), tf32=True),
+    "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), input_precision="tf32"),
     "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
     "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",)),
 }
@@ -92,7 +92,7 @@ class Compiled:
         self.family, self.graph = family, b.finish([family.build(b)])
         gpu = resolve(machine)
         assert isinstance(gpu, Gpu)
-        plan = make_plan(self.graph, gpu, 1, tf32=family.tf32)
+        plan = make_plan(self.graph, gpu, 1, input_precision=family.input_precision)
         placement = Placement(plan)
         self.text, self.constants = print_module(gpu_program(plan, placement, gpu)), placement.packed(plan)
         self.inputs = arrays_of(self.graph)

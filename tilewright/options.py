@@ -11,6 +11,7 @@ from tilewright.errors import InvalidArgument
 
 SEARCHES = ("rules", "joint")
 ROUTES = ("auto", "mma.sync", "wmma")
+INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 
 def _default_cache_dir() -> Path:
@@ -50,7 +51,10 @@ class Options:
     verify_each    verify the tile program after each pass
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
     intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
-    tf32           matrix instructions may read f32 with 10 bits of mantissa, where a machine has such
+    input_precision
+                   what matrix instructions may read factors of f32 as: themselves ("ieee"); with 10 bits of mantissa
+                   ("tf32"); as sums of two such numbers, which three products multiply, nearly as exact as f32
+                   ("tf32x3"). A permission: where a machine has no instruction that reads tf32, f32 is multiplied
     route          which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragments are told ("mma.sync") or those whose fragments only memory knows ("wmma")
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
@@ -67,7 +71,7 @@ class Options:
     verify_each: bool = False
     device: str = field(default_factory=_default_device)
     intrinsics: Any = None
-    tf32: bool = False
+    input_precision: str = "ieee"
     route: str = "auto"
     search: str = "rules"
     trials: int = 16
@@ -79,5 +83,8 @@ class Options:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
         if self.route not in ROUTES:
             raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
+        if self.input_precision not in INPUT_PRECISIONS:
+            message = f"there is no input precision {self.input_precision!r}"
+            raise InvalidArgument(message, where="input_precision", help=", ".join(INPUT_PRECISIONS))
         if self.trials < 1:
             raise InvalidArgument(f"trials is {self.trials}", where="trials", help="a number of 1 or more")

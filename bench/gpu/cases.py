@@ -46,11 +46,11 @@ class Case:
     triton: str = ""  # the name of a kernel in `triton_kernels`
     sdpa: bool = False
     one_call: bool = False  # of a library, which torch.compile would make too
-    tf32: bool = False  # products may read f32 with 10 bits of mantissa
+    input_precision: str = "ieee"  # of products of f32: that of `tilewright.Options`
 
     @property
     def bound(self) -> float:
-        return TF32_BOUND if self.tf32 else BOUNDS[self.dtype]
+        return TF32_BOUND if self.input_precision == "tf32" else BOUNDS[self.dtype]
 
     @property
     def bytes(self) -> int:
@@ -103,9 +103,9 @@ def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool 
     )
 
 
-def tf32(case: Case) -> Case:
-    """The case with products in TF32."""
-    return replace(case, name=f"{case.name} tf32", tf32=True)
+def reading(input_precision: str, case: Case) -> Case:
+    """The case with products that read f32 so."""
+    return replace(case, name=f"{case.name} {input_precision}", input_precision=input_precision)
 
 
 def convolution(n: int, c: int, size: int, k: int, kernel: int, stride: int, dtype: str) -> Case:
@@ -178,7 +178,7 @@ CASES: tuple[Case, ...] = (
     gemm(4096, 4096, 4096, "bf16", "nt", epilogue=True),
     gemm(512, 512, 512, "bf16", batch=64),
     gemm(4096, 4096, 4096, "f32"),
-    tf32(gemm(4096, 4096, 4096, "f32")),
+    reading("tf32", gemm(4096, 4096, 4096, "f32")), reading("tf32x3", gemm(4096, 4096, 4096, "f32")),
     gemm(2048, 2048, 2048, "f64"),
     convolution(32, 64, 56, 64, 3, 1, "f16"),
     convolution(32, 256, 56, 128, 1, 2, "f16"),
@@ -197,7 +197,7 @@ CHECKS: tuple[Case, ...] = tuple(
         gemm(128, 256, 64, "bf16", "nt", epilogue=True),
         *(gemm(130, 70, 65, "f16", layout) for layout in ("nt", "tn", "tt")),
         gemm(130, 70, 65, "bf16", "nt", epilogue=True), gemm(33, 65, 17, "f16", batch=3),
-        tf32(gemm(130, 70, 65, "f32")), gemm(1, 1, 1, "f32"),
+        reading("tf32", gemm(130, 70, 65, "f32")), reading("tf32x3", gemm(130, 70, 65, "f32")), gemm(1, 1, 1, "f32"),
         convolution(2, 3, 17, 5, 3, 2, "f16"), convolution(1, 16, 9, 24, 3, 1, "f32"),
         *(make(13, columns, dtype) for make in (softmax, layer_norm, row_sum) for columns in (1, 100, 1300)
           for dtype in ("f32", "f16")),

@@ -143,14 +143,14 @@ def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
 
     found = resolve(machine)
     assert isinstance(found, Gpu)
-    return variants(case.graph(), found, tilewright.Options(tf32=case.tf32))
+    return variants(case.graph(), found, tilewright.Options(input_precision=case.input_precision))
 
 
 def compile_ahead(case: Case, folder: Path, machine: str) -> None:
     """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
 
-    options = tilewright.Options(tf32=case.tf32)
+    options = tilewright.Options(input_precision=case.input_precision)
     tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
     if TUNED in names(case):
         for number, (tile, artifact) in enumerate(_variants(case, machine)):
@@ -162,7 +162,7 @@ def compile_ahead(case: Case, folder: Path, machine: str) -> None:
 def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
     import tilewright
 
-    options = tilewright.Options(tf32=case.tf32)
+    options = tilewright.Options(input_precision=case.input_precision)
     if device == "cuda":
         return tilewright.compile(case.graph(), machine=_machine(torch), options=options, device="cuda")
     return tilewright.compile(case.graph(), machine="sm_80", options=options, device="emulator")

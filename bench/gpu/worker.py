@@ -72,7 +72,7 @@ class Worker:
         """Check one contender on one case, then time it for about `seconds`, less what preparing took."""
         row = Row(case.family, case.name, case.dtype, name, "failed", flops=case.flops, bytes=case.bytes)
         start = self.clock.now()
-        self.torch.backends.cuda.matmul.allow_tf32 = case.tf32
+        self.torch.backends.cuda.matmul.allow_tf32 = case.input_precision == "tf32"
         try:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device, self.compiled)

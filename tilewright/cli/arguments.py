@@ -21,6 +21,14 @@ class Route(StrEnum):
     WMMA = "wmma"
 
 
+class InputPrecision(StrEnum):
+    """The values of `Options.input_precision`."""
+
+    IEEE = "ieee"
+    TF32 = "tf32"
+    TF32X3 = "tf32x3"
+
+
 class Search(StrEnum):
     """The values of `Options.search`."""
 
@@ -52,6 +60,13 @@ Disable = Annotated[
 RouteName = Annotated[
     Route,
     typer.Option("--route", help="matrix instructions of products on an NVIDIA GPU: all, or those of one family"),
+]
+InputPrecisionName = Annotated[
+    InputPrecision,
+    typer.Option(
+        "--input-precision",
+        help="what products may read f32 as: itself, tf32, or sums of two tf32, which take three products",
+    ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[

@@ -14,6 +14,8 @@ import typer
 from tilewright.cli.arguments import (
     AsJson,
     Disable,
+    InputPrecision,
+    InputPrecisionName,
     Machine,
     ModelFile,
     NoCache,
@@ -84,6 +86,7 @@ def compile_model(
     search: SearchName = Search.RULES,
     trials: Trials = Options.trials,
     route: RouteName = Route.AUTO,
+    input_precision: InputPrecisionName = InputPrecision.IEEE,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
@@ -92,7 +95,9 @@ def compile_model(
     joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm.
     """
     shapes = shapes_of(shape)
-    options = options_of(disable, no_cache, search=search.value, trials=trials, route=route.value)
+    options = options_of(
+        disable, no_cache, search=search.value, trials=trials, route=route.value, input_precision=input_precision.value
+    )
     if search is Search.JOINT:
         if model.suffix == ".tile" or (is_stored(model) and not rebuild):
             raise InvalidArgument("its decisions are made", where="--search", help="give the model file, or --rebuild")

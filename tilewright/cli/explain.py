@@ -8,6 +8,8 @@ from pathlib import Path
 from tilewright.cli.arguments import (
     AsJson,
     Disable,
+    InputPrecision,
+    InputPrecisionName,
     Machine,
     ModelFile,
     Route,
@@ -38,6 +40,7 @@ def explain(
     shape: Shapes = None,
     disable: Disable = None,
     route: RouteName = Route.AUTO,
+    input_precision: InputPrecisionName = InputPrecision.IEEE,
     as_json: AsJson = False,
 ) -> None:
     """Say what was chosen, why, what came second, and what was refused by which rule.
@@ -45,11 +48,12 @@ def explain(
     Of a .twm: the decisions stored in it; its code is not loaded. Of an .onnx: those of a compilation now.
     """
     if is_stored(model):
-        if shape or machine != "host" or disable or route is not Route.AUTO:
+        exact = input_precision is InputPrecision.IEEE
+        if shape or machine != "host" or disable or route is not Route.AUTO or not exact:
             raise InvalidArgument("its decisions are made", where=str(model), help="give the model file with these")
         decisions = _stored(model)
     else:
-        options = options_of(disable, route=route.value)
+        options = options_of(disable, route=route.value, input_precision=input_precision.value)
         decisions = plan_model(model, shapes_of(shape), machine, threads, options)[0].decisions
     if as_json:
         show_json([decision.to_json() for decision in decisions])

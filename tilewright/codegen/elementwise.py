@@ -33,6 +33,7 @@ from tilewright.codegen.values import (
     with_lanes,
 )
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.elements import TF32_HALF, TF32_LIMIT, TF32_MASK
 
 Emit = Callable[..., ir.Value]
 
@@ -296,6 +297,22 @@ def _saturated(builder: ir.IRBuilder, a: ir.Value, to: ir.IntType, unsigned: boo
     return builder.select(above, constant(wide, last), whole)
 
 
+def _tf32(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
+    """`tile.tf32`: half a unit of the last place is added to the bits, and what is behind it cut off."""
+    assert isinstance(op, tile.Tf32Op)
+    kind, type_ = op.kind.data, with_lanes(I32, lanes_of(a))
+    magnitude = intrinsic(builder, f"llvm.fabs.{mangle(a.type)}", a.type, [a])
+    bits = builder.bitcast(a, type_)
+    rounded, mask = builder.add(bits, constant(type_, TF32_HALF)), constant(type_, TF32_MASK)
+    if kind == "nearest":
+        finite = builder.fcmp_ordered("<", magnitude, constant(a.type, float("inf")))
+        return builder.bitcast(builder.and_(builder.select(finite, rounded, bits), mask), a.type)
+    fits = builder.fcmp_ordered("<", magnitude, constant(a.type, TF32_LIMIT))
+    small = builder.and_(rounded, constant(type_, TF32_MASK & ~(1 << 30)))
+    high = builder.bitcast(builder.select(fits, builder.and_(rounded, mask), small), a.type)
+    return high if kind == "high" else builder.fsub(a, high)
+
+
 def convert_half_to_float(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value) -> ir.Value:
     """f16 to f32: the hardware's conversion, or exact integer arithmetic where there is none."""
     wide = with_lanes(F32, lanes_of(a))
@@ -434,6 +451,7 @@ ELEMENT: dict[type[Operation], Emit] = {
     tile.CompareOp: _compare,
     tile.SelectOp: _select,
     tile.CastOp: _cast,
+    tile.Tf32Op: _tf32,
 }
 
 ARITHMETIC = (

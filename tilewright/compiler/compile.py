@@ -202,7 +202,9 @@ def plan_graph(
         searched = search_products(graph, machine, threads, options)
     if searched is not None:
         choose = searched.choose
-    plan = make_plan(graph, machine, threads, options.disable, options.intrinsics, choose, options.tf32, options.route)
+    plan = make_plan(
+        graph, machine, threads, options.disable, options.intrinsics, choose, options.input_precision, options.route
+    )
     if searched is not None:
         searched.note(plan)
     return plan

@@ -39,7 +39,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     factor = Operand(b.flat, address(b.layout, product.b.indices))
     work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, ""))
     shape, chosen = block_shape(
-        product, machine, tf32=planning.tf32, intrinsics=planning.intrinsics, off=planning.off,
+        product, machine, input_precision=planning.input_precision, intrinsics=planning.intrinsics, off=planning.off,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=planning.route,
     )  # fmt: skip
@@ -51,9 +51,9 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     written = (result.output.name,)
     planning.add_kernel(group.name, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
     plan.products[node.name] = {
-        "kernel": group.name, "instruction": shape.intrinsic, "block": [shape.m, shape.n, shape.k],
-        "warps": list(shape.warps), "stages": shape.stages, "splits": shape.splits,
-        "schedule": {"tile": dict(schedule.tile)},
+        "kernel": group.name, "instruction": shape.intrinsic, "precision": shape.precision,
+        "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
+        "splits": shape.splits, "schedule": {"tile": dict(schedule.tile)},
     }  # fmt: skip
 
 

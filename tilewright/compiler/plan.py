@@ -36,20 +36,22 @@ def make_plan(
     disable: Sequence[str] = (),
     intrinsics: Registry | None = None,
     choose: ChooseProduct | None = None,
-    tf32: bool = False,
+    input_precision: str = "ieee",
     route: str = "auto",
 ) -> Plan:
     """Decide everything.
 
     `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
-    choose from, best first; `choose` is asked how each product runs. `tf32`: products of f32 may round so.
-    `route` is that of `Options`.
+    choose from, best first; `choose` is asked how each product runs. `input_precision` and
+    `route` are those of `Options`.
     """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
     fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics)), disable)
     rewritten = run_passes(fitted, storing(), disable)
-    planning = Planning(prepared.graph, rewritten, machine, threads, intrinsics, choose, tf32, disable, route)
+    planning = Planning(
+        prepared.graph, rewritten, machine, threads, intrinsics, choose, input_precision, disable, route
+    )
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.product_of(node) is not None)

@@ -138,7 +138,7 @@ class Planning:
         threads: int,
         intrinsics: Registry | None = None,
         choose: ChooseProduct | None = None,
-        tf32: bool = False,
+        input_precision: str = "ieee",
         off: Collection[str] = (),
         route: str = "auto",
     ) -> None:
@@ -146,7 +146,7 @@ class Planning:
 
         `off` names passes that are left out, `route` the matrix instructions that blocks may take.
         """
-        self.tf32, self.route = tf32, route
+        self.input_precision, self.route = input_precision, route
         self.off = frozenset(off)
         self.choose = choose or ChooseProduct()
         self.machine = machine

@@ -19,7 +19,7 @@ from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
-from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, rank
+from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
 from tilewright.instruction.intrinsic import Intrinsic
@@ -36,6 +36,7 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
+ROUNDING = "round-operands"  # the pass that rounds what instructions read as tf32
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
 # Tiles of a block without a matrix instruction, and rows and columns of a thread: the first that fits.
 FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
@@ -88,7 +89,7 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
 
 
 def block_shape(
-    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
+    product: BlockProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto",
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
@@ -100,8 +101,9 @@ def block_shape(
     m, n, k = product.sizes
     a, b, c = _types(product)
     found, deductions = block_candidates(
-        product, machine, tf32=tf32, intrinsics=intrinsics, off=off, no_boxes=no_boxes, result=result, route=route
-    )
+        product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off, no_boxes=no_boxes,
+        result=result, route=route,
+    )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
     if not found.candidates:
@@ -109,7 +111,7 @@ def block_shape(
         stages = STAGES if target.async_copies else 1
         rounded, words = (_rounded(m), _rounded(n)), -(-bits(c) // 32)
         shape = _fma_shape(rounded, words, target.subgroup_size, stages, machine)
-        reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{'' if tf32 else ' without tf32'}"
+        reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{_without(a, input_precision)}"
         return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
     asked = choose(found)
     first, *others = found.candidates if asked is None else (asked, *found.candidates)
@@ -120,6 +122,7 @@ def block_shape(
         f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
         f"{first.shared_bytes} bytes of block memory"
     )
+    reason += _reading(first, off)
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
     second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")
@@ -127,20 +130,20 @@ def block_shape(
 
 
 def block_candidates(
-    product: BlockProduct, machine: Gpu, *, tf32: bool = False, intrinsics: Registry | None = None,
+    product: BlockProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "", route: str = "auto",
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
     type in which the result is stored (default: that of the sums). `route` is one of `options.ROUTES`; "auto" takes
-    instructions whose fragments are not told only where there are no others.
+    instructions whose fragments are not told only where there are no others. `input_precision` is that of `Options`.
     """
     target = mma_target(machine, intrinsics)
     m, n, k = product.sizes
     a, b, c = _types(product)
     stages = STAGES if target.async_copies else 1
-    mma = MmaProblem((_rounded(m),), (_rounded(n),), (_rounded(k),), (), a, b, c, tf32_allowed=tf32,
+    mma = MmaProblem((_rounded(m),), (_rounded(n),), (_rounded(k),), (), a, b, c, tf32_allowed=input_precision != "ieee",
                      lhs_transposed=_transposed(product.a, product.k_loops),
                      rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
     forbidden = _forbidden(target, mma, route)
@@ -152,14 +155,30 @@ def block_candidates(
         schedule = _in_powers(deduction.schedule)
         record = registry.find(schedule.intrinsic.name)
         warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
-        deduced = ((BlockShape(*schedule.tile, warps, record.name, stages), record),)
+        precision = precision_of(record, input_precision)
+        deduced = ((BlockShape(*schedule.tile, warps, record.name, stages, precision=precision), record),)
     records = _records(target, registry, mma, forbidden) if target.async_copies or table is not None else ()
     if route != "auto":
         records = tuple(record for record in records if not is_boxed(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(c) // 8
-    problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes)
+    problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
+
+
+def _without(a: str, input_precision: str) -> str:
+    return " with input_precision ieee" if a == "f32" and input_precision == "ieee" else ""
+
+
+def _reading(chosen: Candidate, off: Collection[str]) -> str:
+    """What an instruction that reads tf32 makes of f32."""
+    if chosen.record.sources[0].dtype != "tf32":
+        return ""
+    if chosen.shape.precision:
+        return "; f32 is the sum of two tf32, three products for one"
+    if chosen.boxed:
+        return "; f32 is cut to tf32, since operands in block memory pass no registers in which to round"
+    return "; f32 is cut to tf32" if ROUNDING in off else "; f32 is rounded to tf32"
 
 
 def _allowed(target: MmaTarget, forbidden: Collection[str]) -> list[MmaIntrinsic]:

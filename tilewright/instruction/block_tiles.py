@@ -36,6 +36,7 @@ SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses
 REGISTER_BITS = 32
 MOST_SPLITS = 16
 PADDING_BYTES = 16  # of a row
+THREE = 3  # products on tf32 for one of f32
 
 # Orders of magnitude, in cycles, of which machine files say nothing.
 SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
@@ -48,7 +49,7 @@ L2_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE_EACH = 5120, 64  # of all multiprocessors
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
-    `no_boxes` says why the copy engine cannot move an operand; "" where it can.
+    `no_boxes` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of `Options`.
     """
 
     m: int
@@ -58,6 +59,7 @@ class BlockProblem:
     mma: MmaProblem
     result_bytes: int
     no_boxes: str = ""
+    input_precision: str = "ieee"
 
     @property
     def operand_bytes(self) -> int:
@@ -71,6 +73,11 @@ class BlockProblem:
 def is_boxed(record: Intrinsic) -> bool:
     """Whether groups of four warps compute a record from boxes that the copy engine brings."""
     return record.group == "warpgroup128"
+
+
+def precision_of(record: Intrinsic, input_precision: str) -> str:
+    """The precision of a product on a record: "tf32x3" where three on tf32 stand for one of f32, else ""."""
+    return input_precision if record.sources[0].dtype == "tf32" and input_precision == "tf32x3" else ""
 
 
 def is_opaque(record: Intrinsic) -> bool:
@@ -154,6 +161,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
     rows, columns, depth = (max(power_from(size), 16) for size in (problem.m, problem.n, problem.k))
     for record in records:
         m, n, k = extents(record)
+        precision = precision_of(record, problem.input_precision)
         depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
         depths = [d for d in depths if d <= depth] or depths[:1]
         if is_boxed(record):
@@ -162,7 +170,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
                     tile = (m * down * tiles, n * across)
                     if (tile[0] <= rows or tile[0] == m) and min(narrowest, columns) <= tile[1] <= columns:
                         for deep in depths:
-                            yield BlockShape(*tile, deep, (WARPS * down, across), record.name)
+                            yield BlockShape(*tile, deep, (WARPS * down, across), record.name, precision=precision)
             continue
         for down, across in WARP_GRIDS:
             for height in WARP_ROWS:
@@ -172,7 +180,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
                         continue
                     if (tile[0] <= rows or height == m) and min(narrowest, columns) <= tile[1] <= columns:
                         for deep in depths:
-                            yield BlockShape(*tile, deep, (down, across), record.name)
+                            yield BlockShape(*tile, deep, (down, across), record.name, precision=precision)
 
 
 @cache
@@ -258,7 +266,8 @@ def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
         return sums + SPARE_REGISTERS
     step = extents(record)[2]
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
-    return sums + 2 * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
+    copies = 2 + 2 * bool(shape.precision)  # this step's, the next one's; high and low parts
+    return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------
@@ -284,6 +293,8 @@ def _refuse(
         return Refusal("", "pass tensor-copies", "it is switched off")
     if boxed and not machine.features >= UNITS:
         return Refusal("", "units", f"the machine lacks {', '.join(sorted(UNITS - machine.features))}")
+    if boxed and shape.precision:
+        return Refusal("", shape.precision, "operands are split in registers, which those in boxes do not pass")
     if boxed and problem.no_boxes:
         return Refusal("", "boxes of the copy engine", problem.no_boxes)
     return None
@@ -336,6 +347,7 @@ class Price:
         record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core
         machine_rate = machine.fma_per_cycle.get(_RATE.get(self.problem.mma.a, self.problem.mma.a), record_rate)
         size, bytes_ = self.problem.operand_bytes, slice_bytes(shape, self.problem)
+        products = shape.m * shape.n * shape.k * (THREE if shape.precision else 1)
         rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
         warps = shape.warps[0] * shape.warps[1]
         read = warps * (rows + columns) * shape.k * size
@@ -343,7 +355,7 @@ class Price:
             groups = warps // WARPS
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
         return (
-            shape.m * shape.n * shape.k / min(record_rate, machine_rate),
+            products / min(record_rate, machine_rate),
             (read + bytes_) / machine.shared_bytes_per_cycle,
             bytes_ / self.l2(each),
         )

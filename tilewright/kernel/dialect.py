@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
     UnitAttr,
+    f32,
     i64,
 )
 from xdsl.ir import Attribute, Dialect, Operation, Region, SSAValue
@@ -72,9 +73,11 @@ from tilewright.kernel.tile_types import element as element
 from tilewright.kernel.tile_types import i64s, verify_view
 from tilewright.kernel.tile_types import shape as shape
 from tilewright.kernel.tile_types import tile_type as tile_type
+from tilewright.options import INPUT_PRECISIONS
 
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 REDUCTIONS = ("sum", "prod", "max", "min")
+TF32_KINDS = ("nearest", "high", "low")
 
 
 def strides_of(op: LoadOp | StoreOp) -> tuple[int, ...]:
@@ -432,6 +435,33 @@ class CastOp(IRDLOperation):
 
 
 @irdl_op_definition
+class Tf32Op(IRDLOperation):
+    """f32 as numbers of 10 bits of mantissa, which stay f32: what instructions that read tf32 see of it.
+
+    Kind "nearest" rounds, ties away from zero; what is too large becomes infinite, and of infinities and NaN the last
+    13 bits go. "high" does the same to what rounds to something finite; of all else it gives a finite number, with
+    the sign of an infinity. "low" is the rest, ``x - high(x)``, exact: 12 bits, so that reading it as tf32 costs one.
+    """
+
+    name = "tile.tf32"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    kind = prop_def(StringAttr)
+    value = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $value attr-dict `:` type($result)"
+
+    def __init__(self, kind: str, value: SSAValue) -> None:
+        super().__init__(operands=[value], properties={"kind": StringAttr(kind)}, result_types=[value.type])
+
+    def verify_(self) -> None:
+        if self.kind.data not in TF32_KINDS:
+            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(TF32_KINDS)}")
+        if element(self.value) != f32:
+            raise VerifyException(f"reads {self.value.type} as tf32, not f32")
+
+
+@irdl_op_definition
 class ReduceOp(IRDLOperation):
     """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins).
 
@@ -479,6 +509,8 @@ class DotOp(IRDLOperation):
     With grouped operands b is ``K/g x N x g`` and stands for ``b[k // g, n, k % g]``, the order in which dot-product
     instructions read it. Products are formed and added in the element type of c; the order over k is open. `intrinsic`
     names the instruction chosen for it (level 3); `unsigned` lists the operands ("a", "b") whose integers are unsigned.
+    `precision` says what factors of f32 may be read as: themselves ("ieee"), "tf32", or sums of two such ("tf32x3");
+    what reads more of them serves as well. Without it, an instruction reads them as it does.
     """
 
     name = "tile.dot"
@@ -489,15 +521,23 @@ class DotOp(IRDLOperation):
     result = result_def(ACC)  # M x N
     intrinsic = prop_def(StringAttr)
     unsigned = prop_def(StringAttr)
+    precision = opt_prop_def(StringAttr)
     traits = traits_def(Pure())
     assembly_format = (
-        "$intrinsic $a `,` $b `,` $c `unsigned` $unsigned attr-dict `:` type($a) `,` type($b) `,` type($c)"
+        "$intrinsic $a `,` $b `,` $c `unsigned` $unsigned (`precision` $precision^)? attr-dict "
+        "`:` type($a) `,` type($b) `,` type($c)"
     )
 
-    def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, unsigned: str = "") -> None:
+    def __init__(
+        self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, unsigned: str = "", precision: str = ""
+    ) -> None:
         super().__init__(
             operands=[a, b, c],
-            properties={"intrinsic": StringAttr(intrinsic), "unsigned": StringAttr(unsigned)},
+            properties={
+                "intrinsic": StringAttr(intrinsic),
+                "unsigned": StringAttr(unsigned),
+                "precision": StringAttr(precision) if precision else None,
+            },
             result_types=[c.type],
         )
 
@@ -514,6 +554,17 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"mixes integers and floats: {self.a.type}, {self.b.type}, {self.c.type}")
         if not set(self.unsigned.data) <= {"a", "b"}:
             raise VerifyException(f"unsigned operands {self.unsigned.data!r}; some of a and b")
+        check_precision(self.precision, self.a, self.b)
+
+
+def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> None:
+    """VerifyException for a precision that there is not, or that a product of other factors than f32 has."""
+    if precision is None:
+        return
+    if precision.data not in INPUT_PRECISIONS:
+        raise VerifyException(f"unknown precision {precision.data!r}; one of {', '.join(INPUT_PRECISIONS)}")
+    if element(a) != f32 or element(b) != f32:
+        raise VerifyException(f"precision {precision.data!r} of a product of {a.type} and {b.type}, which is of f32")
 
 
 Tile = Dialect(
@@ -521,7 +572,7 @@ Tile = Dialect(
     [
         FuncOp, ReturnOp, ProgramIdOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
         PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
-        BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, ReduceOp, DotOp,
+        BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, Tf32Op, ReduceOp, DotOp,
         *RING_OPERATIONS,
         *BOX_STORES,
     ],

@@ -25,10 +25,13 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
 from tilewright.expr.special import erf
-from tilewright.kernel.dialect import CastOp, CompareOp, RemainderOp, SelectOp, element
+from tilewright.kernel.dialect import CastOp, CompareOp, RemainderOp, SelectOp, Tf32Op, element
 
 Array = np.ndarray[Any, Any]
 Element = Callable[..., Array]
+
+# Of f32 as tf32: the bits that are kept, half a unit of the last one, and the first number that rounds to infinity.
+TF32_MASK, TF32_HALF, TF32_LIMIT = 0xFFFFE000, 0x1000, float.fromhex("0x1.ffep127")
 
 _FLOATS: dict[type[Attribute], np.dtype[Any]] = {
     BFloat16Type: np.dtype(ml_dtypes.bfloat16), Float16Type: np.dtype(np.float16), Float32Type: np.dtype(np.float32),
@@ -184,6 +187,28 @@ def _cast(op: Operation, a: Array) -> Array:
     return cast(a, dtype_of(op.result.type), op.unsigned is not None)
 
 
+def tf32(kind: str, value: Array) -> Array:
+    """`tile.tf32` of f32: see `Tf32Op`.
+
+    >>> [tf32(kind, np.array([1 + 2.0**-11, np.inf], np.float32)).tolist() for kind in ("nearest", "high", "low")]
+    [[1.0009765625, inf], [1.0009765625, 1.0], [-0.00048828125, inf]]
+    """
+    raw = np.ascontiguousarray(value, np.float32).view(np.uint32).reshape(value.shape)
+    rounded = raw + np.uint32(TF32_HALF)
+    with np.errstate(all="ignore"):
+        if kind == "nearest":
+            rounded = np.where(np.isfinite(value), rounded, raw)
+            return np.asarray((rounded & np.uint32(TF32_MASK)).view(np.float32))
+        mask = np.where(np.abs(value) < TF32_LIMIT, np.uint32(TF32_MASK), np.uint32(TF32_MASK & ~(1 << 30)))
+        high = np.asarray((rounded & mask).view(np.float32))
+        return high if kind == "high" else value - high
+
+
+def _tf32(op: Operation, a: Array) -> Array:
+    assert isinstance(op, Tf32Op)
+    return tf32(op.kind.data, a)
+
+
 ELEMENT: dict[type[Operation], Element] = {
     arith.AddfOp: _plain(np.add),
     arith.SubfOp: _plain(np.subtract),
@@ -242,4 +267,5 @@ ELEMENT: dict[type[Operation], Element] = {
     CompareOp: _compare,
     SelectOp: _plain(np.where),
     CastOp: _cast,
+    Tf32Op: _tf32,
 }

@@ -45,7 +45,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, element, shape
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, check_precision, element, shape
 from tilewright.kernel.groups import Commit, Wait
 
 SHARED = StringAttr("shared")
@@ -54,6 +54,7 @@ SHUFFLES = ("xor", "up", "down", "index")
 ATOMICS = ("add", "max", "min", "and", "or", "xor", "exchange")
 BARRIERS = 16  # of a block; the one without a number is that of all threads
 ROW_BYTES = 16  # of one row of the 8 x 8 matrices that ldmatrix moves
+THREE_PRODUCTS = "tf32x3"  # the precision of a product of fragments that is to become three
 
 
 def is_shared(view: SSAValue | Attribute) -> bool:
@@ -452,23 +453,37 @@ class StoreFragmentOp(IRDLOperation):
 
 @irdl_op_definition
 class MmaOp(IRDLOperation):
-    """Warp: ``d = a * b + c`` on fragments, by the record that `intrinsic` names."""
+    """Warp: ``d = a * b + c`` on fragments, by the record that `intrinsic` names.
+
+    With `precision` "tf32x3", three products of a record that reads tf32: of low parts of a and high ones of b
+    (`tile.tf32`), of high and low ones, of high ones.
+    """
 
     name = "simt.mma"
     ACC: ClassVar = VarConstraint("ACC", base(TensorType))
     intrinsic = prop_def(StringAttr)
+    precision = opt_prop_def(StringAttr)
     a = operand_def(TensorType)
     b = operand_def(TensorType)
     c = operand_def(ACC)
     result = result_def(ACC)
     traits = traits_def(MemoryReadEffect())  # not to be moved where not all lanes are
-    assembly_format = "$intrinsic $a `,` $b `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
+    assembly_format = (
+        "$intrinsic $a `,` $b `,` $c (`precision` $precision^)? attr-dict `:` type($a) `,` type($b) `,` type($c)"
+    )
 
-    def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue) -> None:
-        super().__init__(operands=[a, b, c], properties={"intrinsic": StringAttr(intrinsic)}, result_types=[c.type])
+    def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, precision: str = "") -> None:
+        properties = {
+            "intrinsic": StringAttr(intrinsic),
+            "precision": StringAttr(precision) if precision else None,
+        }
+        super().__init__(operands=[a, b, c], properties=properties, result_types=[c.type])
 
     def verify_(self) -> None:
         block_of(self)
+        check_precision(self.precision, self.a, self.b)
+        if self.precision is not None and self.precision.data != THREE_PRODUCTS:
+            raise VerifyException(f"precision {self.precision.data!r} of a product of fragments; {THREE_PRODUCTS!r}")
 
 
 _WRITTEN: dict[type[Operation], int] = {

@@ -34,7 +34,7 @@ from tilewright.kernel.dialect import (
     shape,
     strides_of,
 )
-from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate, unsigned
+from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate, tf32, unsigned
 from tilewright.kernel.simt import (
     ROW_BYTES,
     AsyncCopyOp,
@@ -569,7 +569,16 @@ def _mma(group: Group, op: MmaOp, active: Array) -> None:
     registers = [group.by_warp(operand) for operand in (op.a, op.b, op.c)]
     result = np.zeros_like(registers[2])
     given = [each[warps] for each in registers]
-    result[warps] = _fitting(group, op, active, lambda: fragments.multiply(op.intrinsic.data, *given))
+    name, (a, b, c) = op.intrinsic.data, given
+
+    def multiplied() -> Array:
+        if op.precision is None:
+            return fragments.multiply(name, a, b, c)
+        high, low = ([tf32(kind, each) for each in (a, b)] for kind in ("high", "low"))
+        total = fragments.multiply(name, high[0], low[1], fragments.multiply(name, low[0], high[1], c))
+        return fragments.multiply(name, high[0], high[1], total)
+
+    result[warps] = _fitting(group, op, active, multiplied)
     group.values[op.result] = result.reshape(-1, *shape(op.result))
 
 

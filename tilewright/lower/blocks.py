@@ -102,7 +102,8 @@ class _BlockTile(OutputTile):
         unsigned = "".join(
             label for label, operand in (("a", work.a), ("b", work.b)) if dtypes.is_unsigned(operand.tensor.dtype)
         )
-        return self.builder.insert(tile.DotOp(self.schedule.shape.intrinsic, a, b, total, unsigned))
+        shape = self.schedule.shape
+        return self.builder.insert(tile.DotOp(shape.intrinsic, a, b, total, unsigned, shape.precision))
 
     def _places(self, index: SSAValue) -> list[tuple[Axis, int, SSAValue]]:
         """Every k loop, the points of it in a slice, and the number of slice `index` along it; the last is fastest."""

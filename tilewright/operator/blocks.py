@@ -24,7 +24,7 @@ class BlockShape:
     """The tile of a block, ``m x n`` with slices of `k`; the warps along m and n; what computes it: a record or "fma".
 
     Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted. `splits` blocks share a
-    tile, each with a part of k; a second kernel adds their sums.
+    tile, each with a part of k; a second kernel adds their sums. `precision` is that of `tile.dot`.
     """
 
     m: int
@@ -34,10 +34,12 @@ class BlockShape:
     intrinsic: str
     stages: int = 1
     splits: int = 1
+    precision: str = ""
 
     def __str__(self) -> str:
         rows, columns = self.warps
-        text = f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {self.intrinsic}, {self.stages} stages"
+        products = self.intrinsic + (f" as {self.precision}" if self.precision else "")
+        text = f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {products}, {self.stages} stages"
         return text + (f", {self.splits} parts of k" if self.splits > 1 else "")
 
 

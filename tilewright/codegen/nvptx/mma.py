@@ -10,6 +10,7 @@ from llvmlite import ir
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.codegen.gpu.elements import element
 from tilewright.codegen.nvptx.emission import (
     F16,
     I32,
@@ -22,6 +23,7 @@ from tilewright.codegen.nvptx.emission import (
 from tilewright.codegen.nvptx.simt import lane_id
 from tilewright.codegen.values import F32, F64, bits_of
 from tilewright.errors import InvalidProgram
+from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 
 # The matrices of 8 rows of 16 bytes -----------------------------------------------------------------------------------
@@ -77,6 +79,21 @@ def _shared(at: Emission, address: ir.Value) -> ir.Value:
     return at.builder.inttoptr(address, ir.PointerType(addrspace=3))
 
 
+# Factors --------------------------------------------------------------------------------------------------------------
+
+
+def tf32(at: Emission, op: tile.Tf32Op) -> None:
+    """`tile.tf32` by the instruction that rounds, two of a machine where only products read what it gives; else by
+    arithmetic.
+    """
+    if op.kind.data != "nearest" or at.target.capability < 80:
+        element(at, op)
+        return
+    at.require("cvt.rna.tf32", 80, 70)
+    rounded = [at.call("llvm.nvvm.f2tf32.rna", I32, [each]) for each in at.elements(op.value)]
+    at.set(op.result, [at.builder.bitcast(each, F32) for each in rounded])
+
+
 # Families of products -------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +141,9 @@ def product_of(name: str) -> tuple[str, Product]:
 
 def mma(at: Emission, op: simt.MmaOp) -> None:
     family, product = product_of(op.intrinsic.data)
+    if op.precision is not None:
+        fact = f"kernel {at.name}: {product.name} with precision {op.precision.data!r} is three products"
+        raise InvalidProgram(fact, help="run split-products first")
     a, b, c = (
         registers(at, product.types[letter], at.elements(value))
         for letter, value in zip("abc", op.operands, strict=True)

@@ -110,7 +110,7 @@ def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instru
 
 def test_f32_on_matrix_instructions_where_that_is_allowed() -> None:
     build = product("f32", (40, 24, 48), "b")
-    module = check(build, tolerance=4e-3, tf32=True)
+    module = check(build, tolerance=4e-3, input_precision="tf32")
     assert ".tf32" in ptx(module)
 
 

@@ -28,7 +28,7 @@ def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) 
 
 
 def test_f32_read_with_fewer_bits() -> None:
-    module = check(product("f32", (40, 24, 48), "b"), tolerance=4e-3, tf32=True, route="wmma")
+    module = check(product("f32", (40, 24, 48), "b"), tolerance=4e-3, input_precision="tf32", route="wmma")
     assert products(module)[0]["instruction"] == "wmma_16x16x8_tf32_f32"
 
 

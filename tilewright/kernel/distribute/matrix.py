@@ -11,7 +11,7 @@ from tilewright.kernel.dialect import DotOp, shape
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.distribute.multiply_add import FMA, multiply_add_layouts
 from tilewright.kernel.distribute.opaque import extents_of_record, is_opaque, lanes_of, opaque_layouts, record_of
-from tilewright.kernel.simt import ROW_BYTES
+from tilewright.kernel.simt import ROW_BYTES, THREE_PRODUCTS
 from tilewright.layouts.bits import is_power_of_two, log2
 from tilewright.layouts.linear import LinearLayout, along, dims, linear, product, repeated
 from tilewright.layouts.mma import mma_warps
@@ -116,6 +116,24 @@ def extents_of(op: DotOp) -> tuple[int, int, int]:
     if len(shape(op.b)) != 2:
         raise InvalidProgram(f"grouped operands {op.b.type} in a block", help="b is K x N")
     return m, n, k
+
+
+def read_as(op: DotOp) -> str:
+    """The precision of the products of fragments that a product of tiles becomes.
+
+    Raises InvalidProgram where an instruction reads fewer bits of f32 than the product asks for.
+    """
+    if op.precision is None or op.intrinsic.data == FMA or not reads_tf32(op.intrinsic.data):
+        return ""
+    precision = op.precision.data
+    if precision == "ieee":
+        raise InvalidProgram(f"{op.intrinsic.data} reads f32 as tf32: precision {precision!r}", help=f'"{FMA}"')
+    return THREE_PRODUCTS if precision == THREE_PRODUCTS else ""
+
+
+def reads_tf32(intrinsic: str) -> bool:
+    """Whether an instruction reads its factors, f32, as tf32."""
+    return record_of(intrinsic).sources[0].dtype == "tf32"
 
 
 def check_signs(op: DotOp) -> None:

@@ -21,7 +21,8 @@ WORKS_ON = MappingProxyType({
     "warp-products": (TILE, TILE), "assign-layouts": (TILE, LAYOUTS), "remove-conversions": (LAYOUTS, LAYOUTS),
     "pipeline-loads": (LAYOUTS, LAYOUTS), "pipeline-registers": (LAYOUTS, LAYOUTS),
     "distribute": (LAYOUTS, LAYOUTS), "warp-roles": (DISTRIBUTED, DISTRIBUTED),
-    "prefetch-fragments": (DISTRIBUTED, DISTRIBUTED), "pack-shared": (DISTRIBUTED, DISTRIBUTED),
+    "prefetch-fragments": (DISTRIBUTED, DISTRIBUTED), "round-operands": (DISTRIBUTED, DISTRIBUTED),
+    "split-products": (DISTRIBUTED, DISTRIBUTED), "pack-shared": (DISTRIBUTED, DISTRIBUTED),
     "barriers": (DISTRIBUTED, DISTRIBUTED),
 })  # fmt: skip
 """First and last form of each; other passes work on all."""

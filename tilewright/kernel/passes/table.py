@@ -33,7 +33,9 @@ from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopies
 from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.remove_conversions import RemoveConversionsPass
+from tilewright.kernel.passes.round_operands import RoundOperandsPass
 from tilewright.kernel.passes.split_k import SplitKPass
+from tilewright.kernel.passes.split_products import SplitProductsPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.warp_products import WarpProductsPass
@@ -71,6 +73,8 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         CanonicalisePass(),
         LicmPass(),
         PrefetchFragmentsPass(),
+        RoundOperandsPass(),
+        SplitProductsPass(),  # required
         CsePass(),
         DcePass(),
         PackSharedPass(),
@@ -79,7 +83,9 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
 }
 """Those that are not required are optimisations: switching one off needs no other to be switched off."""
 
-REQUIRED = frozenset({PadTilesPass.name, WarpProductsPass.name, AssignLayoutsPass.name, DistributePass.name})
+REQUIRED = frozenset(
+    each.name for each in (PadTilesPass, WarpProductsPass, AssignLayoutsPass, DistributePass, SplitProductsPass)
+)
 """What later phases need: these cannot be switched off."""
 
 _OFF = {"splits": 1, "group": 1, "stages": 1}  # settings with which a pass does nothing

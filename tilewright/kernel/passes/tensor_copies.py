@@ -122,7 +122,7 @@ class _Product:
 
 def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
     kinds, loop = _KINDS.fullmatch(dot.intrinsic.data), dot.parent_op()
-    if kinds is None or len(shape(dot.b)) != 2:
+    if kinds is None or len(shape(dot.b)) != 2 or (dot.precision is not None and dot.precision.data != "tf32"):
         return None
     if isinstance(loop, FuncOp):
         loop = None

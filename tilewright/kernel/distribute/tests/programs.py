@@ -151,14 +151,16 @@ def ragged_matmul(
     dtype: str = "f16",
     transposed: str = "",
     result: str = "f32",
+    precision: str = "",
 ) -> str:
     """``c = a b`` in `result` of matrices whose sizes are no multiples of a program's: accesses have bounds.
 
-    Those of a and b that are `transposed` are stored by columns.
+    Those of a and b that are `transposed` are stored by columns. `precision` is that of `tile.dot`.
     """
     (m, n, k), (bm, bn, bk) = sizes, block
     a, b, c = f"memref<{m * k}x{dtype}>", f"memref<{k * n}x{dtype}>", f"memref<{m * n}x{result}>"
     x, y, z = f"tensor<{bm}x{bk}x{dtype}>", f"tensor<{bk}x{bn}x{dtype}>", f"tensor<{bm}x{bn}x{result}>"
+    asked = f' precision "{precision}"' if precision else ""
     return f"""\
 tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
   %p = tile.program_id 0
@@ -183,7 +185,7 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
     %left = arith.subi %depth, %k : index
     %x = tile.load %a[%ao] bounds(%down, %left) strides {[1, m] if "a" in transposed else [k, 1]} align 16 : {a} -> {x}
     %y = tile.load %b[%bo] bounds(%left, %right) strides {[1, k] if "b" in transposed else [n, 1]} align 16 : {b} -> {y}
-    %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned "" : {x}, {y}, {z}
+    %d = tile.dot "{intrinsic}" %x, %y, %acc unsigned ""{asked} : {x}, {y}, {z}
     scf.yield %d : {z}
   }}
   %in = arith.muli %i, %width : index

@@ -19,17 +19,20 @@ from tilewright.kernel.verify import verify
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
+TF32 = ((40, 40, 68), (32, 32, 16), "mma_m16n8k8_tf32_f32", "f32", "b")
 PROGRAMS = {
     "product": programs.matmul((64, 64, 128), (32, 32, 32)),
     "ragged product": programs.ragged_matmul((40, 24, 48), (32, 16, 32)),
     "product of four warps": programs.matmul((128, 128, 128), (64, 64, 32), "wgmma_m64n64k16_f16_f32"),
+    "product of tf32": programs.ragged_matmul(*TF32),
+    "three products of tf32": programs.ragged_matmul(*TF32, precision="tf32x3"),
     "softmax": programs.softmax(3, 2, 128),
     "attention": programs.attention((2, 32, 32), (16, 16)),
 }
 CASES = (
     *((name, machine) for name in ("product", "ragged product") for machine in ("sm_75", "sm_80", "sm_90a")),
     ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("softmax", "sm_75"),
-    ("attention", "sm_80"),
+    ("attention", "sm_80"), ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
 )  # fmt: skip
 SETTINGS = {"split-k": {"splits": 2}, "order-blocks": {"group": 2}, "persistent": {"blocks": 3}}
 """Such that small kernels are split, ordered and kept, too."""
