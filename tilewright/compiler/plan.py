@@ -21,6 +21,7 @@ from tilewright.graph.passes import table
 from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
+from tilewright.instruction.block_product import multiply_add_cycles
 from tilewright.instruction.in_place import product_factors
 from tilewright.instruction.registry import Registry
 from tilewright.layouts import row_major
@@ -47,7 +48,7 @@ def make_plan(
     """
     _check_disabled(disable)
     prepared = prepare(graph, disable)
-    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics)), disable)
+    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics, route)), disable)
     rewritten = run_passes(fitted, storing(), disable)
     planning = Planning(
         prepared.graph, rewritten, machine, threads, intrinsics, choose, input_precision, disable, route
@@ -91,7 +92,7 @@ def _check_disabled(names: Sequence[str]) -> None:
             raise InvalidArgument(fact, where="disable", help=known)
 
 
-def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Registry | None) -> Price:
+def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Registry | None, route: str) -> Price:
     """What a product would cost on the record that it would run on; products that differ in names cost the same."""
     planning = Planning(prepared.graph, prepared, machine, threads, intrinsics)
     known: dict[Any, tuple[float, int] | None] = {}
@@ -107,6 +108,10 @@ def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Re
         return known[key]
 
     def cost(node: Compute) -> tuple[float, int] | None:
+        if isinstance(machine, Gpu):
+            product, _ = planning.find_block_product(node)
+            cycles = None if product is None else multiply_add_cycles(product, machine, intrinsics, route)
+            return None if cycles is None else (cycles, 0)  # blocks pack nothing
         mapping = planning.mapping_of(node)
         if mapping is None:
             return None

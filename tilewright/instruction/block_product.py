@@ -139,13 +139,9 @@ def block_candidates(
     type in which the result is stored (default: that of the sums). `route` is one of `options.ROUTES`; "auto" takes
     instructions whose fragments are not told only where there are no others. `input_precision` is that of `Options`.
     """
-    target = mma_target(machine, intrinsics)
+    target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
-    a, b, c = _types(product)
     stages = STAGES if target.async_copies else 1
-    mma = MmaProblem((_rounded(m),), (_rounded(n),), (_rounded(k),), (), a, b, c, tf32_allowed=input_precision != "ieee",
-                     lhs_transposed=_transposed(product.a, product.k_loops),
-                     rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
     forbidden = _forbidden(target, mma, route)
     table: Literal["wmma"] | None = "wmma" if any(not x.distributable for x in _allowed(target, forbidden)) else None
     deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=forbidden, tensor_core_table=table))
@@ -157,13 +153,37 @@ def block_candidates(
         warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
         precision = precision_of(record, input_precision)
         deduced = ((BlockShape(*schedule.tile, warps, record.name, stages, precision=precision), record),)
-    records = _records(target, registry, mma, forbidden) if target.async_copies or table is not None else ()
+    records: tuple[Intrinsic, ...] = ()
+    if target.async_copies or table is not None or not deduced:
+        records = _records(target, registry, mma, forbidden)
     if route != "auto":
         records = tuple(record for record in records if not is_boxed(record))
-    result_bytes = dtypes.size_bytes(result) if result else bits(c) // 8
+    result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
     problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
+
+
+def multiply_add_cycles(
+    product: BlockProduct, machine: Gpu, intrinsics: Registry | None = None, route: str = "auto"
+) -> float | None:
+    """Cycles of a multiprocessor per multiply-add on the fastest instruction that takes the types of a product.
+
+    None where no instruction does, without tf32.
+    """
+    target, mma = mma_target(machine, intrinsics), _problem(product)
+    registry = standard() if intrinsics is None else intrinsics
+    records = _records(target, registry, mma, _forbidden(target, mma, route))
+    costs = (record.cost.issue_cycles / record.macs / record.cost.units_per_core for record in records)
+    return min(costs, default=None)
+
+
+def _problem(product: BlockProduct, tf32: bool = False) -> MmaProblem:
+    """The product of all m by n by all k, each rounded up."""
+    m, n, k = ((_rounded(size),) for size in product.sizes)
+    return MmaProblem(m, n, k, (), *_types(product), tf32_allowed=tf32,
+                      lhs_transposed=_transposed(product.a, product.k_loops),
+                      rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
 
 
 def _without(a: str, input_precision: str) -> str:

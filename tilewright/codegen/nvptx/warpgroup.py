@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from llvmlite import ir
@@ -18,8 +19,10 @@ from tilewright.kernel.simt import element_bytes
 
 LANES = 32
 SINCE = (90, 80)  # compute capability and PTX version, both times ten
-_TYPES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "s8": "s8", "u8": "u8",
-          "i8": "s8", "i32": "s32", "f32": "f32", "s32": "s32"}  # fmt: skip
+SINCE_MIXED = (90, 84)  # bytes with and without a sign in one product
+_TYPES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "s8": "s8", "u8": "u8"}
+_FACTOR = "|".join(_TYPES)
+_NAME = re.compile(rf"wgmma_m64n\d+k\d+_(?P<a>{_FACTOR})(?P<b>{_FACTOR})?_(?P<c>f16|f32|s32)")
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # PTX ISA, "Matrix Descriptor Format", bits 62 and 63
 
 
@@ -106,9 +109,12 @@ def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
     name = op.intrinsic.data
     extents = simt_warpgroup.product_extents(name)
     assert extents is not None, "verified products have such names"
-    _, a_type, c_type = name.split("_", 1)[1].split("_")
-    if a_type not in _TYPES or c_type not in _TYPES:
-        raise InvalidProgram(f"no code for the intrinsic {name!r}", help="operands of one type")
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise InvalidProgram(f"no code for the intrinsic {name!r}", help=f"operands of {', '.join(_TYPES)}")
+    a_type, b_type, c_type = found["a"], found["b"] or found["a"], found["c"]
+    if c_type == "s32" and a_type != b_type:
+        at.require(name, *SINCE_MIXED)
     words = _words(at, at.elements(op.c))
     b = simt_warpgroup.matrix_of(op.b_matrix)
     others, constraints = [], []
@@ -129,13 +135,13 @@ def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
     others.append(I1(1))
     constraints.append("b")
     keeps = f"${first + len(others) - 1}"
-    flags = "" if c_type in ("s32", "i32") else ", 1, 1"
+    flags = "" if c_type == "s32" else ", 1, 1"
     if element_bytes(op.b) == 2:
         if op.a_matrix is not None:
             flags += f", {int(simt_warpgroup.matrix_of(op.a_matrix).transposed)}"
         flags += f", {int(b.transposed)}"
     n, k = extents
-    types = f"{_TYPES[c_type]}.{_TYPES[a_type]}.{_TYPES[a_type]}"
+    types = f"{c_type}.{_TYPES[a_type]}.{_TYPES[b_type]}"
     results = "{" + ", ".join(f"${number}" for number in range(first)) + "}"
     text = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{types} {results}, {a_text}, {b_text}, {keeps}{flags};"
     made = _tied(at, text, words, others, ",".join(constraints))

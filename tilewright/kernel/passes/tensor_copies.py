@@ -18,6 +18,7 @@ from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.access import row_bytes
+from tilewright.kernel.distribute.matrix import check_signs
 from tilewright.kernel.facts import Facts, facts_of
 from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
 from tilewright.kernel.passes.trip import computed
@@ -31,7 +32,7 @@ Add = Callable[[Operation], SSAValue]
 ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
 WARPS_EACH_WAY = 8
-_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|s8_s32)")
+_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|(?:s8|u8|s8u8|u8s8)_s32)")
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class TensorCopiesPass(ModulePass):
     After:   %r, %s, %t = tile.ring 1
              scf.for %k { fill %r[%n] { box_copy %a to %s  box_copy %b to %t }  await_fill %r[%n]
                           %e = staged_dot %s, %t, %c  %d = finish 0 %e  release %r[%n] }
-    Legal for 16-bit floats with sums in f32, for f32 read as tf32 and signed bytes where both operands lie along k,
-    tiles of 64 rows at least, whose loads have no other use and no mask, of
-    memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the tensor; a load
-    without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier and wgmma.
+    Legal for 16-bit floats with sums in f32, for f32 read as tf32 and bytes where both operands lie along k, tiles of
+    64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
+    multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
+    row. For machines with the units tma, mbarrier and wgmma.
     Where a kernel says how its `warps` are dealt, an instruction of one warp is kept, and one of four is taken with
     these warps if they fit; else it is the widest, with warps dealt so that a thread has 128 sums at most. Comes before
     `assign-layouts`.
@@ -136,8 +137,9 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     warps = _asked(dot.intrinsic.data, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
         return None
-    if a.size != TURNED_BYTES and (a.transposed or not b.transposed or dot.unsigned.data):
+    if a.size != TURNED_BYTES and (a.transposed or not b.transposed):
         return None
+    check_signs(dot)
     own = 32 // a.size
     bytes_ = (m * k + k * n) * a.size
     odd = any(extent & (extent - 1) for extent in (m, n, k))

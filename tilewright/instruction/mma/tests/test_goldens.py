@@ -332,8 +332,10 @@ def test_spec5_intrinsic_tables() -> None:
         ("VMFMA_F32_16x16x32_F8E4M3FNUZ", 32), ("VMFMA_F32_32x32x16_F8E4M3FNUZ", 16),
         ("VMFMA_F32_16x16x32_F16", 32), ("VMFMA_F32_32x32x16_F16", 16),
     ]  # fmt: skip
-    usable = {name: [each.name.removeprefix("MMA_SYNC_") for each in mma_target(name).intrinsics if each.distributable]
+    listed = {name: [each for each in mma_target(name).intrinsics if each.distributable]
               for name in ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")}  # fmt: skip
+    usable = {name: [each.name.removeprefix("MMA_SYNC_") for each in found if "u8" not in (each.a, each.b)]
+              for name, found in listed.items()}  # fmt: skip
     ampere = ["F32_16x8x16_F16", "F16_16x8x16_F16", "F32_16x8x16_BF16", "F32_16x8x8_TF32", "I32_16x8x32_I8"]
     small_floats = {f"F32_16x8x32_{pair}" for pair in ("F8E4M3FN", "F8E5M2", "F8E4M3FN_F8E5M2", "F8E5M2_F8E4M3FN")}
     assert usable["sm_70"] == []
@@ -344,6 +346,13 @@ def test_spec5_intrinsic_tables() -> None:
     assert set(usable["sm_89"][5:]) == small_floats
     assert set(usable["sm_90"]) == {*ampere, *small_floats, "F64_8x8x4_F64"}
     assert usable["sm_90"] == usable["sm_90a"]
+    # Ours beyond the tables: bytes without a sign, of one factor or of both.
+    bytes_ = {name: [(each.shape, each.a, each.b) for each in found if "u8" in (each.a, each.b)]
+              for name, found in listed.items()}  # fmt: skip
+    signs = [("u8", "u8"), ("u8", "i8"), ("i8", "u8")]
+    assert bytes_.pop("sm_70") == []
+    assert bytes_.pop("sm_75") == [("8x8x16", *each) for each in signs]
+    assert all(found == [("16x8x32", *each) for each in signs] for found in bytes_.values())
 
 
 # target | arch | subgroup choices | shared bytes
