@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(autouse=True)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where code for a GPU runs: modules by the environment, kernels that a test gives to the emulator by `on_both`.
 
-    Tests marked `emulator_only` run kernels that are wrong on purpose, which may take a device with them.
+    Tests marked `emulator_only` run kernels that are wrong on purpose, which may take a device with them. One that does
+    ends the run, or with pytest-xdist its process.
     """
     name: str = request.config.getoption("--device")
     if request.node.get_closest_marker("emulator_only") is not None:
@@ -76,7 +78,11 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             return on_both(_opened(), *arguments, **options)
 
         monkeypatch.setattr(emulator, "run", run)
-    return name
+    yield name
+    if name == "cuda":
+        from tests.on_device import end_if_lost
+
+        end_if_lost(request.node.nodeid, replaced=hasattr(request.config, "workerinput"))
 
 
 def _opened() -> Any:

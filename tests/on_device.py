@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +15,12 @@ from tilewright import emulator
 from tilewright.emulator.arguments import scalar_bytes
 from tilewright.emulator.link import link
 from tilewright.emulator.run import run as emulate
-from tilewright.runtime.cuda.driver import Argument, Driver, MappedSlot, Slot
+from tilewright.runtime.cuda import devices
+from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Slot
 from tilewright.runtime.manifest import Kernel, TensorMap
 
 Extents = tuple[int, int, int]
+_SOURCE_LINE = re.compile(r"\s*\.loc\b")
 
 
 def on_both(
@@ -57,12 +61,12 @@ def on_device(
 ) -> dict[int, Any]:
     """The contents of every array after the launch, by the identity of the argument's array."""
     given = [_argument(module, kernel.entry, number, args) for number in range(_parameters(module, kernel.entry))]
+    library = _load(driver, module)
     addresses = {key: driver.allocate(max(1, array.nbytes)) for key, array in contents.items()}
     for argument, slot in zip(args, given, strict=False):
         if (array := _array(argument)) is not None:
             inner = slot.slot if isinstance(slot, MappedSlot) else slot
             inner.word.value = addresses[id(array)]
-    library = driver.load("\n".join(module.lines).encode())
     try:
         for key, array in contents.items():
             driver.upload(addresses[key], array.ctypes.data, array.nbytes, 0)
@@ -78,6 +82,28 @@ def on_device(
         driver.unload(library)
         for address in addresses.values():
             driver.free(address)
+
+
+def end_if_lost(test: str, replaced: bool) -> None:
+    """After a fault of a kernel no other runs in this process: end the run, or the process if another replaces it."""
+    if not devices._cuda.cache_info().currsize:
+        return
+    try:
+        devices.open_driver("cuda").synchronize(0)
+    except DriverFault as fault:
+        if replaced:
+            os._exit(1)
+        pytest.exit(f"{test} has lost the device: {fault}", returncode=1)
+
+
+def _load(driver: Driver, module: emulator.Module) -> Any:
+    """The text without lines of sources, which name debug sections that stored kernels have no more."""
+    try:
+        return driver.load("\n".join(line for line in module.lines if not _SOURCE_LINE.match(line)).encode())
+    except DriverFault as fault:
+        if "UNSUPPORTED_PTX_VERSION" in fault.code:
+            pytest.skip(f"--device=cuda: {fault}")
+        raise
 
 
 def _array(argument: Any) -> Any:
@@ -101,9 +127,11 @@ def _argument(module: emulator.Module, entry: str, number: int, args: Sequence[A
         return Slot("scalar", 0, int.from_bytes(bits, "little"))
     slot = Slot("argument", array.nbytes)
     if isinstance(argument, emulator.TensorMap):
+        if parameter.bytes == 8:
+            pytest.skip("--device=cuda: tensor maps in memory are not given to a device here")
         extents = argument.extents or array.shape
         strides = argument.strides or array.strides
-        return MappedSlot(slot, TensorMap(0, argument.element, extents, strides, argument.box, argument.swizzle))
+        return MappedSlot(slot, TensorMap(0, argument.kind, extents, strides, argument.box, argument.swizzle))
     if parameter.bytes != 8 or (parameter.variable.count or 0) != 1:
         pytest.skip("--device=cuda: structures are not given to a device here")
     return slot

@@ -18,6 +18,7 @@ from tilewright import emulator
 from tilewright.emulator.tests.harness import kernel
 from tilewright.errors import CompileError
 from tilewright.runtime.cuda.devices import open_driver
+from tilewright.runtime.cuda.driver import DriverFault
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 from tilewright.runtime.cuda.tests import made
 
@@ -173,12 +174,34 @@ from tilewright.runtime.cuda import devices
 from tilewright.runtime.cuda.emulated import EmulatedDriver
 
 class Imitation(EmulatedDriver):
+    def __init__(self, ordinal):
+        super().__init__()
+
     def launch(self, prepared, stream):
         if {runs}:
             super().launch(prepared, stream)
 
-device = Imitation()
-devices.open_driver = lambda name: device
+devices.CudaDriver = Imitation
+"""
+FAULTY = """
+from tilewright.runtime.cuda import devices
+from tilewright.runtime.cuda.driver import DriverFault
+from tilewright.runtime.cuda.emulated import EmulatedDriver
+
+class Faulty(EmulatedDriver):
+    lost = False
+
+    def __init__(self, ordinal):
+        super().__init__()
+
+    def launch(self, prepared, stream):
+        self.lost = True
+
+    def synchronize(self, stream):
+        if self.lost:
+            raise DriverFault("ILLEGAL_ADDRESS")
+
+devices.CudaDriver = Faulty
 """
 EXACT = "tilewright/emulator/tests/test_scalar.py::test_bfi"
 WRONG_ON_PURPOSE = "tilewright/emulator/tests/test_findings.py::test_neighbours_need_a_barrier"
@@ -195,3 +218,54 @@ def test_tests_of_the_emulator_reach_a_device(runs: bool, test: str, status: int
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == status, done.stdout
     assert (status == 1) == ("emulator and device disagree" in done.stdout)
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "1"]])
+def test_what_faults_ends_the_run_or_its_process(processes: list[str], tmp_path: Path) -> None:
+    if processes:
+        pytest.importorskip("xdist")
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    tests = [f"{EXACT}[0-8]", f"{EXACT}[31-1]"]
+    command = [sys.executable, "-m", "pytest", "-p", "faulty", "-p", "no:cacheprovider", "--device=cuda", *processes]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run([*command, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1, done.stdout
+    assert [done.stdout.count(f"FAILED {test}") for test in tests] == ([2, 2] if processes else [1, 0])
+    assert ("has lost the device: ILLEGAL_ADDRESS" in done.stdout + done.stderr) == (not processes)
+
+
+def test_lines_of_sources_are_left_out_and_newer_ptx_is_skipped() -> None:
+    loaded: list[bytes] = []
+
+    class Noted(EmulatedDriver):
+        def load(self, code: bytes) -> emulator.Module:
+            loaded.append(code)
+            if b"version 9.9" in code:
+                raise DriverFault("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "9.4 is the newest")
+            return super().load(code)
+
+    line = ".loc\t1 2 3, function_name $L__info_string0, inlined_at 1 2 3"
+    sourced = made.ADD.replace("mov.u32 %r1", f"\t{line}\nmov.u32 %r1")
+    assert set(add(Noted(), sourced)) == {3}
+    assert (b".loc" in loaded[0], b"mov.u32 %r1" in loaded[0]) == (False, True)
+    with pytest.raises(pytest.skip.Exception, match=r"9\.4 is the newest"):
+        add(Noted(), made.ADD.replace("version 7.0", "version 9.9"))
+
+
+def test_tensor_maps_have_names_of_elements_and_those_in_memory_are_skipped() -> None:
+    seen: list[Any] = []
+
+    class Noted(Idle):
+        def prepare(self, library: Any, kernel: Any, arguments: Sequence[Any]) -> Any:
+            seen.extend(each.map.element for each in arguments)
+            return super().prepare(library, kernel, arguments)
+
+    def launch(parameter: str) -> None:
+        text = f".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k({parameter}) {{ ret; }}"
+        maps = [emulator.TensorMap(np.zeros((8, 16), np.float16), (8, 16))]
+        on_both(Noted(), emulator.parse(text), "k", (1, 1, 1), (1, 1, 1), maps)
+
+    launch(".param .align 64 .b8 a[128]")
+    assert seen == ["f16"]
+    with pytest.raises(pytest.skip.Exception, match="maps in memory"):
+        launch(".param .u64 a")

@@ -50,6 +50,11 @@ class TensorMap:
     extents: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """The name of the element type; "" where maps have none for the type of the array."""
+        return self.element or _ELEMENT_OF_DTYPE.get(self.array.dtype.name, "")
+
     def encode(self, address: int) -> Array:
         """The 128 bytes, for a tensor at a generic address; raises InvalidArgument for what hardware refuses."""
         extents = self.extents or self.array.shape
@@ -61,7 +66,7 @@ class TensorMap:
         if any(not 1 <= extent <= 256 for extent in self.box):
             raise InvalidArgument(f"box {self.box}", where=where, help="1 to 256 along each axis")
         strides = self._strides(extents)
-        element = self.element or _ELEMENT_OF_DTYPE.get(self.array.dtype.name, "")
+        element = self.kind
         if element not in ELEMENTS or ELEMENTS[element][1] != strides[-1]:
             raise InvalidArgument(f"elements {element or self.array.dtype}", where=where, help=", ".join(ELEMENTS))
         if any(stride % 16 for stride in strides[:-1]):

@@ -63,7 +63,9 @@ def unary(opcode: str, values: np.ndarray[Any, Any], result: Any, *, extra: str 
     return apply(opcode, [values], result, extra)
 
 
-def apply(opcode: str, columns: list[np.ndarray[Any, Any]], result: Any, extra: str = "") -> np.ndarray[Any, Any]:
+def apply(
+    opcode: str, columns: list[np.ndarray[Any, Any]], result: Any, extra: str = "", target: str = "sm_80"
+) -> np.ndarray[Any, Any]:
     """``opcode d, a, b, …`` on each row of values, one thread per row; `extra` are further operands."""
     count = len(columns[0])
     found = np.zeros(count, result)
@@ -88,7 +90,7 @@ def apply(opcode: str, columns: list[np.ndarray[Any, Any]], result: Any, extra: 
     DONE:
     """
     columns = [np.ascontiguousarray(column) for column in columns]
-    text = kernel(body, len(columns) + 1)
+    text = kernel(body, len(columns) + 1, target)
     outcome = emulator.run(parse(text), "k", (-(-count // 128), 1, 1), (128, 1, 1), [*columns, found])
     assert not outcome.findings, [str(finding) for finding in outcome.findings]
     return found

@@ -244,8 +244,9 @@ def test_half_precision_arithmetic(kind: str, dtype: Any) -> None:
     a, b, c = ((generator.standard_normal(300) * 8).astype(dtype) for _ in range(3))
     raw = [each.view(np.uint16) for each in (a, b, c)]
     wide = [each.astype(np.float64) for each in (a, b, c)]
-    assert (apply(f"add.{kind}", raw[:2], np.uint16) == (wide[0] + wide[1]).astype(dtype).view(np.uint16)).all()
-    assert (apply(f"mul.{kind}", raw[:2], np.uint16) == (wide[0] * wide[1]).astype(dtype).view(np.uint16)).all()
+    for name, wanted in (("add", wide[0] + wide[1]), ("mul", wide[0] * wide[1])):
+        found = apply(f"{name}.{kind}", raw[:2], np.uint16, target="sm_90")
+        assert (found == wanted.astype(dtype).view(np.uint16)).all()
     fused = (wide[0] * wide[1] + wide[2]).astype(dtype).view(np.uint16)
     assert (apply(f"fma.rn.{kind}", raw, np.uint16) == fused).all()
     pairs = [np.ascontiguousarray(each).view(np.uint32) for each in raw]

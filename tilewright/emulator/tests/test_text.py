@@ -80,7 +80,7 @@ def test_scopes_constants_calls_and_switches() -> None:
     { .param .b32 x; .param .b32 y; st.param.b32 [x+0], %r0; call.uni (y), far, (x); ld.param.b32 %r2, [y+0]; }
     mov.u64 %rd5, table; and.b32 %r3, %r0, 3; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd5, %rd5, %rd6;
     ld.global.u32 %r4, [%rd5];
-    brx.idx %r3, T; T: .branchtargets A, B, A, C;
+    T: .branchtargets A, B, A, C; brx.idx %r3, T;
     A: mov.u32 %r5, 100; bra E; B: mov.u32 %r5, 200; bra E; C: mov.u32 %r5, 300;
     E: add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r4; add.u32 %r1, %r1, %r5; ld.const.f64 %fd1, [half];
     cvt.rzi.u32.f64 %r6, %fd1; add.u32 %r1, %r1, %r6; add.u32 %r1, %r1, WARP_SZ; st.global.u32 [%rd3], %r1;
