@@ -5,24 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import groupby
 
 import ml_dtypes
 import numpy as np
 import pytest
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
+from tests import amd_products
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
 from tilewright.instruction import MmaProblem, deduce_mma
+from tilewright.instruction.block_tiles import sliced
 from tilewright.instruction.registry import standard
+from tilewright.kernel.dialect import LoadOp, StoreOp
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
+from tilewright.kernel.simt import BarrierOp, MmaOp, is_shared
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.layouts import Blocked, DotOperand, Mma
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.operator.blocks import BlockShape
 
 RNG = np.random.default_rng(0)
 MACHINES = ("gfx1100", "gfx1201", "gfx942")
@@ -198,6 +207,56 @@ def test_a_loop_tests_where_it_ends(cpu: str, intrinsic: str) -> None:
     assert len(re.findall(r"\ts_c?branch", listing)) == 1
     loop = listing[listing.index(".LBB0_1:") : listing.index("s_cbranch")]
     assert len(re.findall("v_w?mf?ma", loop)) == 4 * 8 * 2 // 4  # boxes of 16 x 16 x 16, four warps
+
+
+def test_both_operands_are_staged_before_one_barrier() -> None:
+    """So that no fragment of a is in registers while b is written; the other barrier of a trip is before the writes."""
+    text = programs.matmul((64, 128, 256), (64, 128, 32), GEMM[0][1])
+    loop = next(op for op in distributed(text, "gfx1100").walk() if isinstance(op, scf.ForOp))
+    steps = [_step(op) for op in loop.body.block.ops]
+    wanted = ["barrier", "write", "barrier", "read", "product"]
+    assert [name for name, _ in groupby(filter(None, steps))] == wanted
+
+
+def _step(op: Operation) -> str:
+    if isinstance(op, BarrierOp | MmaOp):
+        return "barrier" if isinstance(op, BarrierOp) else "product"
+    if isinstance(op, LoadOp | StoreOp) and is_shared(op.view):
+        return "read" if isinstance(op, LoadOp) else "write"
+    return ""
+
+
+def test_operands_too_large_for_half_the_memory_are_staged_one_after_the_other() -> None:
+    """A block has 64 KiB here; what else is in use has the other half."""
+    text = programs.matmul((256, 256, 256), (256, 256, 64), GEMM[1][1])
+    loop = next(op for op in distributed(text, "gfx1201").walk() if isinstance(op, scf.ForOp))
+    found = [name for name, _ in groupby(filter(None, map(_step, loop.body.block.ops)))]
+    assert found.count("write") == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gfx1100-f16-2048x2048x2048", "gfx1100-bf16-a-2048x2048x2048", "gfx1100-f16-2041x1037x1031",
+     "gfx1201-f16-2048x2048x2048", "gfx942-i8-a-2048x2048x2048"],
+)  # fmt: skip
+def test_large_products_spill_no_registers(name: str) -> None:
+    """Some of those that `python -m tests.amd_products` compiles; slices of k are as deep as registers hold."""
+    each = next(each for each in amd_products.PRODUCTS if str(each) == name)
+    found = amd_products.row(name, generate(amd_products.distributed(each)))
+    assert (found["vector_spills"], found["private_bytes"]) == (0, 0)
+    assert found["matrix"] > 0
+
+
+@pytest.mark.parametrize(
+    ("cpu", "intrinsic", "deep"),
+    [("gfx1100", GEMM[0][1], 32), ("gfx1100", "wmmar3_16x16x16_s8_s32", 64), ("gfx1201", GEMM[1][1], 64)],
+)
+def test_slices_are_as_deep_as_registers_hold(cpu: str, intrinsic: str, deep: int) -> None:
+    """RDNA 3 holds fragments of a and b twice: 96 registers of 16-bit ones for every 32 of k, beside 64 of sums."""
+    machine = resolve(cpu)
+    assert isinstance(machine, Gpu)
+    shape = BlockShape(64, 128, 64, (2, 2), intrinsic)
+    assert sliced(shape, standard().find(intrinsic), machine) == replace(shape, k=deep)
 
 
 @pytest.mark.parametrize("name", OPTIMISATIONS)

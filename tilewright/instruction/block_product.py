@@ -19,7 +19,7 @@ from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
-from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank
+from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank, sliced
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
 from tilewright.instruction.intrinsic import Intrinsic
@@ -152,7 +152,8 @@ def block_candidates(
         record = registry.find(schedule.intrinsic.name)
         warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
         precision = precision_of(record, input_precision)
-        deduced = ((BlockShape(*schedule.tile, warps, record.name, stages, precision=precision), record),)
+        shape = BlockShape(*schedule.tile, warps, record.name, stages, precision=precision)
+        deduced = ((sliced(shape, record, machine), record),)
     records: tuple[Intrinsic, ...] = ()
     if target.async_copies or table is not None or not deduced:
         records = _records(target, registry, mma, forbidden)

@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from tilewright.decision import Refusal
 from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import GROUP_LANES, Intrinsic
+from tilewright.instruction.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
 from tilewright.layouts.access import SECTOR_BYTES
@@ -268,6 +268,28 @@ def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
     copies = 2 + 2 * bool(shape.precision)  # this step's, the next one's; high and low parts
     return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
+
+
+def sliced(shape: BlockShape, record: Intrinsic, machine: Gpu) -> BlockShape:
+    """The shape with slices of k of which registers hold all fragments, as its record counts them, beside the sums.
+
+    For records whose lanes load what they hold: an assembler puts the loads of a slice side by side.
+    """
+    if not any(move.via == "vector load" for move in record.memory):
+        return shape
+    m, n, k = extents(record)
+    down, across = shape.m // shape.warps[0] // m, shape.n // shape.warps[1] // n
+    a, b, c = (_held(operand) for operand in (*record.sources, record.destination))
+    room = machine.max_registers_per_thread - SPARE_REGISTERS - down * across * c
+    while shape.k > k and (down * a + across * b) * (shape.k // k) > room:
+        shape = replace(shape, k=shape.k // 2)
+    return shape
+
+
+def _held(operand: Operand) -> int:
+    """Registers of a lane for a fragment of an operand."""
+    assert isinstance(operand.layout, Fragment), f"{operand.role} is no fragment"
+    return operand.layout.elements * bits(operand.dtype) // REGISTER_BITS
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------

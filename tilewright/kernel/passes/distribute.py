@@ -42,6 +42,7 @@ from tilewright.kernel.distribute.staging import memory_of, places, staging
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
+from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.settings import one_of, power_of_two
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import matrix_load
@@ -78,20 +79,26 @@ class DistributePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
-        matrix_loads = self.matrix_loads and (facts == NOTHING or MATRIX_LOADS in facts.units)
+        lanes_load = facts != NOTHING and MATRIX_LOADS not in facts.units
+        matrix_loads = self.matrix_loads and not lanes_load
+        at_once = facts.shared_bytes // 2 if lanes_load else 0  # the rest is for what else is in use
         for kernel in list(op.body.ops):
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = prod(warps_of(kernel) or (self.warps,))
-                made = distribute(kernel, warps, self.lanes, self.memory, matrix_loads, self.outer_product)
+                made = distribute(kernel, warps, self.lanes, self.memory, matrix_loads, self.outer_product, at_once)
                 op.body.block.insert_op_before(made, kernel)
                 op.body.block.erase_op(kernel)
 
 
 def distribute(
     kernel: FuncOp, warps: int, lanes: int, memory: str = "swizzled", matrix_loads: bool = True,
-    outer_product: bool = True,
+    outer_product: bool = True, at_once: int = 0,
 ) -> FuncOp:  # fmt: skip
-    """The kernel in distributed form; InvalidProgram where layouts are not of so many warps and lanes."""
+    """The kernel in distributed form; InvalidProgram where layouts are not of so many warps and lanes.
+
+    Conversions that follow each other pass through memory together, up to `at_once` bytes of it: behind one barrier
+    threads then read what they want first, and no fragment waits in registers for another operand to be written.
+    """
     _check_layouts(kernel, warps, lanes)
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(
@@ -104,6 +111,7 @@ def distribute(
         new.name_hint = old.name_hint
     expansion = _Expansion(made.body.block, values)
     expansion.memory, expansion.matrix_loads, expansion.outer_product = memory, matrix_loads, outer_product
+    expansion.at_once = at_once
     loads = (tile.LoadOp, tile.GatherOp)
     expansion.read = {op.operands[0] for op in tile.operations(kernel.body) if isinstance(op, loads)}
     if any(isinstance(op, tile.GatherOp) for op in tile.operations(kernel.body)):
@@ -123,6 +131,14 @@ def _check_layouts(kernel: FuncOp, warps: int, lanes: int) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Written:
+    """A conversion that lies in memory, its bytes, and how to read it behind the next barrier."""
+
+    bytes: int
+    read: Callable[[], SSAValue]
+
+
 class _Expansion(Threads):
     """One block on its way: `values` says what stands for a value, of a tile what the thread holds of it."""
 
@@ -135,22 +151,43 @@ class _Expansion(Threads):
         self.matrix_loads: bool = True if outside is None else outside.matrix_loads
         self.outer_product: bool = True if outside is None else outside.outer_product
         self.facts: AxisAnalysis | None = None if outside is None else outside.facts
+        self.at_once: int = 0 if outside is None else outside.at_once
+        self.waiting: dict[tile.ConvertOp, _Written] = {}
 
     def block(self, source: Block) -> None:
         for op in source.ops:
+            if self.waiting and not self.may_wait(op):
+                self.read_written()
             before = self.target.last_op
             self.operation(op)
             self.locate(op, before)
 
     def locate(self, op: Operation, before: Operation | None) -> None:
         """What was made for an operation has its place in the source, and its results their names."""
-        for result in op.results:
+        for result in () if op in self.waiting else op.results:
             value = self.values[result]
             value.name_hint = value.name_hint or result.name_hint
         made = self.target.first_op if before is None else before.next_op
         while made is not None:
             made.location = op.location
             made = made.next_op
+
+    def may_wait(self, op: Operation) -> bool:
+        """Whether conversions that are written may be read behind an operation."""
+        if any(operand.owner in self.waiting for operand in op.operands):
+            return False
+        scalar = type(op) in PURE and not any(map(shape, (*op.operands, *op.results)))
+        return scalar or isinstance(op, tile.ConvertOp | tile.LoadOp)
+
+    def read_written(self) -> None:
+        """Read what conversions have written, behind one barrier for all."""
+        waiting, self.waiting = self.waiting, {}
+        barrier = self.add(simt.BarrierOp())
+        barrier.location = next(iter(waiting)).location
+        for op, written in waiting.items():
+            before = self.target.last_op
+            self.values[op.result] = written.read()
+            self.locate(op, before)
 
     def operation(self, op: Operation) -> None:
         match op:
@@ -175,7 +212,9 @@ class _Expansion(Threads):
             case tile.ReshapeOp():
                 self.values[op.result] = self.repeated(self.values[op.value], registers(op.result))
             case tile.ConvertOp():
-                self.values[op.result] = self.convert(op)
+                converted = self.convert(op)
+                if converted is not None:
+                    self.values[op.result] = converted
             case tile.StagingOp() | tile.AllocOp():
                 count = int(op.result.type.get_shape()[0])
                 self.values[op.result] = self.shared(count, element(op.result))
@@ -424,10 +463,10 @@ class _Expansion(Threads):
             places.append(start if thread is None else self.add(arith.AddiOp(thread, start)).results[0])
         return stride, places
 
-    def convert(self, op: tile.ConvertOp) -> SSAValue:
+    def convert(self, op: tile.ConvertOp) -> SSAValue | None:
         """Other registers of the same thread where those hold what is wanted, or of lanes of the warp where it pays.
 
-        Else through shared memory.
+        Else through shared memory; None where it is `waiting` to be read there.
         """
         source, target = _layout(op.value), _layout(op.result)
         value = self.values[op.value]
@@ -464,14 +503,25 @@ class _Expansion(Threads):
                 if start in firsts:
                     self.put(self.part(value, start, written.width), buffer, written.place(start)[0], written.align)
 
-        self.add(simt.BarrierOp())  # a trip before may still be reading
+        def read() -> SSAValue:
+            if loads is not None and matrix_loads:
+                return self.load_matrices(loads, buffer, rows=rows)
+            starts = range(0, registers(op.result), wanted.width)
+            found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
+            return self.joined(found)
+
+        assert isinstance(buffer.owner, simt.SharedOp)
+        taken = buffer.owner.bytes
+        if self.waiting and taken + sum(each.bytes for each in self.waiting.values()) > self.at_once:
+            self.read_written()
+        if not self.waiting:
+            self.add(simt.BarrierOp())  # a trip before may still be reading
         self.where_free_is_zero(free, write)
+        if taken <= self.at_once:
+            self.waiting[op] = _Written(taken, read)
+            return None
         self.add(simt.BarrierOp())
-        if loads is not None and matrix_loads:
-            return self.load_matrices(loads, buffer, rows=rows)
-        starts = range(0, registers(op.result), wanted.width)
-        found = [self.get(buffer, wanted.place(start)[0], wanted.width, type_, wanted.align) for start in starts]
-        return self.joined(found)
+        return read()
 
     def convert_fragments(self, op: tile.ConvertOp, source: LinearLayout, target: LinearLayout) -> SSAValue:
         """To or from fragments that are not told: through shared memory, in rows."""
