@@ -17,8 +17,12 @@ F16 = "wmma_16x16x16_f16_f32"
 
 @pytest.mark.parametrize(
     ("dtype", "machine", "instruction"),
-    [("f16", "sm_75", F16), ("f16", "sm_80", F16), ("f16", "sm_90a", F16), ("bf16", "sm_80", "wmma_16x16x16_bf16_f32")],
-)
+    [
+        ("f16", "sm_75", F16), ("f16", "sm_80", F16), ("f16", "sm_90a", F16), ("bf16", "sm_80", "wmma_16x16x16_bf16_f32"),
+        ("i8", "sm_75", "wmma_16x16x16_s8_s32"), ("i8", "sm_80", "wmma_16x16x16_s8_s32"),
+        ("f64", "sm_80", "wmma_8x8x4_f64_f64"), ("f64", "sm_90a", "wmma_8x8x4_f64_f64"),
+    ],
+)  # fmt: skip
 def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) -> None:
     module = check(product(dtype, (40, 24, 48), epilogue="bias"), machine, route="wmma")
     (decided,) = products(module)
@@ -52,9 +56,9 @@ def test_one_warp_where_it_is_asked_for() -> None:
 
 
 def test_types_that_a_route_has_not_are_told() -> None:
-    module = check(product("i8", (40, 24, 48)), route="wmma")
+    module = check(product("bf16", (40, 24, 48)), "sm_75", route="wmma")
     assert products(module)[0]["instruction"] == "fma"
-    assert "no matrix instruction takes i8,i8->i32 by wmma" in module.explain()
+    assert "no matrix instruction takes bf16,bf16->f32 by wmma" in module.explain()
 
 
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
@@ -65,6 +69,14 @@ def test_ragged_products(transposes: str, batch: tuple[int, ...], epilogue: str,
     for sizes in ((SIZES[4], SIZES[5], SIZES[7]), (100, 65, 31)):
         module = check(product("f16", sizes, transposes, batch, False, epilogue), machine, route="wmma")
         assert products(module)[0]["instruction"] == F16
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f64"])
+@pytest.mark.parametrize("transposes", ["", "a", "b", "ab"])
+def test_ragged_products_of_bytes_and_of_f64(dtype: str, transposes: str) -> None:
+    for sizes in ((17, 9, 70), (100, 65, 31)):
+        module = check(product(dtype, sizes, transposes), "sm_80", route="wmma")
+        assert products(module)[0]["instruction"].startswith("wmma_")
 
 
 @pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if name != "stride 2"])
