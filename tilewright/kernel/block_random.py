@@ -48,12 +48,14 @@ from tilewright.kernel.dialect import (
     ReshapeOp,
     ReturnOp,
     StoreOp,
+    Tf32Op,
     element,
     shape,
 )
 from tilewright.kernel.distribute.multiply_add import FMA
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
+from tilewright.kernel.simt import THREE_PRODUCTS
 
 SHAPES = ((), (1,), (8,), (17,), (3, 5), (4, 1), (1, 5), (4, 16), (2, 3, 4), (8, 8), (64,))
 PART_ELEMENTS = 512  # of an output, for each program; an eighth of that where there are few
@@ -64,7 +66,8 @@ DOTS = ((f16, f16, f32), (bf16, bf16, f32), (f32, f32, f32), (f64, f64, f64), (i
 # Instructions for products whose sums are exact: those that add in bf16 are not.
 PRODUCTS = (
     "mma_m16n8k8_f16_f32", "mma_m16n8k8_f16_f16", "mma_m8n8k16_s8_s32", "mma_m16n8k16_f16_f32", "mma_m16n8k16_f16_f16",
-    "mma_m16n8k16_bf16_f32", "mma_m16n8k32_s8_s32", "mma_m8n8k4_f64_f64",
+    "mma_m16n8k16_bf16_f32", "mma_m16n8k32_s8_s32", "mma_m8n8k4_f64_f64", "mma_m16n8k4_tf32_f32",
+    "mma_m16n8k8_tf32_f32", "wmma_16x16x8_tf32_f32",
     "wmma_16x16x16_f16_f32", "wmma_16x16x16_f16_f16", "wmma_16x16x16_bf16_f32",
     "wmmar3_16x16x16_f16_f32", "wmmar3_16x16x16_f16_f16", "wmmar3_16x16x16_bf16_f32", "wmmar3_16x16x16_s8_s32",
     "wmmar4_16x16x16_f16_f32", "wmmar4_16x16x16_f16_f16", "wmmar4_16x16x16_bf16_f32", "wmmar4_16x16x16_s8_s32",
@@ -72,18 +75,23 @@ PRODUCTS = (
     "vmfma_16x16x32_f16_f32", "vmfma_32x32x16_f16_f32", "mfma_16x16x32_s8_s32", "mfma_32x32x16_s8_s32",
     "mfma_16x16x4_f32_f32", "mfma_16x16x4_f64_f64",
 )  # fmt: skip
-_ELEMENTS = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64, "i8": i8, "i32": i32}
+_ELEMENTS = {"f16": f16, "bf16": bf16, "f32": f32, "tf32": f32, "f64": f64, "i8": i8, "i32": i32}
+LARGEST = 5000  # of the numbers in a factor that is split: 13 bits, and sums of them below 2^24
 
 
 @dataclass(frozen=True)
 class Product:
-    """c[m, n] = a[m, k] b[k, n] in boxes of `block`, of which a program has one of c; operands perhaps by columns."""
+    """c[m, n] = a[m, k] b[k, n] in boxes of `block`, of which a program has one of c; operands perhaps by columns.
+
+    On what reads tf32, `reading` says how f32 becomes that: it is, it is rounded in the program, or it is split.
+    """
 
     intrinsic: str
     sizes: tuple[int, int, int]
     block: tuple[int, int, int]
     by_columns: tuple[bool, bool]
     in_memory: bool  # the sum, from trip to trip
+    reading: str = ""  # "nearest" or "tf32x3"
 
 
 def random_blocks(seed: int, size: int = 24, intrinsics: Sequence[str] = (), large: bool = False) -> RandomKernel:
@@ -142,7 +150,8 @@ class Blocks(Generator):
         cut = [rng.randrange(0, extent, step) if ragged else 0 for extent in block]
         m, n, k = (extent - rest for extent, rest in zip(whole, cut, strict=True))
         by_columns = (rng.random() < 0.3, rng.random() < 0.3)
-        return Product(intrinsic, (m, n, k), block, by_columns, rng.random() < 0.25)
+        reading = rng.choice(("", "nearest", THREE_PRODUCTS)) if "_tf32" in intrinsic else ""
+        return Product(intrinsic, (m, n, k), block, by_columns, rng.random() < 0.25, reading)
 
     def generate(self, size: int) -> RandomKernel:
         self.linear = self.number_parts()
@@ -188,8 +197,12 @@ class Blocks(Generator):
         found = list(super().data())
         generator = np.random.default_rng(self.rng.getrandbits(32))
         for number in range(OUTPUTS, len(self.inputs)):
-            type_ = self.inputs[number]
-            found[number] = generator.integers(-3, 4, type_.get_shape()[0]).astype(dtype_of(type_))
+            type_, reading = self.inputs[number], self.products[(number - OUTPUTS) // 2].reading
+            most = LARGEST if reading == THREE_PRODUCTS and number % 2 else 3
+            numbers = generator.integers(-most, most + 1, type_.get_shape()[0])
+            if reading == "nearest":
+                numbers = numbers * (1 + generator.integers(-1, 2, numbers.shape) * 2.0**-13)
+            found[number] = numbers.astype(dtype_of(type_))
         return tuple(found)
 
     def small(self, extents: tuple[int, ...], type_: Attribute, limit: float = 3.0) -> SSAValue:
@@ -311,12 +324,16 @@ class Blocks(Generator):
             offset = self.add(arith.AddiOp(self.times(places[0], own[0]), self.times(places[1], own[1])))
             align = _align(view.type, max(own), (bm, bn, bk))
             tiles.append(self.add(LoadOp(view, offset, (rows, columns), own, limits if ragged else (), None, align)))
+        if each.reading == "nearest":
+            tiles = [self.add(Tf32Op("nearest", tile)) for tile in tiles]
+        precision = each.reading if each.reading == THREE_PRODUCTS else ""
         if each.in_memory:
             before = self.add(LoadOp(c, place, (bm, bn), (n, 1), bounds))
-            after = self.add(DotOp(each.intrinsic, tiles[0], tiles[1], before))
+            after = self.add(DotOp(each.intrinsic, tiles[0], tiles[1], before, precision=precision))
             block.add_ops([StoreOp(after, c, place, (n, 1), bounds), scf.YieldOp()])
         else:
-            block.add_op(scf.YieldOp(self.add(DotOp(each.intrinsic, tiles[0], tiles[1], block.args[1]))))
+            after = self.add(DotOp(each.intrinsic, tiles[0], tiles[1], block.args[1], precision=precision))
+            block.add_op(scf.YieldOp(after))
         self.block = outer
         loop = scf.ForOp(low, high, step, carried, block)
         self.block.add_op(loop)

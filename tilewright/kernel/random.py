@@ -60,6 +60,7 @@ from tilewright.kernel.dialect import (
     ReturnOp,
     SelectOp,
     StoreOp,
+    Tf32Op,
     element,
     shape,
     tile_type,
@@ -280,6 +281,10 @@ class Generator:
         source, target = self.rng.choice(((integer, real), (real, integer)))
         self.keep(arith.BitcastOp(self.make(extents, source), tile_type(extents, target)))
 
+    def tf32(self) -> None:
+        """f32 in fewer bits; not high parts, which of NaN are any number."""
+        self.keep(Tf32Op(self.rng.choice(("nearest", "low")), self.make(self.rng.choice(self.shapes), f32)))
+
     def indices(self) -> None:
         narrow = self.add(arith.IndexCastOp(self.make((), INDEX), self.rng.choice((i32, i64))))
         self.keep(arith.IndexCastOp(narrow, INDEX))
@@ -426,5 +431,5 @@ STEPS: list[Callable[[Generator], None]] = [
     Generator.arithmetic, Generator.arithmetic, Generator.arithmetic, Generator.function, Generator.compare,
     Generator.select, Generator.cast, Generator.bits, Generator.indices, Generator.reshape, Generator.broadcast,
     Generator.iota, Generator.reduce, Generator.dot, Generator.memory, Generator.memory, Generator.scratch,
-    Generator.gather, Generator.prefetch, Generator.store, Generator.loop, Generator.branch,
+    Generator.gather, Generator.prefetch, Generator.store, Generator.loop, Generator.branch, Generator.tf32,
 ]  # fmt: skip

@@ -482,8 +482,9 @@ class MmaOp(IRDLOperation):
     def verify_(self) -> None:
         block_of(self)
         check_precision(self.precision, self.a, self.b)
-        if self.precision is not None and self.precision.data != THREE_PRODUCTS:
-            raise VerifyException(f"precision {self.precision.data!r} of a product of fragments; {THREE_PRODUCTS!r}")
+        if self.precision is not None and (self.precision.data != THREE_PRODUCTS or "_tf32" not in self.intrinsic.data):
+            what = f"precision {self.precision.data!r} of {self.intrinsic.data}"
+            raise VerifyException(f"{what}; {THREE_PRODUCTS!r} of what reads tf32")
 
 
 _WRITTEN: dict[type[Operation], int] = {

@@ -34,7 +34,7 @@ from tilewright.kernel.random import (
 WARP = 32
 BLOCKS = ((32, 1, 1), (64, 1, 1), (16, 4, 1), (8, 4, 2))
 INTEGER_ATOMICS = ("add", "max", "min", "and", "or", "xor")  # the order of which cannot be seen
-MMA = "mma_m16n8k16_f16_f32"
+MMA, MMA_TF32 = "mma_m16n8k16_f16_f32", "mma_m16n8k8_tf32_f32"
 
 
 def random_distributed(seed: int, size: int = 16) -> RandomKernel:
@@ -201,12 +201,18 @@ class _Distributed(Generator):
             self.barrier()
 
     def product(self) -> None:
-        """A product of fragments, the sum loaded from shared memory at times and stored there."""
+        """A product of fragments, of f32 at times; the sum is stored in shared memory and loaded from there."""
         view = self.shared(f32, self.count // WARP * 128)
         block = self.times(self.add(arith.DivUIOp(self.thread, self.index(WARP))), 128)
         total = self.make((4,), f32)
+        precision = self.rng.choice(("", simt.THREE_PRODUCTS))
+        halves = self.make((8,), f16), self.make((4,), f16)
+        floats = self.make((4,), f32), self.make((2,), f32)
         for _ in range(self.rng.randint(1, 2)):
-            total = self.add(simt.MmaOp(MMA, self.make((8,), f16), self.make((4,), f16), total))
+            if self.rng.random() < 0.5:
+                total = self.add(simt.MmaOp(MMA, *halves, total))
+            else:
+                total = self.add(simt.MmaOp(MMA_TF32, *floats, total, precision))
         self.pool.append(total)
         stride, columns = self.rng.choice(((8, False), (16, True)))
         self.block.add_op(simt.StoreFragmentOp(MMA, total, view, block, self.index(stride), columns))

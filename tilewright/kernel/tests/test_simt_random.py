@@ -23,6 +23,7 @@ from tilewright.kernel.passes.licm import LicmPass
 from tilewright.kernel.passes.pack_shared import PackSharedPass
 from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
+from tilewright.kernel.passes.split_products import SplitProductsPass
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.random import RandomKernel
 from tilewright.kernel.simt_interpreter import ORDERS, Order
@@ -33,7 +34,7 @@ from tilewright.kernel.verify import verify
 SEEDS = st.integers(0, 2**32)
 PASSES: tuple[ModulePass, ...] = (
     CanonicalisePass(), CsePass(), DcePass(), LicmPass(), RangesPass(), PrefetchFragmentsPass(),
-    PackSharedPass(least=16), BarriersPass(),
+    PackSharedPass(least=16), BarriersPass(), SplitProductsPass(),
 )  # fmt: skip
 
 
