@@ -4,7 +4,7 @@
 
 Every kind of error is planted at every site of every family of kernels: a barrier, wait, commit, fence, copy, mbarrier
 operation or mask gone, a wait that leaves one more, the other parity, an address one slot off, a swizzle without one
-of its terms, another lane. An error is found if there is a finding, if the text is refused,
+of its terms, another lane, a number that is not rounded. An error is found if there is a finding, if the text is refused,
 or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change nothing that
 the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or is found
 though it is.
@@ -87,11 +87,26 @@ def _product(
     ]  # fmt: skip
 
 
-def _times(m: int, n: int, k: int, by_columns: bool = False) -> Callable[[Sequence[Array]], Array]:
-    """The product; `by_columns`: b is stored so."""
+def _floats(m: int, n: int, k: int, bits: int) -> Callable[[], list[Any]]:
+    """Factors of a product, and memory for it: small whole numbers, b with so many bits of mantissa.
+
+    With 0 all are such numbers only when they are rounded to tf32.
+    """
+    a, b = _integers(m * k, k * n, dtype=np.float32)
+    if bits:
+        b *= np.random.default_rng(1).integers(1 << bits - 1, 1 << bits, b.shape) | 1
+    else:
+        a, b = (each * np.float32(1 - 2.0**-13) for each in (a, b))
+    return lambda: [a.copy(), b.copy(), np.full(m * n, np.nan, np.float32)]
+
+
+def _times(
+    m: int, n: int, k: int, by_columns: bool = False, whole: bool = False
+) -> Callable[[Sequence[Array]], Array]:
+    """The product; `by_columns`: b is stored so; `whole`: of factors rounded to whole numbers."""
 
     def times(given: Sequence[Array]) -> Array:
-        a, b = (each.astype(np.float64) for each in given[:2])
+        a, b = (np.rint(each) if whole else each.astype(np.float64) for each in given[:2])
         right = b.reshape(n, k).T if by_columns else b.reshape(k, n)
         return np.asarray(a.reshape(m, k) @ right).reshape(-1)
 
@@ -217,7 +232,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "tf32": Family(
         programs.ragged_matmul((40, 40, 68), (32, 32, 16), "mma_m16n8k8_tf32_f32", "f32", "b"), "sm_80",
-        _product(40, 40, 68, np.float32), 2048, wanted=_times(40, 40, 68, by_columns=True),
+        _floats(40, 40, 68, 0), 2048, wanted=_times(40, 40, 68, by_columns=True, whole=True),
+    ),
+    "tf32x3": Family(
+        programs.ragged_matmul((40, 40, 68), (32, 32, 16), "mma_m16n8k8_tf32_f32", "f32", "b", precision="tf32x3"),
+        "sm_80", _floats(40, 40, 68, 12), 2048, wanted=_times(40, 40, 68, by_columns=True),
     ),
     "s8": Family(
         programs.ragged_matmul((40, 40, 80), (32, 32, 32), "mma_m16n8k32_s8_s32", "i8", "b", "i32"), "sm_80",
@@ -491,6 +510,12 @@ ERRORS: dict[str, Plant] = {
         r"^(mbarrier\.arrive\.expect_tx.*), (%r\d+);",
         lambda match: f"{{ .reg .b32 fewer; sub.s32 fewer, {match[2]}, 16; {match[1]}, fewer; }}",
     ),
+    "cut, not rounded": _changed(
+        r"^cvt\.rna\.tf32\.f32 (%r\d+), (%r\d+);", lambda match: f"mov.b32 {match[1]}, {match[2]};"
+    ),
+    "a high part with all bits": _changed(
+        r"^selp\.b32 (%r\d+), -8192, ", lambda match: f"selp.b32 {match[1]}, -1, "
+    ),
     "other lane": _changed(
         r"^(shfl\.sync\.bfly\.b32 .*), (\d+), 31, -1;",
         lambda match: f"{match[1]}, {int(match[2]) // 2 or 2}, 31, -1;",
@@ -559,7 +584,7 @@ def seen(mutant: Mutant) -> str:
     return "" if tuple(each.tobytes() for each in arguments) == wanted else "wrong result"
 
 
-_COPIES = "copies ahead.*|parts of k|multiply-adds|attention|bf16|tf32|s8"
+_COPIES = "copies ahead.*|parts of k|multiply-adds|attention|bf16|tf32|tf32x3|s8"
 _NO_COPY_LEFT = (
     "A trip commits the slice two ahead and then waits for all but that group. Behind the loop the groups still open "
     "are those of slices beyond k, which hold no copy."
@@ -599,7 +624,7 @@ _ONE_BLOCK = (
 EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     (_COPIES, "no wait", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     (_COPIES, "a wait leaves one more", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
-    ("copies ahead|multiply-adds|attention|bf16|tf32|s8", "no mask", r"cp\.async", (0, 1), _NOTHING_VALID),
+    ("copies ahead|multiply-adds|attention|bf16|tf32|tf32x3|s8", "no mask", r"cp\.async", (0, 1), _NOTHING_VALID),
     ("copies ahead", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
     ("bf16", "no bound of a copy", r"\[%r\d+(\+2048)?\], .* 16, %r", (0, 1), _NOT_STORED),
     ("f64", "no mask", r"mov.b64 %rd\d+, 0; @%p\d+ ld\.global\.nc", (1,), _NOT_STORED),

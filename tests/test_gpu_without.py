@@ -69,14 +69,19 @@ FAMILIES = {
     "largest of columns": Family(lambda b: reduce.reduce_max(b, b.input("x", (37, 13), "f32"), (0,)), 0.0),
     "s8": Family(product(21, 19, 200, "i8", transpose_b=True), 0.0),
     "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), input_precision="tf32"),
+    "tf32x3": Family(product(21, 19, 72, "f32", transpose_b=True), 2e-6, ("sm_80", "sm_90a"), input_precision="tf32x3"),
     "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
     "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",)),
 }
-INSTRUCTIONS = {"s8": "mma.sync", "tf32": ".tf32", "f64": "mma.sync", "wgmma": "wgmma.mma_async", "convolution": "mma"}
+INSTRUCTIONS = {
+    "s8": "mma.sync", "tf32": ".tf32", "tf32x3": "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "f64": "mma.sync",
+    "wgmma": "wgmma.mma_async", "convolution": "mma",
+}  # fmt: skip
 WORKING = {
     ("s8", "sm_75"): {"pipeline-registers", "pack-shared", "barriers"},
     ("s8", "sm_80"): {"pipeline-loads", "pack-shared", "barriers"},
-    ("tf32", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments"},
+    ("tf32", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments", "round-operands"},
+    ("tf32x3", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments"},
     ("f64", "sm_80"): {"pipeline-loads", "prefetch-fragments"},
     ("convolution", "sm_80"): {"pipeline-loads", "prefetch-fragments", "barriers"},
     ("wgmma", "sm_90a"): {"tensor-copies", "pipeline-tensor-copies", "overlap-products", "warp-roles"},

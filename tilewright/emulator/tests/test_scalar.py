@@ -289,6 +289,16 @@ def test_tf32_rounds_ties_away() -> None:
     assert found.tolist() == [1 + 2.0**-10, 1 + 2 * 2.0**-10, -(1 + 2.0**-10)]
 
 
+def test_tf32_at_the_ends_of_f32() -> None:
+    """The largest numbers become infinite, denormals are rounded like others; of infinities and NaN low bits go."""
+    given = [0x7F7FEFFF, 0x7F7FF000, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0xFFC01234, 0x7F801FFF,
+             0x00000FFF, 0x00001000, 0x80001000, 0x007FF000, 0x80000000, 0x00800FFF]  # fmt: skip
+    wanted = [0x7F7FE000, 0x7F800000, 0xFF800000, 0x7F800000, 0xFF800000, 0x7FFFE000, 0xFFC00000, 0x7F800000,
+              0x00000000, 0x00002000, 0x80002000, 0x00800000, 0x80000000, 0x00800000]  # fmt: skip
+    found = apply("cvt.rna.tf32.f32", [np.array(given, np.uint32).view(np.float32)], np.uint32)
+    assert [hex(each) for each in found] == [hex(each) for each in wanted]
+
+
 @pytest.mark.parametrize("comparison", ["eq", "ne", "lt", "leu", "gtu", "neu", "num", "nan"])
 def test_comparisons_of_floats(comparison: str) -> None:
     a, b = floats(5), floats(6)
