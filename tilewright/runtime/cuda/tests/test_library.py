@@ -1,0 +1,83 @@
+"""The real bindings, down to an imitation of the driver's library (`library.py`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.runtime.cuda.tests.library import SHIM
+
+ROOT = Path(__file__).parents[4]
+CALLS = """
+from dataclasses import replace
+import numpy as np
+from tilewright.runtime.cuda.tests import library, made
+library.install()
+from tilewright.errors import DeviceError
+from tilewright.runtime.cuda.devices import open_driver
+from tilewright.runtime.cuda.driver import Resources
+from tilewright.runtime.cuda.module import DeviceModule
+
+driver, x = open_driver("cuda"), np.arange(made.ELEMENTS, dtype=np.float32)
+assert (driver.name, driver.cache_bytes) == ("an imitation", 1 << 16)
+module = DeviceModule(made.artifact(), "cuda")
+for number in range(4):  # one by one, recorded, replayed
+    assert (module(x + number) == x + number + 2).all()
+assert library.STATE.graphs
+assert all(each.seconds > 0 for each in module.profile(x, repeats=2))
+assert len(module.samples(x, repeats=3)) == 3
+assert module.resources() == {"add": Resources(4, 3, 1)}  # the numbers of the attributes
+for name, broken, wanted in (
+    ("text", made.artifact(code="this is no PTX"), "CUDA_ERROR_INVALID_PTX: ptxas fatal: "),
+    ("entry", made.artifact(code=made.ADD.replace("entry add", "entry sub")), "CUDA_ERROR_NOT_FOUND: status 500"),
+    ("shared memory", made.artifact(kernel=replace(made.KERNEL, shared_bytes=300_000)), "CUDA_ERROR_INVALID_VALUE: "),
+):
+    try:
+        DeviceModule(broken, "cuda")(x)
+    except DeviceError as error:
+        assert wanted in str(error), (name, str(error))
+    else:
+        raise AssertionError(name)
+del module
+assert not library.STATE.events, "events go with their objects"
+"""
+KERNELS = (
+    "tests/test_gpu_chain.py::test_element_work[1-sm_80]",
+    "tests/test_gpu_tensor_copies.py::test_a_graph_gets_products_of_four_warps",
+)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    pytest.importorskip("cuda.bindings.driver")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "shim.c").write_text(SHIM)
+    command = [compiler, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "shim.c")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
+
+
+def test_modules_run_through_the_bindings(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_tests_of_kernels_run_on_a_device(environment: dict[str, str]) -> None:
+    """With tensor maps, more shared memory than a block has unasked, and arrays of tests of the emulator."""
+    plugin = ["-p", "tilewright.runtime.cuda.tests.library", "-p", "no:cacheprovider", "--device=cuda"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, *KERNELS],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert f"{len(KERNELS)} passed" in done.stdout, done.stdout
