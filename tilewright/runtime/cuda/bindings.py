@@ -27,12 +27,13 @@ _ELEMENTS = {
 }  # fmt: skip
 _MAP_BYTES = 128
 _MAP_ALIGN = 128  # of a map: 64 by the text of cuda.h, 128 by its type since CUDA 13
-_MAPS_SINCE = 12000  # the version of the driver, in its own way
+_MAPS_SINCE, _TIMES_SINCE = 12000, 2000  # the version of the driver, in its own way
 _WORDS, _HALF_WORDS = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
 _ENCODE = ctypes.CFUNCTYPE(  # cuTensorMapEncodeTiled of cuda.h
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, _WORDS, _WORDS, _HALF_WORDS,
     _HALF_WORDS, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
 )  # fmt: skip
+_ELAPSED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_void_p)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class CudaDriver:
             raise MissingExtra("cuda-bindings", "cuda") from error
         self.ordinal = ordinal
         self._api = driver
-        self._encode: Any = None
+        self._functions: dict[bytes, Any] = {}
         try:
             self._call(driver.cuInit, 0)
             count = self._call(driver.cuDeviceGetCount)
@@ -102,7 +103,6 @@ class CudaDriver:
         pass  # nobody looks
 
     def load(self, code: bytes) -> Any:
-        self._enter()
         errors, remarks = bytearray(_LOG_BYTES), bytearray(_LOG_BYTES)
         option = self._api.CUjit_option
         names = [
@@ -111,7 +111,8 @@ class CudaDriver:
         ]  # fmt: skip
         values = [errors, len(errors), remarks, len(remarks)]
         try:
-            library = self._call(self._api.cuModuleLoadDataEx, code + b"\0", len(names), names, values)
+            with self._relaxed():
+                library = self._call(self._api.cuModuleLoadDataEx, code + b"\0", len(names), names, values)
         except DriverFault as fault:
             raise DriverFault(fault.code, _text(errors) or str(fault)) from fault
         for warning in ptxas.warnings(_text(remarks)):
@@ -119,8 +120,8 @@ class CudaDriver:
         return library
 
     def unload(self, library: Any) -> None:
-        self._enter()
-        self._call(self._api.cuModuleUnload, library)
+        with self._relaxed():
+            self._call(self._api.cuModuleUnload, library)
 
     def prepare(self, library: Any, kernel: Kernel, arguments: Sequence[Argument]) -> _Prepared:
         with self._relaxed():
@@ -161,6 +162,10 @@ class CudaDriver:
         self._enter()
         flag = self._api.CUstream_flags.CU_STREAM_NON_BLOCKING
         return int(self._call(self._api.cuStreamCreate, int(flag)))
+
+    def drop_stream(self, stream: int) -> None:
+        self._enter()
+        self._call(self._api.cuStreamDestroy, stream)
 
     def synchronize(self, stream: int) -> None:
         self._enter()
@@ -205,21 +210,21 @@ class CudaDriver:
         self._call(self._api.cuEventRecord, event.handle, stream)
 
     def seconds(self, start: _Event, end: _Event) -> float:
+        """By the function of the first drivers: bindings want that of CUDA 12.8, which others do not have."""
         self._enter()
-        return float(self._call(self._api.cuEventElapsedTime, start.handle, end.handle)) * 1e-3
+        elapsed = self._function(b"cuEventElapsedTime", _TIMES_SINCE, _ELAPSED)
+        milliseconds = ctypes.c_float()
+        self._check(elapsed(ctypes.byref(milliseconds), int(start.handle), int(end.handle)))
+        return milliseconds.value * 1e-3
 
     def encode(self, place: int, address: int, seen: TensorMap) -> None:
         """Write the tensor map of a tensor at an address to a place; the driver counts axes from the innermost.
 
         Not by the function of the bindings, which writes to a Python object: the driver wants maps aligned.
         """
-        if self._encode is None:
-            found, _ = self._call(self._api.cuGetProcAddress, b"cuTensorMapEncodeTiled", _MAPS_SINCE, 0)
-            if not found:
-                raise DriverFault("CUDA_ERROR_NOT_FOUND", "this driver makes no tensor maps")
-            self._encode = _ENCODE(int(found))
+        encode = self._function(b"cuTensorMapEncodeTiled", _MAPS_SINCE, _ENCODE)
         api, rank = self._api, len(seen.extents)
-        status = self._encode(
+        status = encode(
             place,
             int(getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[seen.element]}")),
             rank,
@@ -233,8 +238,20 @@ class CudaDriver:
             int(api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
             int(api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
+        self._check(status)
+
+    def _function(self, name: bytes, version: int, form: Any) -> Any:
+        """A function of the driver as it was in a version."""
+        if name not in self._functions:
+            found, _ = self._call(self._api.cuGetProcAddress, name, version, 0)
+            if not found:
+                raise DriverFault("CUDA_ERROR_NOT_FOUND", f"this driver has no {name.decode()}")
+            self._functions[name] = form(int(found))
+        return self._functions[name]
+
+    def _check(self, status: int) -> None:
         if status:
-            raise self._fault(api.CUresult(status))
+            raise self._fault(self._api.CUresult(status))
 
     @contextmanager
     def _returning(self) -> Iterator[None]:

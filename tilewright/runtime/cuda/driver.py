@@ -99,6 +99,9 @@ class Driver(Protocol):
     def launch(self, prepared: Any, stream: int) -> None: ...
 
     def new_stream(self) -> int: ...
+    def drop_stream(self, stream: int) -> None:
+        """Give a stream back; what is enqueued there still runs."""
+
     def synchronize(self, stream: int) -> None: ...
     def capturing(self, stream: int) -> bool:
         """Whether the caller records what is enqueued on the stream."""

@@ -125,6 +125,9 @@ class EmulatedDriver:
     def new_stream(self) -> int:
         return next(self._streams)
 
+    def drop_stream(self, stream: int) -> None:
+        pass  # a number
+
     def synchronize(self, stream: int) -> None:
         self._check_recorded(stream)  # else launches have ended when they return
 

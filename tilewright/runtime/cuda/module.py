@@ -80,6 +80,7 @@ class DeviceModule(Module):
             with self.driver.visiting():
                 self._library = _loaded(self.driver, artifact.code)
                 self._stream = self.driver.new_stream()
+                weakref.finalize(self, _quietly, self.driver, self.driver.drop_stream, self._stream)
                 self._held = _Memory(self.driver, self.manifest.constants_bytes)
                 if artifact.constants.size:
                     constants = np.ascontiguousarray(artifact.constants)

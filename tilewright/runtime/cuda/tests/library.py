@@ -31,6 +31,8 @@ void offer(const char *name, void *function) {
     table[count++].function = function;
 }
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *status) {
+    *function = 0;
+    if (version > 12040) return 1; /* newer than this driver */
     for (int at = 0; at < count; at++)
         if (!strcmp(name, table[at].name)) {
             if (status) *status = 0;
@@ -38,7 +40,6 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned
             return 0;
         }
     if (status) *status = 1;
-    *function = 0;
     return 500;
 }
 """

@@ -58,7 +58,10 @@ class Api(ModuleType):
         self.devices = devices
         self.calls: list[tuple[Any, ...]] = []
         self.fails = fails or {}
-        self.encoder = bindings._ENCODE(self._encode)
+        self.own: dict[bytes, Any] = {
+            b"cuTensorMapEncodeTiled": bindings._ENCODE(self._encode),
+            b"cuEventElapsedTime": bindings._ELAPSED(self._elapsed),
+        }
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -69,12 +72,14 @@ class Api(ModuleType):
         values: dict[str, Sequence[Any]] = {
             "cuDeviceGetCount": [self.devices], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
             "cuGetErrorName": [b"CUDA_ERROR_ILLEGAL_ADDRESS"], "cuGetErrorString": [b"an illegal memory access"],
-            "cuGetProcAddress": [ctypes.cast(self.encoder, ctypes.c_void_p).value, 0], "cuLaunchKernel": [],
+            "cuGetProcAddress": [0, 0], "cuLaunchKernel": [],
             "cuCtxSetCurrent": [], "cuFuncSetAttribute": [], "cuInit": [],
         }  # fmt: skip
 
         def call(*arguments: Any) -> tuple[Any, ...]:
             self.calls.append((name, *arguments))
+            if name == "cuGetProcAddress" and arguments[0] in self.own:
+                return 0, ctypes.cast(self.own[arguments[0]], ctypes.c_void_p).value, 0
             if name == "cuFuncGetAttribute":
                 return 0, ATTRIBUTES[arguments[0]]
             return (self.fails.get(name, 0), *values.get(name, [7]))
@@ -88,6 +93,10 @@ class Api(ModuleType):
         self.calls.append(("cuTensorMapEncodeTiled", place, element, rank, address, *lists, *modes))
         ctypes.memset(place, len(self.calls) % 256, 128)
         return 1 if place % 128 else self.fails.get("cuTensorMapEncodeTiled", 0)
+
+    def _elapsed(self, milliseconds: Any, start: int, end: int) -> int:
+        milliseconds[0] = end - start
+        return self.fails.get("cuEventElapsedTime", 0)
 
     def named(self, name: str) -> list[tuple[Any, ...]]:
         return [arguments for called, *arguments in self.calls if called == name]  # type: ignore[misc]
@@ -202,6 +211,21 @@ def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.Mo
     assert [call[:2] for call in api.calls if call[0] != "cuCtxSetCurrent"] == [
         (exchange, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemAlloc", 64), (exchange, 7),
     ]  # fmt: skip
+
+
+def test_times_come_from_the_function_that_every_driver_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    device = opened(monkeypatch, api)
+    start, end = (bindings._Event(api, number) for number in (3, 8))
+    assert device.seconds(start, end) == 5e-3
+    assert device.seconds(start, end) == 5e-3
+    assert api.named("cuGetProcAddress") == [[b"cuEventElapsedTime", 2000, 0]]
+    api.fails["cuEventElapsedTime"] = 600
+    with pytest.raises(DriverFault):
+        device.seconds(start, end)
+    del api.own[b"cuTensorMapEncodeTiled"]
+    with pytest.raises(DriverFault, match="this driver has no cuTensorMapEncodeTiled"):
+        device.encode(0, 0, TensorMap(0, "f16", (16, 32), (64, 2), (8, 16), 64))
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -45,6 +45,7 @@ for name, broken, wanted in (
         raise AssertionError(name)
 del module
 assert not library.STATE.events, "events go with their objects"
+assert not library.STATE.recorded, "streams go with their modules"
 """
 KERNELS = (
     "tests/test_gpu_chain.py::test_element_work[1-sm_80]",
