@@ -127,8 +127,9 @@ class Clocks:
             thread_column = block % self.cluster * self.threads + thread
         found |= other == thread_column
         found |= (thread_column // 32 == other // 32) & near
-        if self.matrix is not None:
-            found |= time <= self.matrix[block, thread, other]
+        if self.matrix is not None and not found.all():
+            late = ~found
+            found[late] = time[late] <= self.matrix[block[late], thread[late], other[late]]
         return np.asarray(found)
 
     def ordered_group(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
@@ -143,17 +144,21 @@ class Clocks:
             found |= time <= self.matrix[block[..., None], thread[..., None], lanes].max(axis=-1)
         return np.asarray(found)
 
-    def ordered_warp(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
-        """As `ordered`, for what several threads of a warp of the cluster did."""
+    def ordered_warp(self, block: Array, thread: Array, warp: Array, lanes: Array, time: Array) -> Array:
+        """As `ordered`, for what those lanes of a warp of the cluster did whose bits are set; arrays of one axis."""
         found = time <= self.block_floor[block]
         number = block * (self.threads // 32) + thread // 32
         column = block % self.cluster * self.threads + thread
+        lanes = np.where(column // 32 == warp, lanes & ~(1 << column % 32), lanes)
         if self.cluster > 1:
             found = (found & self._same_block(block, 32 * warp)) | (time <= self.cluster_floor[block])
-        found |= (column // 32 == warp) & (time <= self.warp_floor[number])
-        if self.matrix is not None:
-            lanes = warp[..., None] * 32 + np.arange(32)
-            found |= time <= self.matrix[block[..., None], thread[..., None], lanes].min(axis=-1)
+        found |= (column // 32 == warp) & (time <= self.warp_floor[number]) | (lanes == 0)
+        if self.matrix is not None and not found.all():
+            late = ~found
+            other = warp[late, None] * 32 + np.arange(32)
+            known = time[late, None] <= self.matrix[block[late, None], thread[late, None], other]
+            known |= lanes[late, None] >> np.arange(32) & 1 == 0
+            found[late] = known.all(axis=1)
         return found
 
     def _same_block(self, block: Array, column: Array) -> Array:

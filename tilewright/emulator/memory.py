@@ -207,7 +207,10 @@ class GlobalMemory:
 
 
 class LocalMemory:
-    """Memory of each thread: `length` bytes, and which of them were written."""
+    """Memory of each thread: `length` bytes, and which of them were written.
+
+    It is like registers: what nothing wrote may be read, and matters where it is used.
+    """
 
     def __init__(self, threads: int, length: int) -> None:
         self.length = -(-length // 16) * 16
@@ -233,24 +236,23 @@ class LocalMemory:
         return np.where(good, at, 0) + lanes.positions() * self.length, good
 
     def load(self, lanes: Lanes, addresses: Array, width: int, count: int) -> tuple[Array, Array | None]:
+        """Values, and one bit for each byte of a word that nothing wrote: (n, count)."""
         size = width * count
-        offsets, good = self._offsets(lanes, addresses, size, "reads")
+        offsets, _ = self._offsets(lanes, addresses, size, "reads")
         values = self.bytes.load(offsets, width, count)
         lanes.state.counts.bytes["local_load"] += size * lanes.count
         written = self.written[offsets[:, None] + np.arange(size)]
         if written.all():
             return values, None
-        never = np.flatnonzero(~written.any(axis=1) & good)
-        if len(never):
-            address = int(addresses[never[0]])
-            lanes.report("uninitialised", f"reads byte {address} of local memory, which nothing wrote", never,
-                         address=address, space="local")  # fmt: skip
-        return values, np.asarray(~written.all(axis=1))
+        return values, np.packbits(~written.reshape(-1, count, width), axis=2, bitorder="little")[:, :, 0]
 
     def store(self, lanes: Lanes, addresses: Array, width: int, values: Array, undefined: Array | None) -> None:
         size = width * (1 if values.ndim == 1 else values.shape[1])
         offsets, good = self._offsets(lanes, addresses, size, "writes")
         lanes.state.counts.bytes["local_store"] += size * lanes.count
-        fresh = np.ones(len(offsets), np.bool_) if undefined is None else ~undefined
+        fresh: Array | bool = True
+        if undefined is not None:
+            bits = np.unpackbits(undefined.reshape(len(offsets), -1, 1), axis=2, count=width, bitorder="little")
+            fresh = (bits == 0).reshape(len(offsets), size)[good]
         self.bytes.store(offsets[good], width, values[good])
-        self.written[(offsets[:, None] + np.arange(size))[good]] = fresh[good, None]
+        self.written[(offsets[:, None] + np.arange(size))[good]] = fresh

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 import struct
 from collections.abc import Callable
 
@@ -35,7 +37,8 @@ _LIMITS = {  # of kernels, and how many numbers each may have
     ".maxntid": 3, ".reqntid": 3, ".reqnctapercluster": 3,
 }  # fmt: skip
 _MOST_ELEMENTS = 1 << 28
-_DEEPEST = 64  # nested scopes and calls
+_DEEPEST = 64  # nested scopes, calls and brackets of a constant
+_BINDING = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6}  # of operators in constants
 
 
 def parse(text: str) -> Module:
@@ -67,7 +70,7 @@ class _Parser:
     def _top_level(self) -> None:
         token = self.peek()
         simple: dict[str, Callable[[], None]] = {
-            ".version": self._version, ".target": self._target, ".address_size": self._skip_one,
+            ".version": self._version, ".target": self._target, ".address_size": self._address_size,
             ".file": self._file, ".section": self._section, ".loc": self._loc, ".pragma": self._skip_statement,
             ".alias": self._skip_statement,
         }  # fmt: skip
@@ -98,12 +101,17 @@ class _Parser:
         self.version = self.expect("number").text
 
     def _target(self) -> None:
-        self.target = self.expect("word").text
+        token = self.expect("word")
+        if not re.fullmatch(r"sm_\d+[af]?", token.text):
+            raise refuse(self.place(token), f"unknown target {token.text!r}")
+        self.target = token.text
         while self.accept(","):
             self.expect("word")
 
-    def _skip_one(self) -> None:
-        self.next()
+    def _address_size(self) -> None:
+        token = self.expect("number")
+        if token.text != "64":
+            raise refuse(self.place(token), f"addresses of {token.text} bits are not emulated")
 
     def _skip_statement(self) -> None:
         while self.next().text != ";":
@@ -363,21 +371,22 @@ class _Parser:
         opcode = self.expect("word")
         operands = []
         if self.peek().text != ";":
-            operands.append(self._operand())
+            groups = opcode.text.startswith("call")
+            operands.append(self._operand(groups=groups))
             while self.accept(","):
-                operands.append(self._operand())
+                operands.append(self._operand(groups=groups))
         self.expect(";")
         place = self.place(opcode)._replace(source=self.source)
         return Instruction(opcode.text, tuple(operands), place, guard, negated)
 
-    def _operand(self) -> Operand:
+    def _operand(self, *, groups: bool = False) -> Operand:
         token = self.peek()
         place = self.place(token)
         if token.text == "{":
             return self._vector()
         if token.text == "[":
             return self._address()
-        if token.text == "(":
+        if token.text == "(" and groups:
             self.next()
             items: list[Operand] = []
             while not self.accept(")"):
@@ -424,7 +433,7 @@ class _Parser:
         offset, coordinates = 0, None
         while self.peek().text in ("+", "-"):
             sign = -1 if self.next().text == "-" else 1
-            offset += sign * self._integer()
+            offset += sign * self._integer(_BINDING["+"])
         if self.accept(","):
             coordinates = self._vector()
             if self.accept(","):
@@ -432,19 +441,35 @@ class _Parser:
         self.expect("]")
         return Address(base, offset, coordinates, self.place(opening))
 
-    def _number(self) -> Number:
+    def _number(self, binding: int = 0, depth: int = 0) -> Number:
+        """A constant, or constants and operators that bind closer than `binding`."""
+        found = self._single_number(depth)
+        while (mark := self.peek().text) in _BINDING and _BINDING[mark] > binding:
+            self.next()
+            right = self._number(_BINDING[mark], depth)
+            if (found.kind, right.kind) != ("int", "int"):
+                raise refuse(found.place, f"{mark!r} between constants that are no integers")
+            if (mark in ("<<", ">>") and not 0 <= right.value < 64) or (mark == "/" and right.value == 0):
+                raise refuse(right.place, f"{right.value} on the right of {mark!r}")
+            value = _CALCULATE[mark](found.value, right.value)
+            found = Number(value if -1 << 63 <= value < 1 << 64 else value & ((1 << 64) - 1), "int", found.place)
+        return found
+
+    def _single_number(self, depth: int) -> Number:
         token = self.peek()
         place = self.place(token)
+        if depth > _DEEPEST:
+            raise refuse(place, f"a constant of more than {_DEEPEST} levels")
         if token.text in ("-", "~", "+"):
             self.next()
-            inner = self._number()
+            inner = self._single_number(depth + 1)
             if inner.kind != "int":
                 sign = 1 << (31 if inner.kind == "f32" else 63)
                 return Number(inner.value ^ sign if token.text == "-" else inner.value, inner.kind, place)
             return Number({"-": -inner.value, "~": ~inner.value, "+": inner.value}[token.text], "int", place)
         if token.text == "(":
             self.next()
-            inner = self._number()
+            inner = self._number(0, depth + 1)
             self.expect(")")
             return inner
         text = self.expect("number").text
@@ -470,8 +495,8 @@ class _Parser:
             raise refuse(place, f"the constant {text} has more than 64 bits")
         return Number(value, "int", place)
 
-    def _integer(self) -> int:
-        number = self._number()
+    def _integer(self, binding: int = 0) -> int:
+        number = self._number(binding)
         if number.kind != "int":
             raise refuse(number.place, "expected an integer")
         return number.value
@@ -505,6 +530,13 @@ class _Parser:
 
     def error(self, message: str) -> InvalidPtx:
         return refuse(self.place(self.peek()), message)
+
+
+_CALCULATE: dict[str, Callable[[int, int], int]] = {
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "<<": operator.lshift, ">>": operator.rshift,
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "/": lambda left, right: abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1),
+}  # fmt: skip
 
 
 def _bits_of(number: Number, kind: str) -> int:

@@ -15,8 +15,8 @@ from tilewright.emulator.rounding import alike
 from tilewright.emulator.scalars import Array
 
 RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above, offset below
-_SEVERAL = 63  # in place of a lane: several lanes of the warp read the cell
-_GROUP = 62  # in place of a lane: a product of the warpgroup that starts with this warp read it
+# A read on record: when, and which lanes of the warp, or a product of the warpgroup that starts with it.
+_WHEN, _PRODUCT, _LANES = 33, 1 << 32, (1 << 32) - 1
 _ASYNC, _ATOMIC = 1, 2  # how a cell was written
 
 
@@ -34,7 +34,7 @@ class SharedMemory:
         self.writer = np.zeros(cells, np.int32)  # a column of the clocks
         self.how = np.zeros(cells, np.uint8)
         self.last_read = np.zeros(cells, np.int64)
-        self.reads = np.zeros((cells, clocks.members // 32), np.int64)  # time * 64 + lane, of each warp of the cluster
+        self.reads = np.zeros((cells, clocks.members // 32), np.int64)  # of each warp of the cluster
         self.undefined = np.zeros(cells, np.bool_)
         self.will_write: Array | None = None  # numbers of pending operations, 0 for none
         self.will_read: Array | None = None
@@ -159,23 +159,22 @@ class SharedMemory:
     def _note_reads(self, who: Array, cells: Array) -> None:
         clocks = self.clocks
         warp, block, thread, column = who // 32, who // clocks.threads, who % clocks.threads, clocks.column(who)
-        own, lane = (column // 32)[:, None], (thread % 32)[:, None]
+        own, lane = (column // 32)[:, None], (1 << thread % 32)[:, None]
         before = self.reads[cells, own]
         floor = np.maximum(clocks.warp_floor[warp], clocks.block_floor[block])[:, None]
-        others = (before >> 6 > floor) & (before & 63 != lane)
+        time, readers = before >> _WHEN, np.where(before & _PRODUCT != 0, _LANES, before & _LANES)
+        others = (time > floor) & (readers != lane)
         if clocks.matrix is not None and others.any():  # reads that this thread knows of need no record any more
             row, _ = np.nonzero(others)
-            reader, time = before[others] & 63, before[others] >> 6
-            known = clocks.ordered_warp(block[row], thread[row], column[row] // 32, time)
-            single = reader < _GROUP
-            other = (column[row] // 32 * 32 + reader)[single]
-            known[single] = clocks.ordered(block[row][single], thread[row][single], other, time[single])
-            others[others] = ~known
-        entry = (clocks.now << 6) | np.where(others, _SEVERAL, lane)
+            others[others] = ~clocks.ordered_warp(
+                block[row], thread[row], column[row] // 32, readers[others], time[others]
+            )
+        entry = (clocks.now << _WHEN) | lane | np.where(others, readers, 0)
         self.reads[cells, own] = entry
         mixed = self.reads[cells, own] != entry  # several lanes of this instruction
         if mixed.any():
-            self.reads[cells[mixed], np.broadcast_to(own, cells.shape)[mixed]] = (clocks.now << 6) | _SEVERAL
+            where = (cells * self.reads.shape[1] + own)[mixed]
+            np.bitwise_or.at(self.reads.reshape(-1), where, entry[mixed])
         self.last_read[cells] = clocks.now
 
     def store(
@@ -252,17 +251,16 @@ class SharedMemory:
     ) -> None:
         clocks = self.clocks
         reads = self.reads[cells[late]]  # (m, warps)
-        time, lane = reads >> 6, reads & 63
+        time, readers, product = reads >> _WHEN, reads & _LANES, reads & _PRODUCT != 0
         own_block = np.broadcast_to(block[late][:, None], reads.shape)
         own = np.broadcast_to(thread[late][:, None], reads.shape)
         warps = np.broadcast_to(np.arange(reads.shape[1]), reads.shape)
         wrong = time > clocks.cluster_floor[own_block]
-        one = wrong & (lane < _GROUP)
-        wrong[one] = ~clocks.ordered(own_block[one], own[one], (warps * 32 + lane)[one], time[one])
-        many = wrong & (lane == _SEVERAL)
-        if many.any():
-            wrong[many] = ~clocks.ordered_warp(own_block[many], own[many], warps[many], time[many])
-        together = wrong & (lane == _GROUP)
+        lanes_read, together = wrong & ~product, wrong & product
+        if lanes_read.any():
+            wrong[lanes_read] = ~clocks.ordered_warp(
+                own_block[lanes_read], own[lanes_read], warps[lanes_read], readers[lanes_read], time[lanes_read]
+            )
         if together.any():
             wrong[together] = ~clocks.ordered_group(
                 own_block[together], own[together], warps[together], time[together]
@@ -272,8 +270,10 @@ class SharedMemory:
         unordered = np.zeros(cells.shape, np.bool_)
         unordered[late] = wrong.any(axis=1)
         row, warp = (int(each[0]) for each in np.nonzero(wrong))
-        several = {_SEVERAL: "several lanes", _GROUP: "a product"}
-        lane_text = several.get(int(lane[row, warp]), f"lane {int(lane[row, warp])}")
+        mask = int(readers[row, warp])
+        lane_text = "several lanes" if mask.bit_count() > 1 else f"lane {mask.bit_length() - 1}"
+        if product[row, warp]:
+            lane_text = "a product"
         rank, warp = divmod(warp, clocks.threads // 32)
         where = f"warp {warp}" if rank == int(own_block[row, 0]) % clocks.cluster else f"warp {warp} of rank {rank}"
         text = f"writes byte {{at}} of shared memory, which {lane_text} of {where} read, in no order with it"
@@ -353,7 +353,7 @@ class SharedMemory:
 
     def note_group_read(self, cells: Array, warp: int) -> None:
         """A product of the four warps from `warp` on (of the cluster) has read cells; any of them may vouch for it."""
-        self.reads[cells, warp] = (self.clocks.now << 6) | _GROUP
+        self.reads[cells, warp] = (self.clocks.now << _WHEN) | _PRODUCT
         self.last_read[cells] = self.clocks.now
 
     def note_copy_read(self, position: int, cells: Array) -> None:

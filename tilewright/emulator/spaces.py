@@ -18,7 +18,10 @@ NAMES = {
 def load(
     lanes: Lanes, space: str, addresses: Array, width: int, count: int, *, order: str = ""
 ) -> tuple[Array, Array | None]:
-    """Words of `width` bytes, (n,) or (n, count), and which lanes got undefined ones."""
+    """Words of `width` bytes, (n,) or (n, count), and what of them is undefined.
+
+    That is None, or which lanes got undefined words (n,), or one bit for each byte of each word (n, count).
+    """
     if space == "global":
         return lanes.state.memory.load(lanes, addresses, width, count)
     if space == "shared":
@@ -26,11 +29,12 @@ def load(
     if space == "local":
         return lanes.state.local.load(lanes, addresses, width, count)
     values = np.zeros((lanes.count, count) if count > 1 else lanes.count, CONTAINERS[8 * width])
-    undefined = np.zeros(lanes.count, np.bool_)
+    undefined = np.zeros((lanes.count, count), np.uint8)
     for part, chosen, inner, own in parts(lanes, addresses):
         found, missing = load(part, inner, own, width, count, order=order)
         values[chosen] = found
-        undefined[chosen] = False if missing is None else missing
+        if missing is not None:
+            undefined[chosen] = missing if missing.ndim == 2 else missing[:, None] * np.uint8(0xFF)
     return values, undefined if undefined.any() else None
 
 
@@ -38,16 +42,17 @@ def store(
     lanes: Lanes, space: str, addresses: Array, width: int, values: Array, undefined: Array | None,
     *, order: str = "", sums: str = "",
 ) -> None:  # fmt: skip
-    """Words (n,) or (n, count) to memory; `undefined` marks lanes whose value nothing defined.
+    """Words (n,) or (n, count) to memory; `undefined` has a bit for each byte of a word that nothing defined.
 
     `sums` is the type of floats whose sums they are, if they are.
     """
+    lost = None if undefined is None else np.asarray(undefined.reshape(lanes.count, -1).any(axis=1))
     if space == "global":
-        if undefined is not None:
-            lanes.report("undefined-value", "a value that nothing defined is stored", np.flatnonzero(undefined))
+        if lost is not None and lost.any():
+            lanes.report("undefined-value", "a value that nothing defined is stored", np.flatnonzero(lost))
         lanes.state.memory.store(lanes, addresses, width, values)
     elif space == "shared":
-        lanes.state.shared.store(lanes, addresses, width, values, undefined, order=order, sums=sums)
+        lanes.state.shared.store(lanes, addresses, width, values, lost, order=order, sums=sums)
     elif space == "local":
         lanes.state.local.store(lanes, addresses, width, values, undefined)
     else:

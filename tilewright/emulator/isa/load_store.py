@@ -71,8 +71,13 @@ def load(decoder: Decoder) -> Built:
     if len(targets) != vector:
         raise decoder.error(f"{len(targets)} registers for {vector} elements")
     raw = kind if kind in SIGNED else f"b{WIDTHS[kind]}"
-    puts = [decoder.target(target, raw) for target in targets]
+    puts, slots = [], []
+    for target in targets:
+        before = len(decoder.writes)
+        puts.append(decoder.target(target, raw))
+        slots.append(decoder.writes[before:])
     writes = tuple(decoder.writes)
+    extends = kind in SIGNED
     address, constant, found = decoder.address(1)
     space = effective(decoder, space, found)
     width = size(kind)
@@ -96,7 +101,11 @@ def load(decoder: Decoder) -> Built:
         else:
             for number, put in enumerate(puts):
                 put(lanes, np.ascontiguousarray(values[:, number]).view(dtype))
-        if lanes.state.undefined or undefined is not None:
+        if undefined is not None and undefined.ndim == 2:
+            for bits, written in zip(undefined.T, slots, strict=True):
+                for slot in written:
+                    lanes.define_bytes(slot, np.where(bits != 0, np.uint8(0xFF), bits) if extends else bits)
+        elif lanes.state.undefined or undefined is not None:
             lanes.define(writes, undefined)
 
     return Built(run, f"load {space}", own_taint=True)
@@ -138,9 +147,12 @@ def store(decoder: Decoder) -> Built:
     sources = decoder.items(1)
     if len(sources) != vector:
         raise decoder.error(f"{len(sources)} values for {vector} elements")
-    before = len(decoder.reads)
-    gets = [decoder.value(source, f"b{WIDTHS[kind]}") for source in sources]
-    values_read = tuple(decoder.reads[before:])
+    gets, slots = [], []
+    for source in sources:
+        before = len(decoder.reads)
+        gets.append(decoder.value(source, f"b{WIDTHS[kind]}"))
+        slots.append(decoder.reads[before:])
+    values_read = tuple(slot for read in slots for slot in read)
     sums = decoder.sums(values_read)
     width = size(kind)
     stored = np.uint8((1 << width) - 1)
@@ -155,7 +167,10 @@ def store(decoder: Decoder) -> Built:
                 values[:, number] = get(lanes)
         undefined = lanes.undefined(values_read) if lanes.state.undefined else None
         if undefined is not None:  # of wider registers only the bytes that are stored matter
-            undefined = np.asarray(np.any([lanes.undefined_bytes(slot) & stored for slot in values_read], axis=0))
+            undefined = np.zeros((lanes.count, vector), np.uint8)
+            for number, read in enumerate(slots):
+                for slot in read:
+                    undefined[:, number] |= lanes.undefined_bytes(slot) & stored
             undefined = undefined if undefined.any() else None
         spaces.store(lanes, space, address(lanes), width, values, undefined, order=order, sums=sums)
 

@@ -204,7 +204,7 @@ def wmma_family(decoder: Decoder) -> Built:
             found, undefined = spaces.load(lanes, space, addresses(lanes, each), bits // 8, each.elements)
             matrices[:, each.rows, each.columns] = found.reshape(-1, 32, each.elements)
             if undefined is not None:
-                missing[:, each.rows, each.columns] = undefined.reshape(-1, 32, 1)
+                missing[:, each.rows, each.columns] = undefined.reshape(lanes.count // 32, 32, -1) != 0
         values = np.ascontiguousarray(fragment.scatter(matrices)).reshape(lanes.count, -1)
         held.put(lanes, values.view(CONTAINERS[width]))
         lost = fragment.scatter(missing).any(axis=2).reshape(-1)
@@ -221,7 +221,7 @@ def wmma_family(decoder: Decoder) -> Built:
             missing = fragment.gather(np.repeat(undefined.reshape(-1, 32, 1), per_lane, axis=2))
         for each in passes:
             own = each.scatter(matrices).reshape(lanes.count, -1)
-            lost = None if missing is None else each.scatter(missing).any(axis=2).reshape(-1)
+            lost = None if missing is None else each.scatter(missing).reshape(lanes.count, -1) * np.uint8(0xFF)
             words = np.ascontiguousarray(own if each.elements > 1 else own[:, 0])
             spaces.store(lanes, space, addresses(lanes, each), bits // 8, words, lost)
 

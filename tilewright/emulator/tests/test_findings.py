@@ -68,6 +68,19 @@ def test_within_a_warp_syncwarp_is_enough_and_a_shuffle_is_not() -> None:
     assert kinds(execute(body.format(shuffle), *buffers(32), shared=128)) == ["race"]
 
 
+@pytest.mark.parametrize(("between", "found"), [("bar.warp.sync %r4;", []), ("", ["race"])])
+def test_half_a_warp_orders_its_own_reads(between: str, found: list[str]) -> None:
+    """Lanes 0 to 15 read what lane 0 wrote, meet, and lane 1 writes there; the others do so elsewhere."""
+    body = f"""shr.u32 %r1, %r0, 4; shl.b32 %r2, %r1, 2; and.b32 %r3, %r0, 15; setp.eq.u32 %p1, %r3, 0;
+    setp.eq.u32 %p2, %r3, 1; setp.eq.u32 %p3, %r1, 0; selp.b32 %r4, 65535, 0xffff0000, %p3;
+    @%p1 st.shared.u32 [%r2], %r0; bar.warp.sync %r4; ld.shared.u32 %r5, [%r2]; {between}
+    @%p2 st.shared.u32 [%r2], %r0; bar.warp.sync %r4; ld.shared.u32 %r6, [%r2]; add.u32 %r5, %r5, %r6;
+    st.global.u32 [%rd3], %r5;"""
+    arrays = buffers(32)
+    assert kinds(execute(body, *arrays, shared=8)) == found
+    assert arrays[1].tolist() == [1] * 16 + [33] * 16
+
+
 def test_overwriting_what_another_thread_still_reads() -> None:
     body = f"""{MINE} {NEXT} st.shared.u32 [%r3], %r0; bar.sync 0; ld.shared.u32 %r5, [%r4]; {{}}
     add.u32 %r6, %r0, 7; st.shared.u32 [%r3], %r6; st.global.u32 [%rd3], %r5;"""
@@ -172,11 +185,22 @@ def test_sums_of_32_bits_wrap_in_an_address() -> None:
     assert run64(f"{MINE} sub.u32 %r3, %r3, 512; st.shared.u32 [%r3+508], %r0;")[0] == ["out-of-bounds"]
 
 
-def test_unwritten_local_memory() -> None:
-    body = ".local .align 8 .b8 t[16]; mov.u64 %rd5, t; ld.local.u32 %r1, [%rd5+8]; {} st.global.u32 [%rd3], %r1;"
-    assert kinds(execute(body.format(""), *buffers(32))) == ["undefined-value", "uninitialised"]
-    written = body.replace("ld.local", "st.local.u32 [%rd5+8], %r0; ld.local").format("")
-    assert not execute(written, *buffers(32)).findings
+@pytest.mark.parametrize(
+    ("write", "read", "found"),
+    [
+        ("", "ld.local.u32 %r1, [%rd5+8];", ["undefined-value"]),
+        ("", "ld.local.u32 %r2, [%rd5+8];", []),
+        ("st.local.u32 [%rd5+8], %r0;", "ld.local.u32 %r1, [%rd5+8];", []),
+        ("st.local.u32 [%rd5+8], %r0;", "ld.local.v2.u32 {%r1, %r2}, [%rd5+8];", []),
+        ("st.local.u32 [%rd5+8], %r0;", "ld.local.v2.u32 {%r2, %r1}, [%rd5+8];", ["undefined-value"]),
+        ("st.local.v2.u32 [%rd5], {%r0, %r33};", "ld.local.u32 %r1, [%rd5];", []),
+        ("st.local.u16 [%rd5], %h0;", "cvta.local.u64 %rd5, %rd5; ld.u32 %r1, [%rd5];", ["undefined-value"]),
+    ],
+)
+def test_unwritten_local_memory_matters_where_it_is_used(write: str, read: str, found: list[str]) -> None:
+    """Compilers copy structures with what lies between their members."""
+    body = f".local .align 8 .b8 t[16]; mov.u64 %rd5, t; mov.u32 %r1, 0; mov.u16 %h0, 0; {write} {read}"
+    assert kinds(execute(f"{body} st.global.u32 [%rd3], %r1;", *buffers(32))) == found
 
 
 def test_unwritten_outputs_and_registers() -> None:

@@ -24,6 +24,10 @@ HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
         (HEAD + ".entry k() {\n ret;", "4:12", "without '}'"),
         (HEAD + "`", "4:1", "unexpected character"),
         (".target sm_80\n", "1:1", "no .version"),
+        (HEAD + ".const .b32 c = " + 99 * "(" + "1", "4:82", "more than 64 levels"),
+        (HEAD + ".const .b32 c = 1 / (3 - 3);", "4:22", "0 on the right of '/'"),
+        (HEAD.replace("64", "32"), "3:15", "addresses of 32 bits"),
+        (HEAD.replace("sm_80", "sm_8.0"), "2:9", "unknown target 'sm_8.0'"),
         (HEAD + ".entry k() { .reg .foo %r; }", "4:19", "expected a type"),
         (HEAD + ".entry k() { .reg .b32 %r<9999999>; }", "4:24", "registers"),
         (HEAD + ".entry k() { ret; }\n.entry k() { ret; }", "5:8", "defined twice"),
@@ -38,6 +42,14 @@ def test_malformed_text_names_the_place(text: str, place: str, words: str) -> No
         parse(text)
     assert caught.value.where == f"PTX:{place}"
     assert words in str(caught.value)
+
+
+def test_constants_are_calculated() -> None:
+    body = """mov.u32 %r1, (1 << 4 | 2) - -6 / 4 * 2; ld.const.u32 %r2, [c + 2*2]; add.u32 %r1, %r1, %r2;
+    st.global.u32 [%rd1 + 3*4 - 2*2], %r1;"""
+    target = np.zeros(4, np.uint32)
+    execute(body, np.zeros(4, np.uint32), target, threads=1, before=".const .align 4 .b32 c[2] = {1, 0xf0 & ~16 ^ 1};")
+    assert target.tolist() == [0, 0, 18 + 2 + 0xE1, 0]
 
 
 @pytest.mark.parametrize("extents", [(0, 1, 1), (17, 1, 1), (4, 4, 2)])
