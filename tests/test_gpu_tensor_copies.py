@@ -177,8 +177,8 @@ def test_every_step_can_be_switched_off(without: Sequence[str]) -> None:
     assert (kernel.block == (256, 1, 1)) == (not {"warp-roles", "tensor-copies"} & set(without))
 
 
-def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = ()) -> ModuleOp:
-    """The product as f16."""
+def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = (), cluster: int = 1) -> ModuleOp:
+    """The product as f16, perhaps by blocks in clusters."""
     (m, n, _), (rows, columns, _) = sizes, block
     wide, narrow = (f"tensor<{rows}x{columns}x{dtype}>" for dtype in ("f32", "f16"))
     cast = f"  %h = tile.cast %r : {wide} -> {narrow}\n  tile.store %h"
@@ -186,7 +186,7 @@ def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = ()) -> ModuleOp:
     text = before + cast + store.replace(wide, narrow)
     module = parse_module(text.replace(f"memref<{m * n}xf32>", f"memref<{m * n}xf16>"))
     module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
-    run_pipeline(module, "gpu", disable, verify_each=True)
+    run_pipeline(module, "gpu", disable, verify_each=True, options={"share-copies": {"cluster": cluster}})
     return module
 
 

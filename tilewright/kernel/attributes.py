@@ -19,11 +19,12 @@ from tilewright.layouts.text import parse
 if TYPE_CHECKING:
     from tilewright.kernel.programs import FuncOp
 
-WARPS, STAGES, SPLITS, LAYOUT = "warps", "stages", "splits", "layout"
+WARPS, STAGES, SPLITS, CLUSTER, LAYOUT = "warps", "stages", "splits", "cluster", "layout"
 REGISTERS, BLOCKS = "registers", "blocks_per_multiprocessor"
 LIMITS: Final = (REGISTERS, BLOCKS)
 """What code generation reads: these stay with a kernel in distributed form."""
 
+MOST_CLUSTER = 4  # blocks of a program: 8 are what every GPU with clusters has; beyond 4, boxes are cut too small
 MOST_REGISTERS = 512  # of a thread, on any GPU; what its machine has is checked where that is known
 MOST_BLOCKS = 32  # of a multiprocessor; CUDA C++ Programming Guide, "Compute Capabilities"
 
@@ -50,6 +51,10 @@ def _is_grid(value: Attribute) -> bool:
     return all(count > 0 and not count & (count - 1) for count in map(int, value.get_values()))
 
 
+def _is_cluster(value: Attribute) -> bool:
+    return _number(MOST_CLUSTER)(value) and isinstance(value, IntegerAttr) and value.value.data != 3
+
+
 def _is_layout(value: Attribute) -> bool:
     return isinstance(value, StringAttr) and _layout(value.data) is not None
 
@@ -70,6 +75,7 @@ KNOWN: Final[Mapping[str, Known]] = MappingProxyType({
     ),
     STAGES: Known("pipeline-loads, pipeline-tensor-copies", "buffers: 1 or more, such as 3 : i64", _number()),
     SPLITS: Known("split-k", "parts of k: 1 or more, such as 4 : i64", _number()),
+    CLUSTER: Known("share-copies", "blocks that share copies: 1, 2 or 4, such as 2 : i64", _is_cluster),
     LAYOUT: Known("assign-layouts", 'the text of a linear layout of tiles, "#linear<…>"', _is_layout),
     REGISTERS: Known(
         "code generation", f"registers of a thread: 1 to {MOST_REGISTERS}, such as 128 : i64", _number(MOST_REGISTERS)
@@ -119,6 +125,11 @@ def stages_of(kernel: FuncOp, usual: int) -> int:
 def splits_of(kernel: FuncOp, usual: int) -> int:
     """Blocks that share a tile of a kernel's product: what its attribute `splits` says, or as usual."""
     return _number_of(kernel, SPLITS) or usual
+
+
+def cluster_of(kernel: FuncOp, usual: int) -> int:
+    """Blocks that share copies of what all of them read: what a kernel's attribute `cluster` says, or as usual."""
+    return _number_of(kernel, CLUSTER) or usual
 
 
 def registers_of(kernel: FuncOp) -> int | None:

@@ -23,6 +23,7 @@ from tilewright.kernel.dialect import (
     AllocOp,
     AwaitOp,
     BarrierOp,
+    BlockRankOp,
     BufferOp,
     CommitOp,
     FuncOp,
@@ -147,10 +148,10 @@ class _Memory:
 
 
 class _Program:
-    """One program of a launch: the values of its operations."""
+    """One program of a launch, or one of its blocks: the values of its operations."""
 
-    def __init__(self, kernel: FuncOp, coordinates: Sequence[int], number: int) -> None:
-        self.kernel, self.coordinates, self.number = kernel, coordinates, number
+    def __init__(self, kernel: FuncOp, coordinates: Sequence[int], number: int, rank: int = 0) -> None:
+        self.kernel, self.coordinates, self.number, self.rank = kernel, coordinates, number, rank
         self.values: dict[SSAValue, Array] = {}
         self.views: dict[SSAValue, View] = {}
 
@@ -238,6 +239,10 @@ def _run_program_id(program: _Program, op: ProgramIdOp) -> None:
     program.values[op.result] = np.asarray(program.coordinates[op.axis.value.data], np.int64)
 
 
+def _run_block_rank(program: _Program, op: BlockRankOp) -> None:
+    program.values[op.result] = np.asarray(program.rank, np.int64)
+
+
 def _run_alloc(program: _Program, op: AllocOp | StagingOp) -> None:
     array = np.zeros(op.result.type.get_shape(), dtype_of(op.result.type))
     program.views[op.result] = View(array, np.zeros((len(array), array.itemsize), np.bool_))
@@ -313,6 +318,7 @@ def _run_if(program: _Program, op: scf.IfOp) -> None:
 
 _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     ProgramIdOp: _run_program_id,
+    BlockRankOp: _run_block_rank,
     AllocOp: _run_alloc,
     StagingOp: _run_alloc,
     **RINGS,
@@ -344,9 +350,10 @@ def _launch(kernel: FuncOp, views: Sequence[View], seed: int | None, races: bool
     block = kernel.body.block
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(int(number), kernel.extents)] if kernel.extents else []
-        program = _Program(kernel, coordinates, int(number))
-        program.views.update(zip(block.args, views, strict=True))
-        program.run(block)
+        for rank in range(kernel.blocks):
+            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank)
+            program.views.update(zip(block.args, views, strict=True))
+            program.run(block)
 
 
 def _kernel(module: ModuleOp, name: str) -> FuncOp:

@@ -53,8 +53,9 @@ class FuncOp(IRDLOperation):
 
     Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
     `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the threads of a `warp`, the body
-    is what each thread of a block does: the distributed form, whose operations are in `simt`. What it asks of passes
-    and of code generation are its attributes: those of `kernel.attributes`, no others.
+    is what each thread of a block does: the distributed form, whose operations are in `simt`. With a `cluster`, so many
+    blocks run a program together: each runs the body, and `tile.block_rank` tells them apart. What a kernel asks of
+    passes and of code generation are its attributes: those of `kernel.attributes`, no others.
     """
 
     name = "tile.func"
@@ -62,6 +63,7 @@ class FuncOp(IRDLOperation):
     sym_name = prop_def(SymbolNameConstraint())
     function_type = prop_def(FunctionType)
     grid = prop_def(DenseArrayBase)
+    cluster = opt_prop_def(IntegerAttr)
     threads = opt_prop_def(DenseArrayBase)
     warp = opt_prop_def(IntegerAttr)
     cost = opt_prop_def(DictionaryAttr)
@@ -78,6 +80,7 @@ class FuncOp(IRDLOperation):
         cost: DictionaryAttr | None = None,
         threads: Sequence[int] = (),
         warp: int = 0,
+        blocks: int = 1,
     ) -> None:
         function_type = FunctionType.from_lists(list(arguments), [])
         region = Region(Block(arg_types=list(arguments))) if body is None else body
@@ -86,6 +89,7 @@ class FuncOp(IRDLOperation):
                 "sym_name": StringAttr(name),
                 "function_type": function_type,
                 "grid": i64s(grid),
+                "cluster": IntegerAttr(blocks, 64) if blocks != 1 else None,
                 "threads": i64s(threads) if threads else None,
                 "warp": IntegerAttr(warp, 64) if warp else None,
                 "cost": cost,
@@ -101,6 +105,11 @@ class FuncOp(IRDLOperation):
     @property
     def programs(self) -> int:
         return prod(self.extents)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that run a program together."""
+        return int(self.cluster.value.data) if self.cluster is not None else 1
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -125,6 +134,8 @@ class FuncOp(IRDLOperation):
             raise VerifyException(f"kernel {self.sym_name.data}: {problem[0]} ({problem[1]})")
         if any(extent < 0 for extent in self.extents):
             raise VerifyException(f"kernel {self.sym_name.data}: grid {self.extents} has a negative extent")
+        if self.cluster is not None and self.blocks < 2:
+            raise VerifyException(f"kernel {self.sym_name.data}: a cluster of {self.blocks} blocks; 2 or more")
         if bool(self.block) != bool(self.lanes) or (self.block and (len(self.block) != 3 or min(self.block) < 1)):
             raise VerifyException(f"kernel {self.sym_name.data}: threads {list(self.block)} in warps of {self.lanes}")
         if self.lanes < 0 or (self.block and prod(self.block) % self.lanes):
@@ -138,6 +149,8 @@ class FuncOp(IRDLOperation):
         with printer.in_parens():
             printer.print_list(self.body.block.args, printer.print_block_argument)
         printer.print_string(f" grid {list(self.extents)}")
+        if self.cluster is not None:
+            printer.print_string(f" cluster {self.blocks}")
         if self.block:
             printer.print_string(f" threads {list(self.block)} warp {self.lanes}")
         if self.cost is not None:
@@ -154,6 +167,7 @@ class FuncOp(IRDLOperation):
         arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         parser.parse_keyword("grid")
         grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        blocks = parser.parse_integer() if parser.parse_optional_keyword("cluster") else 1
         threads: Sequence[int] = ()
         warp = 0
         if parser.parse_optional_keyword("threads"):
@@ -169,9 +183,19 @@ class FuncOp(IRDLOperation):
             cost = attribute
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region(arguments)
-        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost, threads, warp)
+        kernel = cls(name, [argument.type for argument in arguments], grid, body, cost, threads, warp, blocks)
         kernel.attributes |= attributes.data if attributes else {}
         return kernel
+
+
+def kernel_of(op: Operation) -> FuncOp:
+    """The kernel around an operation; VerifyException where there is none."""
+    kernel = op.parent_op()
+    while kernel is not None and not isinstance(kernel, FuncOp):
+        kernel = kernel.parent_op()
+    if kernel is None:
+        raise VerifyException(f"{op.name} outside of a kernel")
+    return kernel
 
 
 @irdl_op_definition
@@ -200,14 +224,25 @@ class ProgramIdOp(IRDLOperation):
         super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[INDEX])
 
     def verify_(self) -> None:
-        kernel = self.parent_op()
-        while kernel is not None and not isinstance(kernel, FuncOp):
-            kernel = kernel.parent_op()
-        axis = self.axis.value.data
-        if kernel is None:
-            raise VerifyException("tile.program_id outside of a kernel")
+        kernel, axis = kernel_of(self), self.axis.value.data
         if not 0 <= axis < len(kernel.extents):
             raise VerifyException(f"axis {axis} of the grid {list(kernel.extents)}")
+
+
+@irdl_op_definition
+class BlockRankOp(IRDLOperation):
+    """Which of the blocks that run this program together this is, counted from 0."""
+
+    name = "tile.block_rank"
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[INDEX])
+
+    def verify_(self) -> None:
+        kernel_of(self)
 
 
 @irdl_op_definition

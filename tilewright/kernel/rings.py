@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -18,6 +18,7 @@ from xdsl.irdl import (
     eq,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     region_def,
     result_def,
@@ -28,7 +29,10 @@ from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, 
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.tile_types import I1, element, shape, verify_view
+
+ROWS = 8  # of a swizzle: a box is cut between groups of them
 
 
 def _ring(view: SSAValue) -> RingOp:
@@ -92,16 +96,18 @@ class FillOp(IRDLOperation):
 class BoxCopyOp(BoxCopy):
     """Copy a box of a tensor in global memory to the slot that is being filled, from element `place` of it on.
 
-    Elements of the box outside of the tensor are zeros.
+    Elements of the box outside of the tensor are zeros. The blocks of a program copy a box `together` that is the same
+    for all of them in every use of that number: each brings some of its rows to all.
     """
 
     name = "tile.box_copy"
     view = operand_def(MemRefType)
     buffer = operand_def(MemRefType)
     place = prop_def(IntegerAttr.constr(eq(i64)))
+    together = opt_prop_def(UnitAttr)
     assembly_format = (
         "$view `[` $coordinates `]` `to` $buffer `at` $place `extents` $extents `strides` $strides `box` $box "
-        "`swizzle` $swizzle attr-dict `:` type($view) `,` type($buffer)"
+        "`swizzle` $swizzle (`together` $together^)? attr-dict `:` type($view) `,` type($buffer)"
     )
 
     def __init__(self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, box: Box) -> None:
@@ -109,6 +115,14 @@ class BoxCopyOp(BoxCopy):
 
     def verify_(self) -> None:
         self.verify_form(self.view, self.buffer)
+        blocks = kernel_of(self).blocks
+        if self.together is not None and (blocks == 1 or not can_be_cut(self.form, blocks)):
+            raise VerifyException(f"{blocks} blocks copy a box of {list(self.form.sides)} together")
+
+
+def can_be_cut(box: Box, blocks: int) -> bool:
+    """Whether each of some blocks can bring as many rows of a box, whole groups of them."""
+    return len(box.sides) > 1 and box.sides[-2] % (ROWS * blocks) == 0
 
 
 class _OfUse(IRDLOperation):

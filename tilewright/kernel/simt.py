@@ -143,6 +143,18 @@ class BarrierOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ClusterBarrierOp(InBlock):
+    """All threads of the program's blocks arrive before any goes on; what they wrote before it is seen after it."""
+
+    name = "simt.cluster_barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
 class ShuffleOp(IRDLOperation):
     """The value of another lane of the warp: of lane ``l xor n``, ``l - n`` (up), ``l + n`` (down) or ``n`` (index).
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, i64
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, UnitAttr, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     eq,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     opt_prop_def,
     prop_def,
     traits_def,
@@ -70,22 +71,33 @@ class MbarrierInitOp(IRDLOperation):
 
 @irdl_op_definition
 class MbarrierArriveOp(IRDLOperation):
-    """Arrive once, perhaps after announcing bytes that copies will bring in this phase."""
+    """Arrive once, perhaps after announcing bytes that copies will bring in this phase.
+
+    With a `rank`, at the mbarrier of the same place in that block of the program.
+    """
 
     name = "simt.mbarrier_arrive"
     barriers = operand_def(MemRefType)
     index = operand_def(IndexType)
+    rank = opt_operand_def(IndexType)
     bytes = opt_prop_def(IntegerAttr.constr(eq(i64)))
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$barriers `[` $index `]` (`expect` $bytes^)? attr-dict `:` type($barriers)"
+    assembly_format = (
+        "$barriers `[` $index `]` (`of` `block` $rank^)? (`expect` $bytes^)? attr-dict `:` type($barriers)"
+    )
 
-    def __init__(self, barriers: SSAValue, index: SSAValue, bytes: int | None = None) -> None:
+    def __init__(
+        self, barriers: SSAValue, index: SSAValue, bytes: int | None = None, rank: SSAValue | None = None
+    ) -> None:
         announced = None if bytes is None else _number(bytes)
-        super().__init__(operands=[barriers, index], properties={"bytes": announced})
+        there = [] if rank is None else [rank]
+        super().__init__(operands=[barriers, index, there], properties={"bytes": announced})
 
     def verify_(self) -> None:
         block_of(self)
         _verify_mbarriers(self.barriers)
+        if self.rank is not None and self.bytes is not None:
+            raise VerifyException("bytes are announced to mbarriers of one's own block")
         if self.bytes is not None and not 0 < self.bytes.value.data <= MOST_ARRIVALS:
             raise VerifyException(f"announces {self.bytes.value.data} bytes; 1 to {MOST_ARRIVALS}")
 
@@ -158,7 +170,8 @@ class _TensorCopy(BoxCopy):
 @irdl_op_definition
 class TensorLoadOp(_TensorCopy):
     """Start copying the box whose first element has these coordinates to ``memory[offset]``; an mbarrier counts its
-    bytes, and whoever has waited for that phase sees it.
+    bytes, and whoever has waited for that phase sees it. `everywhere`: to this place in every block of the program,
+    where the mbarrier of the same place counts them.
     """
 
     name = "simt.tensor_load"
@@ -168,21 +181,25 @@ class TensorLoadOp(_TensorCopy):
     offset = operand_def(IndexType)
     barriers = operand_def(MemRefType)
     barrier = operand_def(IndexType)
+    everywhere = opt_prop_def(UnitAttr)
     assembly_format = (
         "$tensor `[` $coordinates `]` `to` $memory `[` $offset `]` `counted` $barriers `[` $barrier `]` "
-        "`extents` $extents `strides` $strides `box` $box `swizzle` $swizzle attr-dict "
+        "`extents` $extents `strides` $strides `box` $box `swizzle` $swizzle (`everywhere` $everywhere^)? attr-dict "
         "`:` type($tensor) `,` type($memory) `,` type($barriers)"
     )
 
     def __init__(
         self, tensor: SSAValue, coordinates: Sequence[SSAValue], memory: SSAValue, offset: SSAValue,
-        barriers: SSAValue, barrier: SSAValue, box: Box,
+        barriers: SSAValue, barrier: SSAValue, box: Box, everywhere: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__([tensor, memory, offset, barriers, barrier, list(coordinates)], box)
+        own = {"everywhere": UnitAttr()} if everywhere else {}
+        super().__init__([tensor, memory, offset, barriers, barrier, list(coordinates)], box, own)
 
     def verify_(self) -> None:
         self.verify_form(self.tensor, self.memory)
         _verify_mbarriers(self.barriers)
+        if self.everywhere is not None and block_of(self).blocks == 1:
+            raise VerifyException("a copy to all blocks of a program, which has one")
 
 
 @irdl_op_definition

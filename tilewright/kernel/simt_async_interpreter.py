@@ -49,7 +49,7 @@ BOX_ALIGN = 128  # bytes of a box in shared memory, PTX ISA, "Tensor copies"
 def apart(kernel: FuncOp) -> bool:
     """Whether the warps of a kernel are ordered by other than barriers of the whole block."""
     kinds = (MbarrierInitOp, WarpgroupMmaOp, TensorStoreOp)
-    return any(
+    return kernel.blocks > 1 or any(
         isinstance(op, kinds) or (isinstance(op, BarrierOp) and op.number is not None) for op in operations(kernel.body)
     )
 
@@ -89,7 +89,13 @@ def _init(group: Group, op: MbarrierInitOp, active: Array) -> None:
 
 def _arrive(group: Group, op: MbarrierArriveOp, active: Array) -> None:
     announced = 0 if op.bytes is None else op.bytes.value.data
-    for address, thread in zip(_addresses(group, op, active), group.threads[active], strict=True):
+    addresses = _addresses(group, op, active)
+    if op.rank is not None:
+        ranks = group.full(op.rank)[active]
+        for rank, thread in zip(ranks.tolist(), group.threads[active].tolist(), strict=True):
+            group.memory.use(op, rank, thread)
+        addresses = addresses + (ranks - group.rank) * group.memory.stride
+    for address, thread in zip(addresses, group.threads[active], strict=True):
         barrier = _barrier(group, op, int(address), int(thread))
         if not _clocks(group).arrive(barrier, int(thread) // group.kernel.lanes, announced):
             group.memory.fail(op, f"the mbarrier at byte {address} has had all arrivals of this phase", int(thread))
@@ -157,13 +163,15 @@ def _tensor_load(group: Group, op: TensorLoadOp, active: Array) -> None:
         same = np.full(len(taken), thread)
         reads = Access(op, taken[inside], same[inside], np.full(int(inside.sum()), lane))
         numbers[inside] = memory.read(source, reads)
-        memory.start_box(op, target, Access(op, into, same, np.full(len(taken), lane)))
-        barriers = group.places[op.barriers]
-        address = barriers.view.start + int(group.full(op.barrier)[lane]) * barriers.view.element_bytes
-        barrier = _barrier(group, op, address, thread)
-        if _clocks(group).fenced[barrier.maker] <= barrier.made:
-            memory.fail(op, f"missing fence: the mbarrier at byte {address} was made with none since", thread)
-        barrier.landings.append(Landing(target, into, numbers))
+        for rank in range(group.kernel.blocks) if op.everywhere is not None else (group.rank,):
+            memory.use(op, rank, thread)
+            there, barriers = memory.places[rank][op.memory], memory.places[rank][op.barriers]
+            memory.start_box(op, there, Access(op, into, same, np.full(len(taken), lane)))
+            address = barriers.view.start + int(group.full(op.barrier)[lane]) * barriers.view.element_bytes
+            barrier = _barrier(group, op, address, thread)
+            if _clocks(group).fenced[barrier.maker] <= barrier.made:
+                memory.fail(op, f"missing fence: the mbarrier at byte {address} was made with none since", thread)
+            barrier.landings.append(Landing(there, into, numbers))
 
 
 def _tensor_store(group: Group, op: TensorStoreOp, active: Array) -> None:
@@ -198,7 +206,7 @@ def _tensor_wait(group: Group, op: TensorWaitOp, active: Array) -> None:
 
 
 def _warp_id(group: Group, op: WarpIdOp, active: Array) -> None:
-    group.values[op.result] = group.threads // group.kernel.lanes
+    group.values[op.result] = group.threads % group.memory.block_threads // group.kernel.lanes
 
 
 def _elect(group: Group, op: ElectOp, active: Array) -> None:

@@ -58,9 +58,13 @@ class Seen:
 class Clocks(Seen):
     """Those of shared memory, with what products read, and what warps know of each other."""
 
-    def __init__(self, warps: int, units: int) -> None:
+    def __init__(self, warps: int, units: int, blocks: int = 1) -> None:
+        """`blocks` run the program together; each has as many of the warps."""
         super().__init__(warps, units)
         self.warps, self.now = warps, 1
+        self.own = np.array_split(np.arange(warps), blocks)
+        self.used = np.zeros((blocks, warps), np.int64)  # when warps of other blocks last used the memory of a block
+        self.gone = np.zeros(blocks, np.bool_)
         self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
         self.busy = np.zeros(units, np.int32)  # operations under way that read
         self.fenced = np.zeros(warps + ENGINES, np.int64)
@@ -107,6 +111,19 @@ class Clocks(Seen):
 
     def learn(self, warp: int, barrier: Mbarrier) -> None:
         self.known[warp] = np.maximum(self.known[warp], barrier.known)
+
+    # Blocks that end
+
+    def use(self, rank: int, warp: int) -> bool:
+        """A warp uses the memory of another block; False where that has ended."""
+        self.used[rank, warp] = self.now
+        return not self.gone[rank]
+
+    def leave(self, rank: int) -> int | None:
+        """A block ends; a warp that may, for all that its warps know, not have used its memory yet."""
+        self.gone[rank] = True
+        late = np.flatnonzero(self.used[rank] > self.known[self.own[rank], : self.warps].max(axis=0))
+        return int(late[0]) if late.size else None
 
     # Touches
 

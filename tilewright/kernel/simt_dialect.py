@@ -9,7 +9,8 @@ from tilewright.kernel import simt, simt_async, simt_warpgroup
 Simt = Dialect(
     "simt",
     [
-        simt.ThreadIdOp, simt.BarrierOp, simt.ShuffleOp, simt.SharedOp, simt.AsyncCopyOp, simt.CommitOp, simt.WaitOp,
+        simt.ThreadIdOp, simt.BarrierOp, simt.ClusterBarrierOp, simt.ShuffleOp, simt.SharedOp, simt.AsyncCopyOp,
+        simt.CommitOp, simt.WaitOp,
         simt.AtomicOp, simt.LoadMatrixOp, simt.StoreMatrixOp, simt.LoadFragmentOp, simt.StoreFragmentOp, simt.MmaOp,
         simt.JoinOp, simt.PartOp,
         simt_async.MbarrierInitOp, simt_async.MbarrierArriveOp, simt_async.MbarrierWaitOp, simt_async.FenceOp,

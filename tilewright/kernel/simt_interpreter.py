@@ -24,6 +24,7 @@ from tilewright.kernel import simt_fragments as fragments
 from tilewright.kernel.arrays import WHOLE
 from tilewright.kernel.dialect import (
     AllocOp,
+    BlockRankOp,
     FuncOp,
     GatherOp,
     LoadOp,
@@ -40,6 +41,7 @@ from tilewright.kernel.simt import (
     AsyncCopyOp,
     AtomicOp,
     BarrierOp,
+    ClusterBarrierOp,
     CommitOp,
     JoinOp,
     LoadFragmentOp,
@@ -77,13 +79,21 @@ def run_blocks(kernel: FuncOp, views: Sequence[View], numbers: Sequence[int], or
     rng = np.random.default_rng(seed)
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(number, kernel.extents)] if kernel.extents else []
-        _run_block(memory, memory.enter(number, coordinates), order, rng)
+        _run_program(memory, memory.enter(number, coordinates), order, rng)
 
 
-def _run_block(memory: BlockMemory, places: dict[SSAValue, Place], order: Order, rng: np.random.Generator) -> None:
+def _run_program(
+    memory: BlockMemory, places: Sequence[dict[SSAValue, Place]], order: Order, rng: np.random.Generator
+) -> None:
+    """Run the blocks of a program together."""
     body = memory.kernel.body.block
-    chunks = _chunks(memory, order)
-    groups = [Group(memory, chunk, dict(places), order, rng) for chunk in chunks]
+    last = body.last_op
+    assert last is not None
+    groups = [
+        Group(memory, chunk, dict(own), rank, order, rng)
+        for rank, own in enumerate(places)
+        for chunk in _chunks(memory, rank, order)
+    ]
     runs = [group.run(body, np.ones(len(group.threads), np.bool_)) for group in groups]
     reached: list[Operation | None] = [None] * len(runs)
     waiting = np.zeros(len(runs), np.bool_)  # at a barrier, where `reached` says
@@ -96,8 +106,11 @@ def _run_block(memory: BlockMemory, places: dict[SSAValue, Place], order: Order,
                 continue
             reached[turn] = next(runs[turn], None)
             ended[turn] = reached[turn] is None
-            waiting[turn] = isinstance(reached[turn], BarrierOp)
+            waiting[turn] = isinstance(reached[turn], BarrierOp | ClusterBarrierOp)
             moved |= bool(ended[turn] or waiting[turn])
+            rank = groups[turn].rank
+            if all(ended[other] for other, group in enumerate(groups) if group.rank == rank):
+                memory.leave(last, rank)
         if _met(memory, groups, reached, waiting, ended):
             continue
         if not moved and (memory.clocks is None or memory.clocks.now == moment):
@@ -105,14 +118,11 @@ def _run_block(memory: BlockMemory, places: dict[SSAValue, Place], order: Order,
             op = reached[stuck]
             assert op is not None
             groups[stuck].fail(op, "waits for what does not come: everybody waits", 0)
-    last = body.last_op
-    assert last is not None
-    memory.leave(last)
 
 
-def _chunks(memory: BlockMemory, order: Order) -> list[Array]:
+def _chunks(memory: BlockMemory, rank: int, order: Order) -> list[Array]:
     """Threads that run together: the block or its warps; four warps each where those work together."""
-    threads = np.arange(memory.threads)
+    threads = np.arange(memory.block_threads) + rank * memory.block_threads
     if memory.apart:
         size = WARPS * memory.kernel.lanes
         return [threads[start : start + size] for start in range(0, len(threads), size)]
@@ -124,28 +134,32 @@ def _met(
 ) -> bool:
     """Let go those that wait at a barrier at which all are that it is for."""
     found = False
+    late: tuple[Operation, int] | None = None
     for turn in np.flatnonzero(waiting).tolist():
         if not waiting[turn]:
             continue
         barrier = reached[turn]
-        assert isinstance(barrier, BarrierOp)
-        own = [other for other in np.flatnonzero(waiting).tolist() if reached[other] is barrier]
+        assert isinstance(barrier, BarrierOp | ClusterBarrierOp)
+        rank = None if isinstance(barrier, ClusterBarrierOp) else groups[turn].rank
+        all_ = [number for number, group in enumerate(groups) if rank is None or group.rank == rank]
+        own = [other for other in all_ if waiting[other] and reached[other] is barrier]
         if turn != own[0]:
             continue
-        if barrier.threads is None:
-            if len(own) == len(groups):
-                memory.order()
-                waiting[:] = False
-                return True
-            if not (~waiting & ~ended).any():
-                apart = next(number for number in range(len(groups)) if number not in own)
-                groups[apart].fail(barrier, _APART, 0)
+        if isinstance(barrier, ClusterBarrierOp) or barrier.threads is None:
+            if len(own) == len(all_):
+                memory.order(rank)
+                waiting[own] = False
+                found = True
+            elif not (~waiting & ~ended)[all_].any():
+                late = barrier, next(number for number in all_ if number not in own)
         elif sum(len(groups[other].threads) for other in own) >= barrier.threads.value.data:
             assert memory.clocks is not None
             together = np.concatenate([groups[other].threads for other in own])
             memory.clocks.meet(np.unique(together // memory.kernel.lanes))
             waiting[own] = False
             found = True
+    if late is not None and not found:
+        groups[late[1]].fail(late[0], _APART, 0)
     return found
 
 
@@ -165,10 +179,12 @@ class Group:
         memory: BlockMemory,
         threads: Array,
         places: dict[SSAValue, Place],
+        rank: int,
         order: Order,
         rng: np.random.Generator,
     ) -> None:
         self.memory, self.threads, self.places, self.order, self.rng = memory, threads, places, order, rng
+        self.rank = rank  # of the block
         self.kernel = memory.kernel
         self.values: dict[SSAValue, Array] = {}
         # Products: how many groups of them each thread has committed and how many are done; in which group each value
@@ -196,7 +212,7 @@ class Group:
                 _HANDLERS[kind](self, op, active)
             elif isinstance(op, MbarrierWaitOp):
                 yield from waits(self, op, active)
-            elif isinstance(op, BarrierOp):
+            elif isinstance(op, BarrierOp | ClusterBarrierOp):
                 if not active.all():
                     self.fail(op, _APART, _first(~active))
                 yield op
@@ -410,11 +426,14 @@ def _program_id(group: Group, op: ProgramIdOp, active: Array) -> None:
     group.values[op.result] = np.asarray([group.memory.coordinates[op.axis.value.data]], np.int64)
 
 
+def _block_rank(group: Group, op: BlockRankOp, active: Array) -> None:
+    group.values[op.result] = np.asarray([group.rank], np.int64)
+
+
 def _thread_id(group: Group, op: ThreadIdOp, active: Array) -> None:
-    x, y, _ = group.kernel.block
-    below, extent = ((1, x), (x, y), (x * y, len(group.threads)))[op.axis.value.data]
-    along = group.threads // below
-    group.values[op.result] = along if op.axis.value.data == 2 else along % extent
+    x, y, z = group.kernel.block
+    below, extent = ((1, x), (x, y), (x * y, z))[op.axis.value.data]
+    group.values[op.result] = group.threads // below % extent
 
 
 def _alloc(group: Group, op: AllocOp, active: Array) -> None:
@@ -594,6 +613,7 @@ def _fitting(group: Group, op: Operation, active: Array, compute: Callable[[], A
 
 _HANDLERS: dict[type[Operation], Callable[[Group, Any, Array], None]] = {
     ProgramIdOp: _program_id,
+    BlockRankOp: _block_rank,
     ThreadIdOp: _thread_id,
     AllocOp: _alloc,
     SharedOp: lambda group, op, active: None,  # there from the start of the block

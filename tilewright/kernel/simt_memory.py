@@ -23,6 +23,8 @@ from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
 from tilewright.kernel.simt_clocks import Clocks, Seen
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
 
+_BLOCK_ALIGN = 1024  # of the memory of a block among those of a program: no swizzle reaches further
+
 Step = tuple[Operation, type[Operation], tuple[SSAValue, ...], tuple[SSAValue, ...]]
 """An operation of a block: its kind, operands and results."""
 
@@ -86,13 +88,18 @@ class _Copy:
 
 
 class BlockMemory:
-    """The memory of one block after the other: arguments of the kernel, shared memory, copies under way."""
+    """The memory of one program after the other: arguments of the kernel, shared memory, copies under way.
+
+    Blocks that run a program together are one group of threads, numbered block by block. Their shared memories lie one
+    behind the other, `stride` bytes apart: an address tells whose it is.
+    """
 
     def __init__(self, kernel: FuncOp, views: list[View], apart: bool = False) -> None:
         """`apart` says that warps are ordered by other than barriers of the whole block: memory has clocks."""
         self.kernel, self.apart = kernel, apart
         self.clocks: Clocks | None = None
-        self.threads = prod(kernel.block)
+        self.block_threads = prod(kernel.block)
+        self.threads = self.block_threads * kernel.blocks
         self.arguments = [Place(view, Touches(len(view.array))) for view in views]
         self.moment = 0  # barriers and blocks so far
         self._steps: dict[Block, list[Step]] = {}
@@ -106,8 +113,8 @@ class BlockMemory:
             self._steps[block] = found
         return found
 
-    def enter(self, number: int, coordinates: list[int]) -> dict[SSAValue, Place]:
-        """Start a block: undefined shared memory, no copies. Gives the places of all views."""
+    def enter(self, number: int, coordinates: list[int]) -> list[dict[SSAValue, Place]]:
+        """Start a program: undefined shared memory, no copies. Gives the places of all views, by block."""
         self.number, self.coordinates = number, coordinates
         self.clocks = None
         self.order()
@@ -116,21 +123,24 @@ class BlockMemory:
         self.commits = np.zeros(self.threads, np.int64)
         for place in self.arguments:
             place.leaving = None
-        places = _shared(self.kernel)
-        units = max((len(place.touches.by[READ]) for place in places.values() if place.touches is not None), default=0)
+        self.places, self.stride = _shared(self.kernel)
+        first = self.places[0].values()
+        units = max((len(place.touches.by[READ]) for place in first if place.touches is not None), default=0)
         if self.apart:
             warps = -(-self.threads // self.kernel.lanes)
-            self.clocks = Clocks(warps, units)
+            self.clocks = Clocks(warps, units, self.kernel.blocks)
             for place in self.arguments:
                 place.seen = Seen(warps, place.elements)
-        places.update(zip(self.kernel.body.block.args, self.arguments, strict=True))
-        return places
+        for places in self.places:
+            places.update(zip(self.kernel.body.block.args, self.arguments, strict=True))
+        return self.places
 
-    def order(self) -> None:
-        """A barrier: what was touched before it cannot race with what is touched after it."""
+    def order(self, rank: int | None = None) -> None:
+        """A barrier, perhaps of one block of several: what is touched after it cannot race with what was before."""
         self.moment += 1
         if self.clocks is not None:
-            self.clocks.meet(np.arange(self.clocks.warps))
+            warps = np.arange(self.clocks.warps)
+            self.clocks.meet(warps if rank is None else np.array_split(warps, self.kernel.blocks)[rank])
 
     @property
     def base(self) -> int:
@@ -145,7 +155,9 @@ class BlockMemory:
 
     def name(self, thread: int) -> str:
         x, y, _ = self.kernel.block
-        return f"thread {[thread % x, thread // x % y, thread // (x * y)]}"
+        rank, own = divmod(thread, self.block_threads)
+        which = f" of block {rank}" if self.kernel.blocks > 1 else ""
+        return f"thread {[own % x, own // x % y, own // (x * y)]}{which}"
 
     # Accesses -------------------------------------------------------------------------------------------------
 
@@ -303,15 +315,31 @@ class BlockMemory:
         np.subtract.at(self.clocks.busy, units, 1)
         self.clocks.read[units[:, None], warps] = self.clocks.now
 
-    def leave(self, op: Operation) -> None:
+    def leave(self, op: Operation, rank: int) -> None:
         """The end of a block: nothing may still be under way to or from its memory."""
         if self.clocks is None:
             return
         for address, barrier in self.clocks.mbarriers.items():
-            if barrier.landings:
+            if barrier.landings and self.rank_of(address) == rank:
                 self.fail(op, f"the block ends before the copies that the mbarrier at byte {address} counts are there")
-        if self.clocks.busy.any():
+        own = np.array_split(self.clocks.busy, self.kernel.blocks)[rank]
+        if own.any():
             self.fail(op, "the block ends while its memory is read by an operation that is under way")
+        other = self.clocks.leave(rank)
+        if other is not None:
+            self.fail(op, f"block {rank} ends while warp {other} may still use its memory")
+
+    def rank_of(self, address: int) -> int:
+        """Whose shared memory a byte lies in."""
+        return address // self.stride if self.kernel.blocks > 1 else 0
+
+    def use(self, op: Operation, rank: int, thread: int) -> None:
+        """A thread does something to the memory of a block of its program, which must be there then."""
+        if not 0 <= rank < self.kernel.blocks:
+            self.fail(op, f"block {rank} of a program of {self.kernel.blocks}", thread)
+        assert self.clocks is not None
+        if rank != thread // self.block_threads and not self.clocks.use(rank, thread // self.kernel.lanes):
+            self.fail(op, f"uses memory of block {rank}, which may have ended", thread)
 
     def define(self, place: Place, chosen: Array, numbers: Array) -> None:
         self._define(place, chosen, numbers)
@@ -372,11 +400,14 @@ class BlockMemory:
         self._define(target, copy.into, copy.numbers)
 
 
-def _shared(kernel: FuncOp) -> dict[SSAValue, Place]:
-    """The shared memory of a block: views with an offset lie there, perhaps over others; the rest lie behind them."""
+def _shared(kernel: FuncOp) -> tuple[list[dict[SSAValue, Place]], int]:
+    """The shared memory of each block of a program, and how many bytes lie between them.
+
+    Views with an offset lie there, perhaps over others; the rest lie behind them.
+    """
     allocations = [op for op in operations(kernel.body) if isinstance(op, SharedOp)]
     if not allocations:
-        return {}
+        return [{} for _ in range(kernel.blocks)], 1
     end = max((op.offset.value.data + op.bytes for op in allocations if op.offset is not None), default=0)
     starts = []
     for op in allocations:
@@ -387,13 +418,18 @@ def _shared(kernel: FuncOp) -> dict[SSAValue, Place]:
         starts.append(start)
         end = start + op.bytes
     grain = min(element_bytes(op.result) for op in allocations)
+    stride = -(-end // _BLOCK_ALIGN) * _BLOCK_ALIGN if kernel.blocks > 1 else end
+    end = stride * kernel.blocks
     memory, written = np.zeros(end, np.uint8), np.zeros(end, np.bool_)
     touches, arriving = Touches(-(-end // grain)), np.zeros(-(-end // grain), np.int8)
-    places: dict[SSAValue, Place] = {}
-    for op, start in zip(allocations, starts, strict=True):
-        dtype: np.dtype[Any] = dtype_of(op.result.type)
-        stop = start + op.bytes
-        array = memory[start:stop].view(dtype)
-        view = View(array, written[start:stop].reshape(len(array), dtype.itemsize), start)
-        places[op.result] = Place(view, touches, arriving, None, start // grain, dtype.itemsize // grain)
-    return places
+    found: list[dict[SSAValue, Place]] = []
+    for rank in range(kernel.blocks):
+        places: dict[SSAValue, Place] = {}
+        for op, own in zip(allocations, starts, strict=True):
+            dtype: np.dtype[Any] = dtype_of(op.result.type)
+            start = rank * stride + own
+            array = memory[start : start + op.bytes].view(dtype)
+            view = View(array, written[start : start + op.bytes].reshape(len(array), dtype.itemsize), start)
+            places[op.result] = Place(view, touches, arriving, None, start // grain, dtype.itemsize // grain)
+        found.append(places)
+    return found, stride

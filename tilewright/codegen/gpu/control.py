@@ -36,13 +36,24 @@ def entry_name(func: tile.FuncOp) -> str:
 
 
 def grid_of(func: tile.FuncOp) -> tuple[int, int, int]:
-    """Blocks along x, y and z: the last axis of the program is x; more than three axes share x."""
+    """Blocks along x, y and z: the last axis of the program is x; more than three axes share x.
+
+    Blocks that run a program together are neighbours along x.
+    """
+    x, y, z = _programs(func)
+    return x * func.blocks, y, z
+
+
+def _programs(func: tile.FuncOp) -> tuple[int, int, int]:
+    """Programs along x, y and z."""
     extents = tuple(reversed(func.extents))
-    if len(extents) <= 3 and all(extent <= most for extent, most in zip(extents, _MOST, strict=False)):
+    most = (_MOST[0] // func.blocks, *_MOST[1:])
+    if len(extents) <= 3 and all(extent <= limit for extent, limit in zip(extents, most, strict=False)):
         x, y, z = (*extents, 1, 1, 1)[:3]
         return x, y, z
-    if func.programs > _MOST[0]:
-        raise InvalidProgram(f"kernel {func.sym_name.data}: {func.programs} blocks", help=f"at most {_MOST[0]}")
+    if func.programs > most[0]:
+        blocks = func.programs * func.blocks
+        raise InvalidProgram(f"kernel {func.sym_name.data}: {blocks} blocks", help=f"at most {_MOST[0]}")
     return func.programs, 1, 1
 
 
@@ -74,15 +85,19 @@ def index_type(func: tile.FuncOp) -> ir.IntType:
 
 
 def coordinates(at: Emission, block_id: Callable[[str], ir.Value]) -> list[ir.Value]:
-    """The coordinate of this block along every axis of the grid; `block_id` gives it along x, y or z."""
+    """The coordinate of this block's program along every axis of the grid; `block_id` gives its own along x, y or z."""
     func, builder = at.func, at.builder
-    grid = grid_of(func)
+    grid = _programs(func)
     extents = tuple(reversed(func.extents))
 
+    def program(axis: str) -> ir.Value:
+        own = block_id(axis)
+        return builder.udiv(own, I32(func.blocks)) if axis == "x" and func.blocks > 1 else own
+
     if (*extents, 1, 1, 1)[:3] == grid and len(extents) <= 3:
-        found = [I32(0) if extent == 1 else block_id(axis) for extent, axis in zip(extents, "xyz", strict=False)]
+        found = [I32(0) if extent == 1 else program(axis) for extent, axis in zip(extents, "xyz", strict=False)]
     else:
-        found, rest = [], block_id("x")
+        found, rest = [], program("x")
         for extent in extents:
             found.append(builder.urem(rest, I32(extent)) if extent != 1 else I32(0))
             rest = builder.udiv(rest, I32(extent)) if extent != 1 else rest

@@ -41,6 +41,8 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     maps = tensor_copies.maps_of(func)
     given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(func.body.block.args) + [ir.PointerType()] * len(maps)
     limits = {"nvvm.reqntid": ",".join(map(str, block))}
+    if func.blocks > 1:
+        limits["nvvm.cluster_dim"] = f"{func.blocks},1,1"
     asked = {"nvvm.maxnreg": registers_of(func), "nvvm.minctasm": blocks_of(func)}
     limits |= {name: str(count) for name, count in asked.items() if count is not None}
     function = declared(module, func, given, "ptx_kernel", limits)
@@ -70,9 +72,11 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     tile.StoreOp: partial(store, memory.write),
     tile.GatherOp: partial(gather, memory.read),
     tile.PrefetchOp: memory.prefetch,
+    tile.BlockRankOp: threads.block_rank,
     scf.IfOp: threads.branch,
     simt.ThreadIdOp: threads.thread_id,
     simt.BarrierOp: threads.barrier,
+    simt.ClusterBarrierOp: threads.cluster_barrier,
     simt.ShuffleOp: threads.shuffle,
     simt.AsyncCopyOp: threads.async_copy,
     simt.CommitOp: threads.commit,

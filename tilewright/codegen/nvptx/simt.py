@@ -12,15 +12,23 @@ from tilewright.codegen.gpu import control, threads
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
+from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.passes.effects import PURE
 
 LANES = 32
 COPIES_SINCE = 80  # compute capability, times ten
+CLUSTERS_SINCE = (90, 78)  # compute capability and PTX version, both times ten
 _DIRECT = {"xor": ("bfly", 31), "up": ("up", 0), "down": ("down", 31), "index": ("idx", 31)}
 
 
 thread_id = partial(threads.thread_id, "llvm.nvvm.read.ptx.sreg.tid")
+
+
+def block_rank(at: Emission, op: tile.BlockRankOp) -> None:
+    """Blocks that run a program together are neighbours along x: `%cluster_ctarank`, as the assembler can reckon it."""
+    block = at.call("llvm.nvvm.read.ptx.sreg.ctaid.x", I32, [])
+    at.set(op.result, [resized(at.builder, at.builder.urem(block, I32(at.func.blocks)), at.index)])
 
 
 def lane_id(at: Emission) -> ir.Value:
@@ -33,6 +41,13 @@ def barrier(at: Emission, op: simt.BarrierOp) -> None:
         return
     given = [I32(op.number.value.data), I32(op.threads.value.data)]
     at.call("llvm.nvvm.barrier.cta.sync.aligned.count", ir.VoidType(), given)
+
+
+def cluster_barrier(at: Emission, op: simt.ClusterBarrierOp) -> None:
+    """It releases and acquires: what threads wrote before, other blocks see behind it."""
+    at.require("a cluster of blocks", *CLUSTERS_SINCE)
+    at.asm("barrier.cluster.arrive.aligned;", ir.VoidType(), "", [], "together")
+    at.asm("barrier.cluster.wait.aligned;", ir.VoidType(), "", [], "together")
 
 
 def shuffle(at: Emission, op: simt.ShuffleOp) -> None:

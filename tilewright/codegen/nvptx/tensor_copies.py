@@ -8,7 +8,7 @@ from llvmlite import ir
 from xdsl.ir import SSAValue
 
 from tilewright.codegen.gpu.manifest import TensorMap
-from tilewright.codegen.nvptx.emission import I32, I64, Emission, resized
+from tilewright.codegen.nvptx.emission import I16, I32, I64, Emission, resized
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt_async
@@ -67,7 +67,17 @@ def mbarrier_init(at: Emission, op: simt_async.MbarrierInitOp) -> None:
 
 
 def mbarrier_arrive(at: Emission, op: simt_async.MbarrierArriveOp) -> None:
+    """In another block too without a scope: of the cluster, it would have the warp wait for all that it has stored, and
+    whoever waits forget what is cached; what a release orders here, reads of products that are done, needs neither.
+    """
     address = _address(at, op)
+    if op.rank is not None:
+        text = (
+            "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+            "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+        )
+        at.asm(text, ir.VoidType(), "r,r", [address, resized(at.builder, at.scalar(op.rank), I32)])
+        return
     if op.bytes is None:
         at.asm("mbarrier.arrive.shared::cta.b64 _, [$0];", ir.VoidType(), "r", [address])
         return
@@ -107,11 +117,17 @@ def tensor_load(at: Emission, op: simt_async.TensorLoadOp) -> None:
     barrier = at.address(at.places[op.barriers], at.scalar(op.barrier))
     rank = len(coordinates)
     names = ", ".join(f"${3 + number}" for number in range(rank))
+    kind, given, letters = "", [target, map_, barrier, *coordinates], ["r", "l", "r", *["r"] * rank]
+    more = ""
+    if op.everywhere is not None:
+        kind, more = ".multicast::cluster", f", ${len(given)}"
+        given.append(I16((1 << at.func.blocks) - 1))
+        letters.append("h")
     text = (
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{names}}}], [$2];"
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{kind} "
+        f"[$0], [$1, {{{names}}}], [$2]{more};"
     )
-    at.asm(text, ir.VoidType(), ",".join(["r", "l", "r", *["r"] * rank]), [target, map_, barrier, *coordinates])
+    at.asm(text, ir.VoidType(), ",".join(letters), given)
 
 
 def tensor_store(at: Emission, op: simt_async.TensorStoreOp) -> None:

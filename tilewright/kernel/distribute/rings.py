@@ -1,8 +1,13 @@
-"""What threads do about the rings of a block: the first one fills, one lane of each warp releases, all wait."""
+"""What threads do about the rings of a block: the first one fills, one lane of each warp releases, all wait.
+
+Where blocks of a program copy boxes together, a slot is one of all of them: it is free once the warps of all have
+released it, each at the barriers of every block.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -13,6 +18,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings, simt
+from tilewright.kernel.boxes import Box
 from tilewright.kernel.distribute.layout import canonical, layout_of
 from tilewright.kernel.distribute.matrix import fragments
 from tilewright.kernel.distribute.warpgroup import Operand, operand_of
@@ -79,8 +85,9 @@ def _add(at: Threads, a: SSAValue, b: SSAValue) -> SSAValue:
 
 
 def _ring(at: Threads, op: rings.RingOp) -> None:
-    """Slots are filled by one thread, and released by as many warps as the block has."""
-    slots, warps = op.slots.value.data, prod(at.kernel.block) // at.kernel.lanes
+    """Slots are filled by one thread, and released by as many warps as the blocks that share copies have."""
+    slots, shared = op.slots.value.data, _is_shared(op)
+    warps = prod(at.kernel.block) // at.kernel.lanes * (at.kernel.blocks if shared else 1)
     for buffer in op.buffers:
         at.values[buffer] = _shared(at, buffer.type, SLOT_ALIGN)
     state = at.values[op.state] = _shared(at, op.state.type, 8)
@@ -91,7 +98,14 @@ def _ring(at: Threads, op: rings.RingOp) -> None:
         inside.add_ops([index, MbarrierInitOp(state, index.result, 1 if number < slots else warps)])
     inside.add_ops([FenceOp("mbarrier"), scf.YieldOp()])
     at.add(scf.IfOp(first, [], Region(inside), Region()))
-    at.add(simt.BarrierOp())
+    at.add(simt.ClusterBarrierOp() if shared else simt.BarrierOp())
+
+
+def _is_shared(op: rings.RingOp) -> bool:
+    """Whether blocks of a program copy any of a ring's boxes together."""
+    fills = [use.operation for use in op.state.uses if isinstance(use.operation, rings.FillOp)]
+    copies = [copy for fill in fills for copy in fill.body.block.ops]
+    return any(isinstance(copy, rings.BoxCopyOp) and copy.together is not None for copy in copies)
 
 
 def _shared(at: Threads, type_: Attribute, align: int) -> SSAValue:
@@ -119,35 +133,49 @@ def _fill(at: Threads, op: rings.FillOp) -> None:
     empty = _add(at, slot, at.number(slots))
     before = at.add(arith.XOrIOp(turn, at.number(1))).results[0]
     copies = [each for each in op.body.block.ops if isinstance(each, rings.BoxCopyOp)]
-    placed = [_placed(at, copy, slot) for copy in copies]
+    parts = [_part(at, copy, slot) for copy in copies]
     inside = Block()
     sizes = [prod(copy.form.sides) * element_bytes(copy.buffer) for copy in copies]
     inside.add_op(MbarrierWaitOp(state, empty, before))
     inside.add_op(MbarrierArriveOp(state, slot, sum(sizes)))
-    for copy, place in zip(copies, placed, strict=True):
-        view, buffer = at.values[copy.view], at.values[copy.buffer]
-        coordinates = [at.values[value] for value in copy.coordinates]
-        inside.add_op(TensorLoadOp(view, coordinates, buffer, place, state, slot, copy.form))
+    for copy, (coordinates, place, box) in zip(copies, parts, strict=True):
+        view, buffer, everywhere = at.values[copy.view], at.values[copy.buffer], copy.together is not None
+        inside.add_op(TensorLoadOp(view, coordinates, buffer, place, state, slot, box, everywhere))
     inside.add_op(scf.YieldOp())
     first = at.add(tile.CompareOp("eq", at.thread(), at.number(0))).results[0]
     when = at.add(arith.AndIOp(first, at.values[op.when])).results[0]
     at.add(scf.IfOp(when, [], Region(inside), Region()))
 
 
-def _placed(at: Threads, copy: rings.BoxCopyOp, slot: SSAValue) -> SSAValue:
-    ring = copy.buffer.owner
+def _part(at: Threads, copy: rings.BoxCopyOp, slot: SSAValue) -> tuple[list[SSAValue], SSAValue, Box]:
+    """What this block brings of a box: where it begins in the tensor and in the buffer, and its sides."""
+    ring, box = copy.buffer.owner, copy.form
     assert isinstance(ring, rings.RingOp)
     start = at.add(arith.MuliOp(slot, at.number(ring.slot_elements(copy.buffer)))).results[0]
-    return _add(at, start, at.number(copy.place.value.data))
+    place = _add(at, start, at.number(copy.place.value.data))
+    coordinates = [at.values[value] for value in copy.coordinates]
+    if copy.together is not None:
+        rows = box.sides[-2] // at.kernel.blocks
+        box = replace(box, sides=(*box.sides[:-2], rows, box.sides[-1]))
+        first = at.add(arith.MuliOp(at.add(tile.BlockRankOp()).results[0], at.number(rows))).results[0]
+        coordinates[-2] = _add(at, coordinates[-2], first)
+        place = _add(at, place, at.add(arith.MuliOp(first, at.number(box.sides[-1]))).results[0])
+    return coordinates, place, box
 
 
 def _release(at: Threads, op: rings.ReleaseOp) -> None:
     slot, _ = _slot(at, op.state, op.number)
     empty = _add(at, slot, at.number(_slots(op.state)))
     lane = at.add(arith.AndIOp(at.thread(), at.number(at.kernel.lanes - 1))).results[0]
-    first = at.add(tile.CompareOp("eq", lane, at.number(0))).results[0]
-    inside = Block([MbarrierArriveOp(at.values[op.state], empty), scf.YieldOp()])
-    at.add(scf.IfOp(first, [], Region(inside), Region()))
+    ring = op.state.owner
+    assert isinstance(ring, rings.RingOp)
+    if _is_shared(ring):  # a lane for each block
+        releases = at.add(tile.CompareOp("lt", lane, at.number(at.kernel.blocks))).results[0]
+        arrive = MbarrierArriveOp(at.values[op.state], empty, rank=lane)
+    else:
+        releases = at.add(tile.CompareOp("eq", lane, at.number(0))).results[0]
+        arrive = MbarrierArriveOp(at.values[op.state], empty)
+    at.add(scf.IfOp(releases, [], Region(Block([arrive, scf.YieldOp()])), Region()))
 
 
 # Products -------------------------------------------------------------------------------------------------------------

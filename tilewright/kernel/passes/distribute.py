@@ -102,8 +102,9 @@ def distribute(
     _check_layouts(kernel, warps, lanes)
     arguments = list(kernel.function_type.inputs.data)
     made = FuncOp(
-        kernel.sym_name.data, arguments, kernel.extents, cost=kernel.cost, threads=(warps * lanes, 1, 1), warp=lanes
-    )
+        kernel.sym_name.data, arguments, kernel.extents, cost=kernel.cost, threads=(warps * lanes, 1, 1), warp=lanes,
+        blocks=kernel.blocks,
+    )  # fmt: skip
     made.location = kernel.location
     made.attributes = {key: value for key, value in kernel.attributes.items() if key in LIMITS}
     values: dict[SSAValue, SSAValue] = dict(zip(kernel.body.block.args, made.body.block.args, strict=True))
@@ -241,6 +242,9 @@ class _Expansion(Threads):
                 store_boxes(self, self.values, op)
             case FinishStoresOp():
                 finish_stores(self)
+            case tile.ReturnOp() if self.kernel.blocks > 1:  # none of them ends while others may use its memory
+                self.add(simt.ClusterBarrierOp())
+                self.copy(op)
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():

@@ -9,6 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.kernel.dialect import (
     AllocOp,
+    BlockRankOp,
     BroadcastOp,
     ConvertOp,
     DotOp,
@@ -24,6 +25,7 @@ from tilewright.kernel.dialect import (
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.simt import (
     BarrierOp,
+    ClusterBarrierOp,
     JoinOp,
     LoadFragmentOp,
     LoadMatrixOp,
@@ -38,8 +40,8 @@ from tilewright.kernel.simt import (
 
 PURE: frozenset[type[Operation]] = frozenset(
     {
-        *ELEMENT, arith.ConstantOp, ProgramIdOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, ConvertOp,
-        JoinOp, PartOp,
+        *ELEMENT, arith.ConstantOp, ProgramIdOp, BlockRankOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp,
+        DotOp, ConvertOp, JoinOp, PartOp,
     }
 )  # fmt: skip
 """Operations that depend on their operands alone and can run at any time: none traps."""
@@ -73,7 +75,7 @@ class Writes:
         return self.inside[op] if op.regions else self.of_one(op)
 
     def of_one(self, op: Operation) -> Collection[SSAValue]:
-        if isinstance(op, BarrierOp | WaitOp):
+        if isinstance(op, BarrierOp | ClusterBarrierOp | WaitOp):
             return self.shown
         view = written_view(op)
         if view is None:

@@ -16,8 +16,9 @@ _MAKERS = {LAYOUTS: "assign-layouts", DISTRIBUTED: "distribute"}
 
 WORKS_ON = MappingProxyType({
     "pad-tiles": (TILE, TILE), "hoist-accumulators": (TILE, TILE), "split-k": (TILE, TILE),
-    "tensor-copies": (TILE, TILE), "tensor-stores": (TILE, TILE), "order-blocks": (TILE, TILE),
-    "persistent": (TILE, TILE), "pipeline-tensor-copies": (TILE, TILE), "overlap-products": (TILE, TILE),
+    "tensor-copies": (TILE, TILE), "tensor-stores": (TILE, TILE), "share-copies": (TILE, TILE),
+    "order-blocks": (TILE, TILE), "persistent": (TILE, TILE), "pipeline-tensor-copies": (TILE, TILE),
+    "overlap-products": (TILE, TILE),
     "warp-products": (TILE, TILE), "assign-layouts": (TILE, LAYOUTS), "remove-conversions": (LAYOUTS, LAYOUTS),
     "pipeline-loads": (LAYOUTS, LAYOUTS), "pipeline-registers": (LAYOUTS, LAYOUTS),
     "distribute": (LAYOUTS, LAYOUTS), "warp-roles": (DISTRIBUTED, DISTRIBUTED),

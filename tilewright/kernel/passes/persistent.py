@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.kernel import rings
 from tilewright.kernel.box_stores import FinishStoresOp
-from tilewright.kernel.dialect import INDEX, FuncOp, ProgramIdOp, ReturnOp, operations
+from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.settings import at_least
@@ -30,7 +30,7 @@ class PersistentPass(ModulePass):
     After:   tile.func grid [132] { tile.ring  scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
     Legal where rings are used as often in every tile; they go on turning from tile to tile, so that the copies of the
     next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
-    machine, where 0) stay. Comes after `tensor-copies`.
+    machine, where 0) stay; several blocks that run a program take as many. Comes after `tensor-copies`.
     """
 
     name = "persistent"
@@ -42,10 +42,13 @@ class PersistentPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         blocks = self.blocks or facts_of(op).multiprocessors
         for kernel in op.body.ops:
-            if isinstance(kernel, FuncOp) and not kernel.block and 0 < blocks < kernel.programs:
+            if not isinstance(kernel, FuncOp) or kernel.block:
+                continue
+            at_once = blocks // kernel.blocks
+            if 0 < at_once < kernel.programs:
                 found = [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]
                 if found and all(_is_used_alike(ring) for ring in found):
-                    _stay(kernel, found, blocks)
+                    _stay(kernel, found, at_once)
 
 
 def _is_used_alike(ring: rings.RingOp) -> bool:
@@ -63,9 +66,9 @@ def _loops_round(op: Operation) -> list[scf.ForOp]:
 
 
 def _is_same_everywhere(value: SSAValue) -> bool:
-    """Whether a number depends on no coordinate of the program and on no counter of a loop."""
+    """Whether a number depends on no coordinate of the program, on no block of it, and on no counter of a loop."""
     owner = value.owner
-    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp) or type(owner) not in PURE:
+    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp | BlockRankOp) or type(owner) not in PURE:
         return False
     return all(map(_is_same_everywhere, owner.operands))
 

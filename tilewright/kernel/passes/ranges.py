@@ -13,6 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.kernel.dialect import (
+    BlockRankOp,
     BroadcastOp,
     CastOp,
     CompareOp,
@@ -51,7 +52,7 @@ class RangesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                _Walk(kernel.extents, kernel.block).visit(kernel.body.block)
+                _Walk(kernel.extents, kernel.blocks, kernel.block).visit(kernel.body.block)
 
 
 @dataclass
@@ -59,6 +60,7 @@ class _Walk:
     """One walk forward: operands are known before the operations that use them."""
 
     grid: tuple[int, ...]
+    blocks: int
     threads: tuple[int, ...]
     known: dict[SSAValue, Range] = field(default_factory=dict)
 
@@ -103,6 +105,9 @@ class _Walk:
             return
         if isinstance(op, ProgramIdOp):
             self.known[op.result] = (0, self.grid[op.axis.value.data] - 1)
+            return
+        if isinstance(op, BlockRankOp):
+            self.known[op.result] = (0, self.blocks - 1)
             return
         if isinstance(op, ThreadIdOp):
             self.known[op.result] = (0, self.threads[op.axis.value.data] - 1)

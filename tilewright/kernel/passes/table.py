@@ -34,6 +34,7 @@ from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.remove_conversions import RemoveConversionsPass
 from tilewright.kernel.passes.round_operands import RoundOperandsPass
+from tilewright.kernel.passes.share_copies import ShareCopiesPass
 from tilewright.kernel.passes.split_k import SplitKPass
 from tilewright.kernel.passes.split_products import SplitProductsPass
 from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
@@ -58,6 +59,7 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         SplitKPass(),
         TensorCopiesPass(),
         TensorStoresPass(),
+        ShareCopiesPass(),
         OrderBlocksPass(),
         PersistentPass(),
         PipelineTensorCopiesPass(),
@@ -88,7 +90,7 @@ REQUIRED = frozenset(
 )
 """What later phases need: these cannot be switched off."""
 
-_OFF = {"splits": 1, "group": 1, "stages": 1}  # settings with which a pass does nothing
+_OFF = {"splits": 1, "group": 1, "stages": 1, "cluster": 1}  # settings with which a pass does nothing
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}
 OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)

@@ -16,7 +16,7 @@ from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
-from tilewright.kernel.simt import BarrierOp, SharedOp, ThreadIdOp, written_view
+from tilewright.kernel.simt import BarrierOp, ClusterBarrierOp, SharedOp, ThreadIdOp, written_view
 from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
 from tilewright.kernel.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
@@ -85,7 +85,9 @@ def _for_all(op: Operation, written: set[SSAValue]) -> bool:
     return type(op) in PURE or isinstance(op, _FOR_ALL)
 
 
-_FOR_ALL = (ThreadIdOp, WarpIdOp, SharedOp, BarrierOp, LoadOp, GatherOp, MbarrierInitOp, FenceOp, scf.YieldOp)
+_FOR_ALL = (
+    ThreadIdOp, WarpIdOp, SharedOp, BarrierOp, ClusterBarrierOp, LoadOp, GatherOp, MbarrierInitOp, FenceOp, scf.YieldOp
+)  # fmt: skip
 
 
 def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
@@ -98,6 +100,8 @@ def _split(kernel: FuncOp, first: Operation, moves: bool) -> None:
         (rest if rest or op is first else common).append(op)
     last = rest.pop()
     assert isinstance(last, ReturnOp)
+    if rest and isinstance(rest[-1], ClusterBarrierOp):  # where blocks meet before they end, all warps do
+        last = rest.pop()
     computing, filling = Block(), Block()
     _fill_only(common, rest, filling)
     for op in rest:

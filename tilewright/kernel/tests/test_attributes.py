@@ -17,7 +17,8 @@ LANES = "(0,2),(0,4),(0,8),(0,16),(0,32)"
     "given",
     [
         "warps = array<i64: 2, 4>", "stages = 1 : i64", "splits = 1 : i64", "registers = 1 : i64", "registers = 512",
-        "blocks_per_multiprocessor = 32 : i64", f'layout = "#linear<r=[(0,1)], l=[{LANES}], w=[(1,0),(2,0)]>"',
+        "cluster = 4 : i64", "blocks_per_multiprocessor = 32 : i64",
+        f'layout = "#linear<r=[(0,1)], l=[{LANES}], w=[(1,0),(2,0)]>"',
     ],
 )  # fmt: skip
 def test_legal_attributes(given: str) -> None:
@@ -32,7 +33,8 @@ def test_legal_attributes(given: str) -> None:
         "warps = array<i32: 2, 2>", 'stages = "x"', "stages = 0 : i64", "stages = -2 : i64", "stages = true",
         "stages = 2.0 : f64", 'splits = "x"', "splits = -1 : i64", "splits = 0 : i64", "layout = 3 : i64",
         'layout = "#linear<"', 'layout = "#blocked<S=[1,1], T=[4,8], W=[1,1], O=[1,0]>"', "registers = 0 : i64",
-        "registers = 513 : i64", 'registers = "all"', "blocks_per_multiprocessor = 33 : i64",
+        "cluster = 3 : i64", "cluster = 8 : i64", "registers = 513 : i64", 'registers = "all"',
+        "blocks_per_multiprocessor = 33 : i64",
     ],
 )  # fmt: skip
 def test_illegal_attributes_are_refused_with_what_is_legal(given: str) -> None:
@@ -53,11 +55,12 @@ def test_passes_read_checked_attributes_of_kernels_that_nobody_verified() -> Non
     kernel = FuncOp("k", [], [1])
     readers = {
         "warps": attributes.warps_of, "stages": lambda each: attributes.stages_of(each, 3),
-        "splits": lambda each: attributes.splits_of(each, 1), "layout": attributes.asked_layout,
+        "splits": lambda each: attributes.splits_of(each, 1), "cluster": lambda each: attributes.cluster_of(each, 1),
+        "layout": attributes.asked_layout,
         "registers": attributes.registers_of, "blocks_per_multiprocessor": attributes.blocks_of,
     }  # fmt: skip
     assert readers.keys() == attributes.KNOWN.keys()
-    assert [read(kernel) for read in readers.values()] == [None, 3, 1, None, None, None]
+    assert [read(kernel) for read in readers.values()] == [None, 3, 1, 1, None, None, None]
     for key, read in readers.items():
         for value in (IntegerAttr(0, 64), StringAttr("x")):
             kernel.attributes = {key: value}

@@ -54,6 +54,8 @@ CASES = [
     (f"simt.mbarrier_arrive %s[%o] : {S}", 'mbarriers are i64 in memory space "shared", not memref<4096xf16'),
     (f"simt.mbarrier_init %b[%o] arrivals 0 : {B}", "0 arrivals; 1 to 1048575"),
     (f"simt.mbarrier_arrive %b[%o] expect 0 : {B}", "announces 0 bytes; 1 to 1048575"),
+    (f"simt.mbarrier_arrive %b[%o] of block %o expect 8 : {B}", "bytes are announced to mbarriers of one's own block"),
+    (f"{LOAD} {TENSOR} everywhere {VIEWS}", "a copy to all blocks of a program, which has one"),
     ('simt.fence "all"', "unknown kind 'all'; one of async, mbarrier"),
     (f"simt.tensor_load %s[%o, %o] to %s[%o] counted %b[%o] {TENSOR} : {S}, {S}, {B}", "copies between"),
     (f"{LOAD} extents [64] strides [64, 1] box [8, 32] swizzle 64 {VIEWS}", "2 coordinates, extents (64,), strides"),
@@ -104,6 +106,8 @@ tile.release %s[%n] : {R}
 """
 
 RING_CASES = [
+    (f"tile.fill %s[%n] when %w {{ {COPY.replace('swizzle 128', 'swizzle 128 together')} }} : {R}",
+     "1 blocks copy a box of [64, 64] together"),
     (f"%a, %b = tile.ring 2 : {R}, {S}", "2 slots with a state of memref<2xi64"),
     (f'%a, %b = tile.ring 3 : memref<6xi64, "shared">, {S}', '3 slots in buffers memref<4096xf16, "shared">'),
     (f"%q = tile.staging : {R}\ntile.release %q[%n] : {R}", 'memref<2xi64, "shared"> is not of a ring'),
@@ -132,7 +136,23 @@ def _tiles(text: str) -> str:
 ALL = [*((_distributed(text), message) for text, message in CASES), *((_tiles(t), m) for t, m in RING_CASES)]
 
 
-@pytest.mark.parametrize("text", [_distributed(WHOLE), _tiles(WHOLE_RING)], ids=["distributed", "tiles"])
+def _in_cluster(text: str) -> str:
+    return text.replace("grid [4]", "grid [4] cluster 2")
+
+
+TEXTS = {
+    "distributed": _distributed(WHOLE),
+    "tiles": _tiles(WHOLE_RING),
+    "distributed, cluster": _in_cluster(_distributed(f"""\
+simt.cluster_barrier
+%r = tile.block_rank
+simt.mbarrier_arrive %b[%o] of block %r : {B}
+{LOAD} {TENSOR} everywhere {VIEWS}""")),
+    "tiles, cluster": _in_cluster(_tiles(WHOLE_RING.replace("swizzle 128 :", "swizzle 128 together :"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_text_comes_back(text: str) -> None:
     printed = print_module(parse_module(text))
     assert print_module(parse_module(printed)) == printed

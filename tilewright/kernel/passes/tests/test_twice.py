@@ -34,8 +34,10 @@ CASES = (
     ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("softmax", "sm_75"),
     ("attention", "sm_80"), ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
 )  # fmt: skip
-SETTINGS = {"split-k": {"splits": 2}, "order-blocks": {"group": 2}, "persistent": {"blocks": 3}}
-"""Such that small kernels are split, ordered and kept, too."""
+SETTINGS = {
+    "split-k": {"splits": 2}, "share-copies": {"cluster": 2}, "order-blocks": {"group": 2}, "persistent": {"blocks": 3}
+}  # fmt: skip
+"""Such that small kernels are split, shared, ordered and kept, too."""
 
 
 def targeted(text: str, machine: str) -> ModuleOp:
@@ -108,6 +110,7 @@ def test_the_advice_of_a_pass_in_the_wrong_form_helps() -> None:
         ("product", "split-k{splits=100}", "Legal for a kernel with one loop"),
         ("softmax", "split-k{splits=2}", "Legal for a kernel with one loop"),
         ("softmax", "order-blocks{group=4}", "Legal for any grid"),
+        ("product", "share-copies{cluster=2}", "Legal for kernels with rings"),
         ("product", "pipeline-tensor-copies{stages=3}", "Legal for rings of one slot"),
     ],
 )

@@ -1,0 +1,189 @@
+"""Blocks in clusters that bring the boxes together which all of them read: from tile form to PTX that runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.ir import Operation
+
+from tests.test_gpu_tensor_copies import Sizes, check, emulate, halves, operands, program
+from tilewright.codegen.nvptx import ptxas
+from tilewright.codegen.nvptx.pipeline import generate
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.distribute.tests.programs import ragged_matmul
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.table import run_pass, run_pipeline
+from tilewright.kernel.rewrite import erase
+from tilewright.kernel.simt import ClusterBarrierOp
+from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
+from tilewright.kernel.text import parse_module, print_module
+
+
+def clustered(sizes: Sizes, block: Sizes, dtype: str = "f16", blocks: int = 2) -> ModuleOp:
+    """The product in clusters of so many blocks, for a machine of four multiprocessors."""
+    module = program(sizes, block, dtype, 4)
+    run_pipeline(module, "gpu", verify_each=True, options={"share-copies": {"cluster": blocks}})
+    return module
+
+
+def kernel_of(module: ModuleOp) -> FuncOp:
+    return next(op for op in module.body.ops if isinstance(op, FuncOp))
+
+
+SIZES = [
+    ((256, 256, 256), (64, 64, 64)),  # whole
+    ((200, 136, 72), (64, 64, 64)),  # ragged; four tiles along m, three along n
+    ((328, 72, 136), (64, 64, 32)),  # six and two
+    ((136, 520, 72), (64, 256, 64)),  # three: one of the blocks has no tile
+    ((64, 200, 136), (64, 32, 64)),  # one along m: neighbours along n share a
+]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize(("sizes", "block"), SIZES, ids=str)
+def test_products(sizes: Sizes, block: Sizes, blocks: int, dtype: str) -> None:
+    module = clustered(sizes, block, dtype, blocks)
+    code = generate(module)
+    resources = ptxas.check(code.ptx, "sm_90a")
+    assert resources is None or (resources["k"].spills, resources["k"].warnings) == (0, ())
+    kernel, (x, y, z) = kernel_of(module), code.kernel("k").grid
+    tiles = -(-sizes[0] // block[0])
+    assert kernel.blocks == (1 if 1 < tiles < blocks else blocks)  # of so few rows, more would be repeated than shared
+    assert (x % kernel.blocks, y, z) == (0, 1, 1)
+    assert (f".reqnctapercluster {blocks}, 1, 1" in code.ptx) == (kernel.blocks > 1)
+    assert check(code, sizes, dtype).total("shared", "conflicts") == 0
+    arguments, wanted = operands(sizes, dtype)
+    run_kernel(module, "k", arguments, order="random", seed=1, races=True)
+    np.testing.assert_array_equal(arguments[2], wanted)
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("transposed", ["a", "b", "ab"])
+def test_operands_stored_by_columns(transposed: str, blocks: int) -> None:
+    sizes, block = (264, 200, 136), (64, 64, 64)
+    module = parse_module(ragged_matmul(sizes, block, transposed=transposed))
+    module.attributes["tile.target"] = program(sizes, block, blocks=4).attributes["tile.target"]
+    run_pipeline(module, "gpu", verify_each=True, options={"share-copies": {"cluster": blocks}})
+    assert kernel_of(module).blocks == blocks
+    (a, b, c), wanted = operands(sizes)
+    stored = [
+        each.reshape(shape).T.reshape(-1) if name in transposed else each
+        for name, each, shape in (("a", a, (264, 136)), ("b", b, (136, 200)))
+    ]
+    run_kernel(module, "k", [*stored, c])
+    np.testing.assert_array_equal(c, wanted)
+    c[:] = 0
+    assert emulate(generate(module), [*stored, c]).findings == []
+    np.testing.assert_array_equal(c, wanted)
+
+
+def test_every_form_on_the_way_gives_the_product() -> None:
+    """Of three tiles along m, in tile form."""
+    sizes = (168, 328, 136)
+    module = program(sizes, (64, 128, 32), blocks=4)
+    for name in ("tensor-copies", "share-copies{cluster=2}", "order-blocks", "persistent", "pipeline-tensor-copies"):
+        run_pass(module, name)
+        arguments, wanted = operands(sizes)
+        run_kernel(parse_module(print_module(module)), "k", arguments, races=True)
+        np.testing.assert_array_equal(arguments[2], wanted)
+    assert kernel_of(module).blocks == 2
+
+
+STEPS = (
+    "tensor-stores", "order-blocks", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("without", [(), *((step,) for step in STEPS), STEPS], ids=",".join)
+def test_every_other_step_can_be_switched_off(without: Sequence[str]) -> None:
+    """Of results that leave by boxes; of three tiles along m the last pair has one."""
+    sizes, block = (168, 328, 136), (64, 128, 32)
+    module = halves(sizes, block, without, cluster=2)
+    assert kernel_of(module).blocks == 2
+    (a, b, wide), wanted = operands(sizes)
+    run_kernel(module, "k", [a, b, found := wide.astype(np.float16)], order="random", seed=1, races=True)
+    np.testing.assert_array_equal(found, wanted)
+    run = emulate(generate(module), [a, b, again := np.zeros_like(found)])
+    assert run.findings == []
+    np.testing.assert_array_equal(again, wanted)
+
+
+def test_switched_off_nothing_is_shared() -> None:
+    texts = []
+    for asked, disable in (("", ()), (" attributes {cluster = 2 : i64}", ("share-copies",))):
+        module = program((256, 256, 64), (64, 64, 32))
+        text = print_module(module).replace(" grid [4, 4]", f" grid [4, 4]{asked}")
+        module = parse_module(text)
+        run_pipeline(module, "gpu", disable)
+        texts.append(generate(module).ptx)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_blocks_that_share_bring_less(blocks: int) -> None:
+    """Of the operands' bytes: all of a, and of b, which is as large, what one of the blocks would."""
+    sizes, block = (256, 256, 128), (64, 64, 64)
+    alone, shared = (
+        check(generate(clustered(sizes, block, blocks=count)), sizes).bytes["global_load"] for count in (1, blocks)
+    )
+    assert shared == alone * (1 + 1 / blocks) / 2
+
+
+# Planted errors -------------------------------------------------------------------------------------------------------
+
+Plant = Callable[[ModuleOp], None]
+
+
+def _at(kind: type[Operation], which: int, change: Callable[[Any], None]) -> Plant:
+    return lambda module: change([each for each in module.walk() if isinstance(each, kind)][which])
+
+
+def _own(op: MbarrierArriveOp) -> None:
+    op.operands = list(op.operands)[:2]
+
+
+def _half(op: MbarrierInitOp) -> None:
+    op.arrivals = IntegerAttr(op.arrivals.value.data // 2, 64)
+
+
+def _alone(op: TensorLoadOp) -> None:
+    op.everywhere = None
+
+
+STUCK = "deadlock|divergence"
+OVERRUN = f"race|all arrivals|under way|mbarrier|overwritten|early|{STUCK}"
+# What is planted, and what the interpreter and the emulator say.
+PLANTED: dict[str, tuple[Plant, str, str]] = {
+    "no release in the other block": (_at(MbarrierArriveOp, 0, _own), OVERRUN, OVERRUN),
+    "no wait for the other block's release": (_at(MbarrierInitOp, -1, _half), OVERRUN, OVERRUN),
+    "no wait for a free slot": (_at(MbarrierWaitOp, -1, erase), OVERRUN, OVERRUN),
+    "a box for one block": (_at(TensorLoadOp, -1, _alone), "everybody waits", STUCK),
+    "no barrier of the cluster at the start": (_at(ClusterBarrierOp, 0, erase), "race|no mbarrier", "race|mbarrier"),
+    "no barrier of the cluster at the end": (_at(ClusterBarrierOp, -1, erase), "may still use|may have ended", "race"),
+    "no fence behind the making": (_at(FenceOp, 0, erase), "missing fence", ""),  # the barrier releases as well
+}  # fmt: skip
+
+
+@pytest.mark.emulator_only
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_errors_are_found(name: str) -> None:
+    plant, interpreted, seen = PLANTED[name]
+    sizes = (128, 64, 320)
+    module = clustered(sizes, (64, 64, 32))
+    assert kernel_of(module).blocks == 2
+    plant(module)
+    arguments, _ = operands(sizes)
+    with pytest.raises(InvalidProgram) as caught:
+        run_kernel(module, "k", arguments)
+    assert re.search(interpreted, caught.value.message), caught.value.message
+    arguments, _ = operands(sizes)
+    findings = emulate(generate(module), arguments).findings
+    assert bool(findings) == bool(seen)
+    assert not seen or re.search(seen, str(findings[0])), str(findings[0])
