@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -73,7 +74,13 @@ SearchName = Annotated[
     Search, typer.Option("--search", help="how products are mapped and tiled: by rules, or jointly, timed here")
 ]
 Trials = Annotated[
-    int, typer.Option("--trials", metavar="N", min=1, help="schedules that --search joint times per product")
+    int | None,
+    typer.Option(
+        "--trials",
+        metavar="N",
+        min=1,
+        help=f"schedules that --search joint times per product (default: {Options.trials})",
+    ),
 ]
 Rebuild = Annotated[
     bool, typer.Option("--rebuild", help="of a .twm: compile the program that is stored in it, for this machine")
@@ -106,6 +113,13 @@ def options_of(disable: list[str] | None = None, no_cache: bool = False, **given
     """The options that a command line asks for; what it does not mention keeps its default."""
     options = Options(disable=tuple(disable or ()), **given)
     return replace(options, cache=False) if no_cache else options
+
+
+def refuse(given: Mapping[str, bool], message: str, help: str) -> None:
+    """Raise InvalidArgument about the first option that is given: what has no effect is not left aside in silence."""
+    for option, is_given in given.items():
+        if is_given:
+            raise InvalidArgument(message, where=option, help=help)
 
 
 def is_stored(path: Path) -> bool:

@@ -54,7 +54,7 @@ def bench(
     runtimes and with what the machine can reach.
     """
     start = time.perf_counter()
-    module = open_module(model, shapes_of(shape), machine, threads, options_of(disable, no_cache))
+    module = open_module(model, shapes_of(shape), machine, threads, options_of(disable, no_cache), no_cache=no_cache)
     ready_seconds = time.perf_counter() - start
     arrays = random_arrays(module.manifest.inputs, seed)
     outputs = as_tuple(module(*arrays))

@@ -29,6 +29,7 @@ from tilewright.cli.arguments import (
     Trials,
     is_stored,
     options_of,
+    refuse,
     shapes_of,
 )
 from tilewright.cli.console import log_progress, progress, show_json
@@ -84,7 +85,7 @@ def compile_model(
     rebuild: Rebuild = False,
     no_cache: NoCache = False,
     search: SearchName = Search.RULES,
-    trials: Trials = Options.trials,
+    trials: Trials = None,
     route: RouteName = Route.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     as_json: AsJson = False,
@@ -92,15 +93,23 @@ def compile_model(
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
 
     A .twm holds machine code: whoever loads it runs it. A tile program can only be emitted in a later form. `--search
-    joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm.
+    joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm. What
+    is decided already in MODEL, or only after the form that is asked for, has no options.
     """
     shapes = shapes_of(shape)
+    decisions = {
+        "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
+        "--search": search is not Search.RULES, "--route": route is not Route.AUTO,
+        "--input-precision": input_precision is not InputPrecision.IEEE,
+    }  # fmt: skip
+    _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
+    joint = search is Search.JOINT
+    refuse({"--trials": trials is not None and not joint}, "rules time no schedules", "add --search joint")
     options = options_of(
-        disable, no_cache, search=search.value, trials=trials, route=route.value, input_precision=input_precision.value
-    )
-    if search is Search.JOINT:
-        if model.suffix == ".tile" or (is_stored(model) and not rebuild):
-            raise InvalidArgument("its decisions are made", where="--search", help="give the model file, or --rebuild")
+        disable, no_cache, search=search.value, trials=trials or Options.trials, route=route.value,
+        input_precision=input_precision.value,
+    )  # fmt: skip
+    if joint:
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")
     if emit is None and model.suffix != ".tile":
         start = time.perf_counter()
@@ -112,16 +121,32 @@ def compile_model(
     if emit is Form.OBJECT and (output is None or as_json):
         raise InvalidArgument("an object is not text", where="--emit", help="name a file with -o, leave out --json")
     if model.suffix == ".tile":
-        content = _program_form(_read_program(model), emit, str(model), options)
+        content = _tile_form(_read_program(model), emit, str(model), options)
     elif is_stored(model):
-        if rebuild:
-            raise InvalidArgument(
-                "--rebuild makes a .twm", where="--emit", help="rebuild first, then emit from the result"
-            )
         content = _stored_form(model, emit)
     else:
         content = _model_form(model, emit, shapes, machine, threads, options)
     _write(content, output, emit, as_json)
+
+
+def _check_options(
+    model: Path, emit: Form | None, of_files: dict[str, bool], decisions: dict[str, bool], no_cache: bool
+) -> None:
+    """Raise InvalidArgument for an option that the file, or the form of it that is asked for, leaves nothing to."""
+    if model.suffix == ".tile":
+        fixed = of_files | decisions | {"--disable": False}  # that is for passes, which may be to come
+        refuse(fixed, "a tile program says itself what it is for: its decisions are made", "give the model file")
+    elif is_stored(model) and emit is not None:
+        help = "rebuild first, then emit from the result"
+        refuse({"--emit": of_files["--rebuild"]}, "--rebuild makes a .twm", help)
+        fixed = of_files | decisions | {"--no-cache": no_cache}
+        refuse(fixed, "its decisions are made, its code is there", "give the model file, or --rebuild and no --emit")
+    elif is_stored(model) and not of_files["--rebuild"]:
+        refuse(decisions, "its decisions are made", "give the model file, or --rebuild")
+    elif not is_stored(model) and emit is not None:
+        refuse({"--rebuild": of_files["--rebuild"]}, "only a .twm can be rebuilt", "leave out --rebuild")
+        if emit is Form.EXPR:
+            refuse(decisions, "an expression graph is as it was imported", "--emit plan or a form that follows it")
 
 
 def _store(artifact: Artifact, place: Path, seconds: float, as_json: bool) -> None:
@@ -194,6 +219,22 @@ def _read_program(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidProgram(f"cannot be read: {reason}", where=str(path)) from error
+
+
+def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | bytes:
+    """A form of a tile program in a file; passes that are to be left out have to be among those that run on it."""
+    from tilewright.compiler import gpu
+    from tilewright.graph.passes import table
+    from tilewright.kernel.text import parse_module
+
+    if options.disable:
+        program = parse_module(text, name)
+        passes = gpu.is_for_gpu(program) and not gpu.is_distributed(program) and emit is not Form.TILE
+        help = "they run on whole tiles for a GPU, on the way to a later form"
+        refuse({"--disable": not passes}, "no passes run on this program", help)
+        graph = ", ".join(each for each in options.disable if each in table.NAMES)
+        refuse({"--disable": bool(graph)}, f"{graph}: of graphs, not of tile programs", "give the model file")
+    return _program_form(text, emit, name, options)
 
 
 def _program_form(text: str, emit: Form, name: str, options: Options | None = None) -> str | bytes:

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import typer
 
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.arguments import AsJson, refuse
 from tilewright.cli.console import NEGATIVE, progress, show_json
 from tilewright.errors import InvalidArgument, InvalidFile
 
@@ -127,6 +127,7 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     from tilewright.emulator import Uninitialised
 
     if path is None:
+        refuse({"--uninitialised": bool(uninitialised)}, "there are no buffers", "add --args")
         return []
     try:
         stored = np.load(path, allow_pickle=False)

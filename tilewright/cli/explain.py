@@ -18,12 +18,13 @@ from tilewright.cli.arguments import (
     Threads,
     is_stored,
     options_of,
+    refuse,
     shapes_of,
 )
 from tilewright.cli.console import show_json
 from tilewright.cli.models import plan_model, read_artifact
 from tilewright.decision import Decision
-from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.errors import InvalidFile
 
 EPILOG = """\
 \b
@@ -48,9 +49,12 @@ def explain(
     Of a .twm: the decisions stored in it; its code is not loaded. Of an .onnx: those of a compilation now.
     """
     if is_stored(model):
-        exact = input_precision is InputPrecision.IEEE
-        if shape or machine != "host" or disable or route is not Route.AUTO or not exact:
-            raise InvalidArgument("its decisions are made", where=str(model), help="give the model file with these")
+        given = {
+            "--machine": machine != "host", "--threads": threads is not None, "--shape": bool(shape),
+            "--disable": bool(disable), "--route": route is not Route.AUTO,
+            "--input-precision": input_precision is not InputPrecision.IEEE,
+        }  # fmt: skip
+        refuse(given, "its decisions are made", "give the model file")
         decisions = _stored(model)
     else:
         options = options_of(disable, route=route.value, input_precision=input_precision.value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.cli.arguments import is_stored
+from tilewright.cli.arguments import is_stored, refuse
 from tilewright.cli.console import MachineLacks, progress
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
@@ -36,10 +36,12 @@ def open_module(
     *,
     rebuild: bool = False,
     device: str | None = None,
+    no_cache: bool = False,
 ) -> Module:
     """A module that runs here, from a `.twm` (loaded) or from a model file (compiled).
 
-    A `.twm` is compiled again with `rebuild`, or where its code needs what this machine lacks.
+    A `.twm` is compiled again with `rebuild`, or where its code needs what this machine lacks. Raises InvalidArgument
+    for what has no effect on such a file and such code; `no_cache` is whether `options` were asked to be without.
     """
     import tilewright
     from tilewright.runtime.container import opened
@@ -47,13 +49,18 @@ def open_module(
     if rebuild or not is_stored(path):
         artifact = build_artifact(path, shapes, machine, threads, options, rebuild=rebuild)
         _check_runs_here(artifact.manifest, machine)
+        _check_place(artifact.manifest, threads, device)
         return opened(artifact, threads, options, device)
     if shapes or machine != "host":
         raise InvalidArgument(
             "shapes and machine of a .twm are fixed", where=str(path), help="leave out --shape and --machine"
         )
+    given = {"--disable": bool(options.disable), "--no-cache": no_cache}
+    refuse(given, "a .twm is compiled already", "give the model file")
     with progress(f"loading {path}"):
-        return tilewright.load(path, threads=threads, options=options, device=device)
+        module = tilewright.load(path, threads=threads, options=options, device=device)
+    _check_place(module.manifest, threads, device)
+    return module
 
 
 def build_artifact(
@@ -66,20 +73,19 @@ def build_artifact(
     rebuild: bool = False,
 ) -> Artifact:
     """Compile a model file, or with `rebuild` the program in a `.twm`, for any machine; nothing is loaded."""
-    from tilewright.compiler.compile import build, rebuilt, resolve_target
-    from tilewright.runtime.pool import default_threads
+    from tilewright.compiler.compile import build, rebuilt, resolve_target, thread_count
 
     if rebuild != is_stored(path):
         message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
         raise InvalidArgument(message, where=str(path), help="leave out --rebuild" if rebuild else "add --rebuild")
     if rebuild and shapes:
         raise InvalidArgument("the shapes in a .twm are fixed", where=str(path), help="leave out --shape")
-    count = default_threads() if threads is None else threads
+    count, target = thread_count(threads), resolve_target(machine)
+    _check_threads(target.kind == "cpu", threads)
     if rebuild:
         stored = read_artifact(path)
         with progress(f"compiling {path} again"):
             return rebuilt(stored, machine, count, options)
-    target = resolve_target(machine)
     graph = import_graph(path, shapes)
     with progress(f"compiling {path}"):
         return build(graph, target, count, options)
@@ -89,13 +95,13 @@ def plan_model(
     path: Path, shapes: Mapping[str, Sequence[int]], machine: str, threads: int | None, options: Options
 ) -> tuple[Plan, Cpu | Gpu]:
     """Every decision about a model file for a machine, and that machine; no code is made."""
-    from tilewright.compiler.compile import plan_graph, resolve_target
+    from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
     from tilewright.machine import Cpu
-    from tilewright.runtime.pool import default_threads
 
     target = resolve_target(machine)
+    _check_threads(target.kind == "cpu", threads)
     graph = import_graph(path, shapes)
-    count = (threads or default_threads()) if isinstance(target, Cpu) else 1
+    count = thread_count(threads) if isinstance(target, Cpu) else 1
     with progress(f"planning {path}"):
         return plan_graph(graph, target, count, options), target
 
@@ -113,6 +119,17 @@ def _check_runs_here(manifest: Manifest, machine: str) -> None:
             where="--machine",
             help="compile it to a file with `tilewright compile`, or leave out --machine",
         )
+
+
+def _check_place(manifest: Manifest, threads: int | None, device: str | None) -> None:
+    """Raise InvalidArgument for a device of code for a CPU, and for threads of code for a GPU."""
+    on_cpu = manifest.code == "object"
+    refuse({"--device": on_cpu and device is not None}, "code for a CPU runs on the CPU", "name a GPU by --machine")
+    _check_threads(on_cpu, threads)
+
+
+def _check_threads(on_cpu: bool, threads: int | None) -> None:
+    refuse({"--threads": not on_cpu and threads is not None}, "they are those of a CPU", "leave it out for a GPU")
 
 
 def read_artifact(path: Path) -> Artifact:

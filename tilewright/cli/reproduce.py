@@ -90,7 +90,7 @@ def reproduce(
         if value is not None
     }  # fmt: skip
     if name is None:
-        if given or stored or plot:
+        if given or stored or plot or document:
             raise InvalidArgument("options without the NAME of an experiment", where="reproduce",
                                   help=f"one of {', '.join(each.name for each in EXPERIMENTS)}")  # fmt: skip
         if as_json:

@@ -17,11 +17,11 @@ from tilewright.cli.arguments import (
     ModelFile,
     NoCache,
     Rebuild,
-    Seed,
     Shapes,
     Threads,
     is_stored,
     options_of,
+    refuse,
     shapes_of,
 )
 from tilewright.cli.console import NEGATIVE, progress, show_json, table
@@ -59,6 +59,9 @@ Inputs = Annotated[
 Outputs = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the outputs by name to an .npz")
 ]
+SeedOfInputs = Annotated[
+    int | None, typer.Option("--seed", metavar="N", min=0, help="same seed, same random inputs (default: 0)")
+]
 Check = Annotated[bool, typer.Option("--check", help="compare with the NumPy reference, computed in float64")]
 Tolerance = Annotated[
     float | None,
@@ -88,7 +91,7 @@ def run(
     check: Check = False,
     tolerance: Tolerance = None,
     profile: Profile = False,
-    seed: Seed = 0,
+    seed: SeedOfInputs = None,
     machine: Machine = "host",
     device: Device = None,
     threads: Threads = None,
@@ -103,10 +106,12 @@ def run(
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
     only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only.
     """
+    refuse({"--seed": seed is not None and inputs is not None}, "the inputs are not random", "leave out --inputs")
+    refuse({"--tolerance": tolerance is not None and not check}, "nothing is compared", "add --check")
     shapes, options = shapes_of(shape), options_of(disable, no_cache)
-    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild, device=device)
+    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild, device=device, no_cache=no_cache)
     specs = module.manifest.inputs
-    arrays = read_arrays(inputs, specs) if inputs else random_arrays(specs, seed)
+    arrays = read_arrays(inputs, specs) if inputs else random_arrays(specs, seed or 0)
     results = as_tuple(module(*arrays))
     names = [spec.name for spec in module.manifest.outputs]
     if output:

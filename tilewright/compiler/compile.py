@@ -90,7 +90,7 @@ def compile_graph(
 
     options = options or Options()
     target = resolve_target(machine)
-    count = _thread_count(threads)
+    count = thread_count(threads)
     with _nesting():
         artifact = build(graph, target, count, options)
     return opened(artifact, count, options, device)
@@ -119,7 +119,7 @@ def load(
     """
     from tilewright.runtime import container
 
-    count = _thread_count(threads)
+    count = thread_count(threads)
     return container.load(path, count, options, lambda a: rebuilt(a, "host", count, options), device)
 
 
@@ -131,7 +131,7 @@ def rebuilt(
 ) -> Artifact:
     """The artifact compiled again from its stored graph and constants."""
     names = [spec.name for spec in artifact.manifest.outputs]
-    options, target, count = options or Options(), resolve_target(machine), _thread_count(threads)
+    options, target, count = options or Options(), resolve_target(machine), thread_count(threads)
     found = None if options.search == "joint" else _searched_before(artifact, target, count)
     return build(stored_graph(artifact), target, count, options, names, searched=found)
 
@@ -359,7 +359,7 @@ def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:
     return found
 
 
-def _thread_count(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
     if threads is None:
         return default_threads()
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 1024:

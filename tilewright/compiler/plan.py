@@ -46,7 +46,7 @@ def make_plan(
     choose from, best first; `choose` is asked how each product runs. `input_precision` and
     `route` are those of `Options`.
     """
-    _check_disabled(disable)
+    _check_disabled(disable, machine)
     prepared = prepare(graph, disable)
     fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics, route)), disable)
     rewritten = run_passes(fitted, storing(), disable)
@@ -79,16 +79,18 @@ def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
     return run_passes(graph, simplifying(_is_product), disable)
 
 
-def _check_disabled(names: Sequence[str]) -> None:
-    """Raise InvalidArgument for a name of no pass that can be switched off."""
+def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
+    """Raise InvalidArgument for a name of no pass for this kind of machine that can be switched off."""
     if not names:
         return
-    from tilewright.kernel.passes.table import OPTIMISATIONS  # brings xDSL, which a cached module does without
+    from tilewright.kernel.passes import table as tiles  # brings xDSL, which a cached module does without
 
+    off = tuple(dict.fromkeys(each.name for each in tiles.PIPELINES[machine.kind] if each.name not in tiles.REQUIRED))
     for name in names:
-        if name not in table.NAMES and name not in OPTIMISATIONS:
-            fact = f"pass {name!r} cannot be switched off" if name in table.REQUIRED else f"no pass {name!r}"
-            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(OPTIMISATIONS)}"
+        if name not in table.NAMES and name not in off:
+            required = name in (*table.REQUIRED, *tiles.REQUIRED)
+            fact = f"pass {name!r} cannot be switched off" if required else f"no pass {name!r} for a {machine.kind}"
+            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(off)}"
             raise InvalidArgument(fact, where="disable", help=known)
 
 

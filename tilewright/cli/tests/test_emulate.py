@@ -48,6 +48,15 @@ def test_a_finding_is_status_1(tmp_path: Path) -> None:
     assert "byte 128 of p0" in out
 
 
+def test_buffers_that_are_not_there(tmp_path: Path) -> None:
+    text = tmp_path / "k.ptx"
+    text.write_text(kernel("ret;"))
+    status, _, errors = call(str(text), "--block", "32", "--uninitialised", "p0")
+    assert status == 2
+    assert "--uninitialised: " in errors
+    assert "add --args" in errors
+
+
 def test_reads_of_fresh_buffers(tmp_path: Path) -> None:
     text, args = tmp_path / "k.ptx", tmp_path / "in.npz"
     text.write_text(kernel("ld.global.u32 %r1, [%rd2]; st.global.u32 [%rd3], %r1;"))

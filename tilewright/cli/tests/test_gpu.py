@@ -119,3 +119,49 @@ def test_switched_off_passes_change_the_code_and_not_the_result(invoke: Invoke) 
     other = invoke("compile", "model.onnx", *GPU, "--disable", "cse", "--emit", "distributed").stdout
     assert other != usual
     invoke("run", "model.onnx", *GPU, "--disable", "cse", "--check")
+
+
+DECIDED = {
+    "--machine": "sm_90a", "--threads": "2", "--shape": "x=4,40", "--search": "joint", "--route": "wmma",
+    "--input-precision": "tf32", "--trials": "3", "--disable": "fold-padding",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [*DECIDED, "--rebuild"])
+@pytest.mark.parametrize("form", ["tile", "distributed", "ptx"])
+def test_a_tile_program_takes_no_decisions(option: str, form: str, invoke: Invoke) -> None:
+    invoke("compile", "model.onnx", *GPU, "--emit", "tile", "-o", "program.tile")
+    given = (option, DECIDED[option]) if option in DECIDED else (option,)
+    assert f"{option}: error" in invoke("compile", "program.tile", "--emit", form, *given, status=2).stderr
+
+
+def test_passes_that_run_on_a_tile_program_can_be_left_out(invoke: Invoke) -> None:
+    for form in ("tile", "distributed"):
+        invoke("compile", "model.onnx", *GPU, "--emit", form, "-o", f"{form}.tile")
+    usual, other = (
+        invoke("compile", "tile.tile", "--emit", "distributed", *given).stdout for given in ((), ("--disable", "cse"))
+    )
+    assert usual != other
+    for name, form in (("tile", "tile"), ("distributed", "distributed"), ("distributed", "ptx")):
+        errors = invoke("compile", f"{name}.tile", "--emit", form, "--disable", "cse", status=2).stderr
+        assert "--disable: error[invalid-argument]: no passes run on this program" in errors
+
+
+@pytest.mark.parametrize("option", [*DECIDED, "--no-cache"])
+@pytest.mark.parametrize("form", ["expr", "plan", "tile", "ptx"])
+def test_forms_of_a_file_take_no_decisions(option: str, form: str, invoke: Invoke) -> None:
+    given = (option, DECIDED[option]) if option in DECIDED else (option,)
+    assert f"{option}: error" in invoke("compile", "model.twm", "--emit", form, *given, status=2).stderr
+
+
+@pytest.mark.parametrize("option", [each for each in DECIDED if each != "--shape"])
+def test_the_graph_of_a_model_takes_no_decisions(option: str, invoke: Invoke) -> None:
+    invoke("compile", "model.onnx", "--shape", "x=4,40", "--emit", "expr")
+    errors = invoke("compile", "model.onnx", "--emit", "expr", option, DECIDED[option], status=2).stderr
+    assert f"{option}: error" in errors
+
+
+def test_threads_are_of_a_cpu(invoke: Invoke) -> None:
+    for command in (("compile", "model.onnx", *GPU), ("explain", "model.onnx", *GPU), ("run", "model.twm"),
+                    ("run", "model.onnx", *GPU), ("compile", "model.onnx", *GPU, "--emit", "ptx")):  # fmt: skip
+        assert "--threads: error" in invoke(*command, "--threads", "2", status=2).stderr
