@@ -91,6 +91,9 @@ class Barriers:
         start = block * self.state.threads
         return int(self.state.alive[start : start + self.state.threads].sum())
 
+    def _living_in(self, cluster: int) -> int:
+        return int(self.state.alive[self.cluster_of[self.state.block_of] == cluster].sum())
+
     def _release(self, block: int, number: int, scheduler: Scheduler) -> Array:
         state = self.state
         groups = self.arrived.pop((block, number))
@@ -140,21 +143,25 @@ class Barriers:
         homes = state.block_of[positions]
         clusters = self.cluster_of[homes]
         self.cluster_target[positions] = self.cluster_phase[clusters] + 1
-        for block in np.unique(homes).tolist():
-            cluster = int(self.cluster_of[block])
-            known = state.clocks.known(block, positions[homes == block] % state.threads)
+        for cluster in np.unique(clusters).tolist():
+            mine = clusters == cluster
             before = self.cluster_gathered.get(cluster)
             if before is None:
                 self.cluster_since[cluster] = state.clocks.now
-            self.cluster_gathered[cluster] = known if before is None else np.maximum(before, known)
+            if before is None and int(mine.sum()) == self._living_in(cluster):  # nobody did anything since
+                self.cluster_gathered[cluster] = np.full(state.clocks.columns, state.clocks.now)
+                continue
+            facts = [] if before is None else [before]
+            for block in np.unique(homes[mine]).tolist():
+                facts.append(state.clocks.known(block, positions[homes == block] % state.threads))
+            self.cluster_gathered[cluster] = np.max(facts, axis=0)
         self._settle_clusters(clusters, scheduler)
 
     def _settle_clusters(self, clusters: Array, scheduler: Scheduler) -> None:
         """Complete the phases for which every thread that has not exited has arrived."""
         state = self.state
         for cluster in np.unique(clusters).tolist():
-            blocks = np.flatnonzero(self.cluster_of == cluster)
-            living = state.alive & np.isin(state.block_of, blocks)
+            living = state.alive & (self.cluster_of[state.block_of] == cluster)
             if living.any() and (self.cluster_target[living] > self.cluster_phase[cluster]).all():
                 self.cluster_phase[cluster] += 1
                 self.cluster_left[cluster] = 0
@@ -166,14 +173,17 @@ class Barriers:
         state, positions = self.state, lanes.positions()
         homes = state.block_of[positions]
         passed = np.asarray(self.cluster_phase[self.cluster_of[homes]] >= self.cluster_target[positions])
-        for block in np.unique(homes[passed]).tolist():
-            cluster, threads = int(self.cluster_of[block]), positions[passed & (homes == block)] % state.threads
+        for cluster in np.unique(self.cluster_of[homes[passed]]).tolist():
             if cluster not in self.cluster_known:
                 continue
+            mine = passed & (self.cluster_of[homes] == cluster)
             known, since = self.cluster_known[cluster]
-            state.clocks.learn(block, threads, known)
-            self.cluster_left[cluster] += len(threads)
             blocks = np.flatnonzero(self.cluster_of == cluster)
-            if self.cluster_left[cluster] >= sum(self._living(int(each)) for each in blocks):
+            self.cluster_left[cluster] += int(mine.sum())
+            everyone = self.cluster_left[cluster] >= self._living_in(cluster)
+            if not everyone or known.max() > since:  # else their floor says it all
+                for block in np.unique(homes[mine]).tolist():
+                    state.clocks.learn(block, positions[mine & (homes == block)] % state.threads, known)
+            if everyone:
                 state.clocks.cluster_barrier(blocks, since)
         return passed

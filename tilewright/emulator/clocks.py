@@ -107,14 +107,17 @@ class Clocks:
 
     def known(self, block: int, threads: Array) -> Array:
         """All that these threads know and did: what an arrival at an mbarrier passes on."""
-        found: Array = self.need_matrix()[block, threads].max(axis=0)
+        found: Array = np.maximum(self.need_matrix()[block, _rows(threads)].max(axis=0), self.cluster_floor[block])
         found[block % self.cluster * self.threads + threads] = self.now
         return found
 
     def learn(self, block: int, threads: Array, known: Array) -> None:
         """Threads of a block learn what a thread of its cluster knew."""
-        matrix = self.need_matrix()
-        matrix[block, threads] = np.maximum(matrix[block, threads], known)
+        matrix, rows = self.need_matrix()[block], _rows(threads)
+        if isinstance(rows, slice):
+            np.maximum(matrix[rows], known, out=matrix[rows])
+        else:
+            matrix[rows] = np.maximum(matrix[rows], known)
 
     # Questions
 
@@ -164,3 +167,10 @@ class Clocks:
     def _same_block(self, block: Array, column: Array) -> Array:
         rank = np.where(column < self.members, column // self.threads, (column - self.members) // ENGINES)
         return np.asarray(rank == block % self.cluster)
+
+
+def _rows(threads: Array) -> Array | slice:
+    """Threads as a slice where they are neighbours in order, which NumPy reads and changes in place."""
+    if len(threads) and (np.diff(threads) == 1).all():
+        return slice(int(threads[0]), int(threads[-1]) + 1)
+    return threads

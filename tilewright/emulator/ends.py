@@ -48,7 +48,7 @@ class Ends:
         homes = state.block_of[positions]
         for block in np.unique(homes).tolist():
             mine = np.flatnonzero(homes == block)
-            if self.used.size:
+            if self.used.size and self.used[block].any():
                 known = state.clocks.known(block, positions[mine] % state.threads)
                 self.known[block] = np.maximum(self.known[block], known)
             if not state.alive[block * state.threads : (block + 1) * state.threads].any():

@@ -155,6 +155,7 @@ def test_transactions(stride: int, sectors: int) -> None:
 SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 WRITE = """mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
 st.shared.u32 [%r2], %r3; mapa.shared::cluster.u32 %r5, %r2, %r4;"""
+HALF = "setp.lt.u32 %p3, %r0, 16; @%p3 bar.warp.sync 65535;"  # from here on order is followed thread by thread
 READ = "ld.shared::cluster.u32 %r6, [%r5];"
 OUT = """mov.u32 %r7, %ctaid.x; mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5;
 st.global.u32 [%rd5], %r6;"""
@@ -173,6 +174,8 @@ def pair(body: str) -> tuple[list[str], np.ndarray]:
     ("body", "found"),
     [
         (f"{WRITE} {SYNC} {READ} {SYNC}", []),
+        (f"{HALF} {WRITE} {SYNC} {READ} {SYNC}", []),
+        (f"{HALF} {WRITE} {SYNC} {READ}", ["race"]),
         (f"{WRITE} {SYNC} {READ}", ["race"]),  # the neighbour may have ended
         (f"{WRITE} {SYNC} setp.eq.u32 %p1, %r1, 0; @%p1 exit; {READ} {OUT}", ["race"]),
         (f"{WRITE} bar.sync 0; {READ}", ["race"]),  # a barrier of the block says nothing about the neighbour

@@ -223,16 +223,21 @@ def test_flushing_of_subnormals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opcode", "function", "ulps"),
-    [("ex2.approx.f32", np.exp2, 0.51), ("rcp.rn.f32", lambda a: 1 / a, 0.5), ("sqrt.rn.f32", np.sqrt, 0.5),
-     ("rsqrt.approx.f32", lambda a: 1 / np.sqrt(a), 0.51), ("lg2.approx.f32", np.log2, 0.51),
-     ("sin.approx.f32", np.sin, 0.51), ("tanh.approx.f32", np.tanh, 0.51)],
+    ("opcode", "function", "ulps", "error"),
+    [("ex2.approx.f32", np.exp2, 0.51, 2.0**-21), ("rcp.rn.f32", lambda a: 1 / a, 0.5, 0),
+     ("sqrt.rn.f32", np.sqrt, 0.5, 0), ("rsqrt.approx.f32", lambda a: 1 / np.sqrt(a), 0.51, 2.0**-22),
+     ("lg2.approx.f32", np.log2, 0.51, 2.0**-21), ("sin.approx.f32", np.sin, 0.51, 2.0**-14),
+     ("tanh.approx.f32", np.tanh, 0.51, 2.0**-10)],
 )  # fmt: skip
-def test_elementary_functions(opcode: str, function: Any, ulps: float) -> None:
+def test_elementary_functions(opcode: str, function: Any, ulps: float, error: float, device: str) -> None:
+    """Approximate ones are closer than those of hardware, whose `error` is relative or, below 1, absolute."""
     values = np.random.default_rng(0).uniform(0.1, 20, 300).astype(np.float32)
     exact = function(values.astype(np.float64))
     found = apply(opcode, [values], np.float32)
-    assert (abs(found - exact) <= ulps * abs(np.spacing(exact.astype(np.float32)))).all()
+    allowed = ulps * abs(np.spacing(exact.astype(np.float32)))
+    if device == "cuda":
+        allowed += error * np.maximum(1, abs(exact))
+    assert (abs(found - exact) <= allowed).all()
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("f16", np.float16), ("bf16", "bfloat16")])
