@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 # Floating Point Instructions"; for sums, of float32 results of thousands of terms and of float16 ones of hundreds.
 _ERRORS = (
     (r"tanh\.approx", 2.0**-8),
+    (r"(sin|cos)\.approx", 2.0**-14),  # of arguments up to 100 pi
     (r"(ex2|sin|cos|lg2|rsqrt|rcp|sqrt|div)\..*(approx|full).*(f16|bf16)", 2.0**-7),
     (r"(ex2|sin|cos|lg2|rsqrt|rcp|sqrt|div)\..*(approx|full)", 2.0**-20),
     (r"(mma|wmma\.mma|wgmma\.mma_async)\..*\.(s32|u32)\.", 0.0),
