@@ -4,9 +4,9 @@
 
 Every kind of error is planted at every site of every family of kernels: a barrier, wait, commit, fence, copy, mbarrier
 operation or mask gone, a wait that leaves one more, the other parity, an address one slot off, a swizzle without one
-of its terms, another lane, a number that is not rounded. An error is found if there is a finding, if the text is refused,
-or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change nothing that
-the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or is found
+of its terms, another lane, a number that is not rounded. An error is found if there is a finding, if the text is
+refused, or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change nothing
+that the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or is found
 though it is.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,37 @@ def test_on_single_warps_a_warp_has_no_more_than_its_registers(size: int) -> Non
     assert first.shape.m * first.shape.n >= 128 * 128
     assert first.shape.stages >= 3
     assert first.registers <= 255
+
+
+@pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
+def test_three_products_are_priced_as_three_and_hold_their_parts(machine: str) -> None:
+    one, three = (
+        ranked((4096, 4096, 4096), machine, "f32", input_precision=precision, route="mma.sync").candidates
+        for precision in ("tf32", "tf32x3")
+    )
+    assert {each.shape.precision for each in one} == {""}
+    assert {each.shape.precision for each in three} == {"tf32x3"}
+    assert 2.5 < three[0].cycles / one[0].cycles < 4
+    held = {replace(each.shape, precision=""): each.registers for each in one}
+    assert all(each.registers > held.get(replace(each.shape, precision=""), 0) for each in three)
+    assert three[0].registers <= 255
+
+
+def test_three_products_are_of_single_warps() -> None:
+    """Boxes do not pass registers, in which factors are split: that is told, since they would be cheaper."""
+    found = ranked((4096, 4096, 4096), "sm_90a", "f32", input_precision="tf32x3")
+    assert not any(each.boxed for each in found.candidates)
+    refusal = next(each for each in found.refused if each.rule == "tf32x3")
+    assert "split in registers" in refusal.values
+
+
+def test_machines_that_multiply_f32_make_one_product() -> None:
+    names = [
+        {each.shape.intrinsic for each in ranked((256, 256, 256), "gfx942", "f32", input_precision=asked).candidates}
+        for asked in ("ieee", "tf32", "tf32x3")
+    ]
+    assert names[0] == names[1] == names[2] != set()
+    assert not ranked((256, 256, 256), "gfx942", "f32", input_precision="tf32x3").candidates[0].shape.precision
 
 
 @pytest.mark.parametrize(

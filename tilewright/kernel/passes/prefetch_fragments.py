@@ -67,14 +67,17 @@ def _found(loop: scf.ForOp) -> _Found | None:
     steps = {op: _first_step(op, products) for op in reads}
     if not products or max(products.values()) == 0 or None in steps.values():
         return None
-    first = [op for op in reads if steps[op] == 0]
-    if computed([value for op in first for value in op.operands if value is not op.view], body) is None:
+    if computed(_addresses(reads), body) is None:
         return None
     levels = range(max(products.values()) + 1)
     return _Found(
         wait, barrier, {level: [op for op in reads if steps[op] == level] for level in levels},
         {level: [op for op, own in products.items() if own == level] for level in levels},
     )  # fmt: skip
+
+
+def _addresses(reads: list[Read]) -> list[SSAValue]:
+    return [value for op in reads for value in op.operands if value is not op.view]
 
 
 def _steps(body: Block) -> dict[MmaOp, int]:
@@ -110,7 +113,7 @@ def _rotate(loop: scf.ForOp, found: _Found) -> None:
     assert isinstance(last, scf.YieldOp)
     for level in range(1, len(found.products)):
         _move(found.reads[level], found.products[level - 1][0])
-    before = computed([value for op in first for value in op.operands if value is not op.view], body)
+    before = computed(_addresses(first), body)
     assert before is not None
     # Before the loop, and at the end of each trip for the next.
     insert_before(loop, found.wait.clone(), found.barrier.clone())  # of the same warps as in the loop
@@ -142,10 +145,13 @@ def _rotate(loop: scf.ForOp, found: _Found) -> None:
 
 
 def _move(reads: list[Read], place: Operation) -> None:
-    """Put reads, with what is made of them before `place`, right before it."""
+    """Put reads, with what is made of them before `place` and where they read, right before it."""
     block = place.parent
     assert block is not None
-    moved: dict[Operation, None] = dict.fromkeys(reads)
+    where = computed(_addresses(reads), block)
+    assert where is not None, "otherwise the loop is left alone"
+    moved: dict[Operation, None] = dict.fromkeys(op for op in where if place.is_before_in_block(op))
+    moved |= dict.fromkeys(reads)
     for op in block.ops:
         if op is place:
             break

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import CastOp, CompareOp
-from tilewright.kernel.elements import ELEMENT, cast, dtype_of, evaluate
+from tilewright.kernel.elements import ELEMENT, cast, dtype_of, evaluate, tf32
 
 
 def constant(value: float, type_: Attribute) -> arith.ConstantOp:
@@ -166,3 +166,23 @@ def test_unknown_operations_are_named() -> None:
 def test_cast_of_arrays_keeps_the_shape() -> None:
     array = np.zeros((2, 3), ml_dtypes.bfloat16)
     assert cast(array, np.dtype(np.int8), False).shape == (2, 3)
+
+
+@given(st.floats(width=32))
+def test_f32_as_tf32(number: float) -> None:
+    """To nearest, ties away from zero, as f64 does it; high and low parts give the number again, which is exact."""
+    x = np.float32(number)
+    nearest, high, low = (float(tf32(kind, np.asarray(x))) for kind in ("nearest", "high", "low"))
+    if np.isnan(x):
+        assert np.isnan(low)
+        assert np.isfinite(high)
+        return
+    unit = max(2.0 ** (np.frexp(x)[1] - 11), 2.0**-136) if np.isfinite(x) else 1.0
+    rounded = np.copysign(np.floor(abs(number) / unit + 0.5) * unit, number) if np.isfinite(x) else number
+    fits = abs(rounded) < 2.0**128
+    assert nearest == (rounded if fits else np.copysign(np.inf, number))
+    if fits:
+        assert (high, high + low) == (nearest, number)
+        assert abs(low - float(tf32("nearest", np.asarray(low, np.float32)))) <= max(unit * 2.0**-12, 2.0**-137)
+    else:
+        assert (high, low) == (np.copysign(1.0, number), float(x - np.float32(high)))

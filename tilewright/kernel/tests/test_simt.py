@@ -34,6 +34,8 @@ simt.barrier
 %x = simt.load_matrix %s[%o] 4 : {S} -> tensor<8xf16>
 %y = simt.load_matrix %s[%o] 2 transpose : {S} -> tensor<4xf16>
 %z = simt.mma "mma_m16n8k16_f16_f32" %x, %y, %f : tensor<8xf16>, tensor<4xf16>, tensor<4xf32>
+%n = tile.tf32 "nearest" %f : tensor<4xf32>
+%e = simt.mma "mma_m16n8k8_tf32_f32" %n, %n, %f precision "tf32x3" : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 simt.store_matrix %y, %s[%o] 2 transpose : tensor<4xf16>, {S}
 %w = simt.load_fragment "wmma_16x16x16_f16_f32" "a" %s[%o, %o] columns : {S} -> tensor<16xf16>
 simt.store_fragment "wmma_16x16x16_f16_f16" %a, %v[%o, %o] : tensor<8xf16>, {G}
@@ -74,6 +76,10 @@ CASES = [
     ("%r = simt.join %a, %a : tensor<8xf16>, tensor<8xf16> -> tensor<12xf16>", "joins 2 tiles to tensor<12xf16>"),
     ("%r = simt.part %a[0] : tensor<8xf16> -> tensor<4xf32>", "takes tensor<4xf32> out of tensor<8xf16>"),
     ("%r = simt.part %a[5] : tensor<8xf16> -> tensor<4xf16>", "elements 5 to 8 of tensor<8xf16>"),
+    ('%r = simt.mma "mma_m16n8k4_tf32_f32" %f, %f, %f precision "tf32" : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>',
+     "precision 'tf32' of mma_m16n8k4_tf32_f32; 'tf32x3' of what reads tf32"),
+    ('%r = simt.mma "mfma_16x16x4_f32_f32" %f, %f, %f precision "tf32x3" : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>',
+     "precision 'tf32x3' of mfma_16x16x4_f32_f32; 'tf32x3' of what reads tf32"),
     (f'simt.store_fragment "x" %f, %v[%o, %o] : tensor<4xf32>, {G}', "a fragment tensor<4xf32> to a view of f16"),
 ]  # fmt: skip
 

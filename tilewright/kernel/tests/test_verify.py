@@ -106,6 +106,14 @@ CASES = [
     ('%r = tile.dot "" %x, %i, %s unsigned "" : tensor<4x8xf32>, tensor<8x4xi32>, tensor<4x4xf32>', "mixes integers"),
     ('%r = tile.dot "" %x, %w, %s unsigned "c" : tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>',
      "unsigned operands 'c'"),
+    ('%r = tile.dot "" %x, %w, %s unsigned "" precision "tf32x2" : tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>',
+     "unknown precision 'tf32x2'; one of ieee, tf32, tf32x3"),
+    ('%y = tile.cast %x : tensor<4x8xf32> -> tensor<4x8xf16>\n'
+     '%r = tile.dot "" %y, %w, %s unsigned "" precision "tf32" : tensor<4x8xf16>, tensor<8x4xf32>, tensor<4x4xf32>',
+     "precision 'tf32' of a product of tensor<4x8xf16> and tensor<8x4xf32>, which is of f32"),
+    # tile.tf32
+    ('%r = tile.tf32 "even" %x : tensor<4x8xf32>', "unknown kind 'even'; one of nearest, high, low"),
+    ('%r = tile.tf32 "high" %d : f64', "reads f64 as tf32, not f32"),
     # whole programs
     ("%r = arith.addf %r2, %d : f64\n%r2 = arith.addf %d, %d : f64", "operand %r2 is not defined before"),
     ("scf.if %t { %h = arith.addf %d, %d : f64 }\n%r = arith.addf %h, %d : f64", "is used but not defined"),

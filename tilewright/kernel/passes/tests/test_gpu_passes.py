@@ -185,6 +185,17 @@ def test_fragments_of_the_next_step_are_read_ahead(stages: int, trips: int) -> N
     assert count(plain, simt.LoadMatrixOp) < count(module, simt.LoadMatrixOp)
 
 
+def test_what_is_read_ahead_takes_its_addresses_along() -> None:
+    """Products of one trip read the second step of v, whose places are computed behind products with k."""
+    text = programs.attention((1, 32, 16), (16, 16), (1, 1), intrinsic="mma_m16n8k8_tf32_f32").replace("f16", "f32")
+    module = compiled(text)
+    loop = next(op for op in operations(kernel_of(module).body) if isinstance(op, scf.ForOp))
+    ops = list(loop.body.block.ops)
+    reads = [number for number, op in enumerate(ops) if isinstance(op, LoadOp) and simt.is_shared(op.view)]
+    assert reads
+    assert reads[0] < [type(op) for op in ops].index(simt.MmaOp)
+
+
 def naive(m: int, n: int, k: int) -> str:
     """``c += a b`` that reads and writes c in every trip."""
     text = programs.matmul((m, n, k), (32, 32, 16))
