@@ -42,6 +42,7 @@ class Launch:
     findings: Findings
     counts: Counts
     reserved_bytes: int = 0  # of shared memory, behind that of the block, for kernels that name it
+    workspace: int = 0  # address of the memory of the whole grid, for kernels that name it
     stopped: bool = False  # by a trap: nothing runs any more
 
     @property

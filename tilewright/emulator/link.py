@@ -111,6 +111,7 @@ class Linked:
     signals: bool = False  # has fences, or accesses that release or acquire
     waits: bool = False  # may wait for other blocks: has atomic or ordered accesses
     reserved: bool = False  # names the shared memory that hardware keeps for itself
+    whole_grid: bool = False  # names the memory through which all blocks of a launch wait for each other
     sums: dict[int, str] = field(default_factory=dict)  # registers that may hold sums of floats, and their type
 
 
@@ -200,6 +201,7 @@ class _Linker:
         """Shared variables of the module that this kernel names get a place."""
         if isinstance(operand, Name):
             self.linked.reserved |= operand.text.startswith("%reserved_smem_")
+            self.linked.whole_grid |= operand.text in ("%envreg1", "%envreg2")
             found = scope.find(operand.text)
             if isinstance(found, Storage) and found.space == "shared" and found not in self.shared:
                 self.shared.append(found)

@@ -42,6 +42,8 @@ _CHUNK_SHARED_CELLS = 1 << 22
 _CHUNK_THREADS_WAITING = 1 << 17  # where blocks may wait for each other
 _CHUNK_SHARED_CELLS_WAITING = 1 << 25
 _CHUNK_THREADS_ORDERED = 1 << 12  # where order is followed thread by thread: kernels with mbarriers
+_MOST_LAUNCH_THREADS = 1 << 28  # minutes
+_WORKSPACE_BYTES = 16  # its size and a barrier, 4 bytes each; what a cooperative launch finds there is zeros
 _DEFAULT_LIMIT = 4_000_000
 
 
@@ -90,6 +92,9 @@ def run(
             storage.variable.name, np.zeros(storage.bytes, np.uint8), constant=storage.space == "const",
             align=max(16, storage.variable.align),
         )  # fmt: skip
+    workspace = (
+        memory.add("the workspace of the grid", np.zeros(_WORKSPACE_BYTES, np.uint8)) if linked.whole_grid else 0
+    )
     memory.close()
     if any(node.parts[0] == "ld" and "nc" in node.parts for node, _ in linked.instructions):
         memory.constants = Constants(len(memory.bytes.data))
@@ -97,7 +102,7 @@ def run(
     findings, counts = Findings(module.lines, module.files), Counts()
     launch = Launch(
         grid, block, (x, y, z), linked.static_bytes + shared_bytes, shared_bytes, findings, counts,
-        RESERVED_BYTES if linked.reserved else 0,
+        RESERVED_BYTES if linked.reserved else 0, workspace,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         steps = [_step(linked, node, scope, context) for node, scope in linked.instructions]
@@ -124,8 +129,11 @@ def _check_launch(
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if extent > limit:
                 raise InvalidArgument(f"{extent} {what} along {axis}", where="launch", help=f"at most {limit}")
-    if int(np.prod([float(each) for each in grid])) > 1 << 24:
-        raise InvalidArgument(f"{grid} blocks are more than can be emulated", where="launch", help="at most 2**24")
+    every = np.prod([float(each) for each in (*grid, -(-threads // 32) * 32)])
+    if every > _MOST_LAUNCH_THREADS:
+        raise InvalidArgument(
+            f"{every:.0f} threads in whole warps", where="launch", help=f"at most {_MOST_LAUNCH_THREADS} are emulated"
+        )
     if min(cluster) < 1 or int(np.prod([float(each) for each in cluster])) > _MOST_CLUSTER_BLOCKS:
         raise InvalidArgument(
             f"clusters of {cluster} blocks", where="launch", help=f"1 or more each, {_MOST_CLUSTER_BLOCKS} together"

@@ -85,6 +85,9 @@ SPECIAL: dict[str, Callable[[Lanes], Any]] = {
     "%cluster_ctarank": _rank,
     "%cluster_nctarank": lambda lanes: int(np.prod(lanes.state.launch.cluster)),
     "%is_explicit_cluster": lambda lanes: np.bool_(np.prod(lanes.state.launch.cluster) > 1),
+    **dict.fromkeys((f"%envreg{number}" for number in range(32)), lambda lanes: 0),
+    "%envreg1": lambda lanes: lanes.state.launch.workspace >> 32,
+    "%envreg2": lambda lanes: lanes.state.launch.workspace & 0xFFFFFFFF,
     "WARP_SZ": lambda lanes: _WARP,
     **{f"%lanemask_{which}": _mask(which) for which in ("eq", "lt", "le", "gt", "ge")},
 }  # fmt: skip

@@ -452,6 +452,19 @@ def test_what_is_released_is_there_for_who_acquires(signal: tuple[str, str, str]
     assert (arrays[1][32:] == 31 - np.arange(32)).all()
 
 
+def test_a_whole_grid_meets() -> None:
+    """As cooperative launches do: a counter behind the address in %envreg1 and %envreg2."""
+    body = """mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %r1, 32, %r0; mul.wide.u32 %rd5, %r2, 4; add.s64 %rd6, %rd0, %rd5;
+    st.global.u32 [%rd6], %r2; bar.warp.sync -1; membar.gl; mov.u32 %r3, %envreg1; mov.u32 %r4, %envreg2;
+    mov.b64 %rd7, {%r4, %r3}; setp.eq.u32 %p1, %r0, 0; @%p1 red.global.add.u32 [%rd7+4], 1;
+    W: ld.volatile.global.u32 %r5, [%rd7+4]; setp.lt.u32 %p2, %r5, 4; @%p2 bra W;
+    xor.b32 %r6, %r2, 64; mul.wide.u32 %rd8, %r6, 4; add.s64 %rd8, %rd0, %rd8; ld.global.u32 %r7, [%rd8];
+    add.s64 %rd9, %rd1, %rd5; st.global.u32 [%rd9], %r7;"""
+    seen = np.zeros(128, np.uint32)
+    assert not execute(body, Uninitialised(np.zeros(128, np.uint32)), seen, blocks=4).findings
+    assert (seen == np.arange(128) ^ 64).all()
+
+
 def test_many_blocks_may_wait_for_each_other() -> None:
     body = """
     setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %nctaid.x; @!%p1 bra DONE; atom.global.add.u32 %r2, [%rd0], 1;

@@ -248,7 +248,8 @@ def test_a_product_of_256_is_fast() -> None:
 @pytest.mark.parametrize(
     ("grid", "block", "message"),
     [((1, 65_536, 1), (32, 1, 1), "65536 blocks along y"), ((1, 1, 65_536), (32, 1, 1), "65536 blocks along z"),
-     ((1, 1, 1), (1, 1, 65), "65 threads along z"), ((1, 1, 1), (2048, 1, 1), "2048 threads per block")],
+     ((1, 1, 1), (1, 1, 65), "65 threads along z"), ((1, 1, 1), (2048, 1, 1), "2048 threads per block"),
+     ((8_388_609, 1, 1), (1, 1, 1), "268435488 threads in whole warps")],
 )  # fmt: skip
 def test_launches_that_no_device_takes_are_refused(
     grid: tuple[int, int, int], block: tuple[int, int, int], message: str
