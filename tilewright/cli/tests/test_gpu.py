@@ -85,6 +85,19 @@ def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
         assert ("by wmma" in invoke("explain", *given).stdout) == (route == "wmma")
 
 
+def test_what_f32_may_be_read_as_can_be_said(invoke: Invoke) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "xwy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", tensors[:2], tensors[2:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "floats.onnx")
+    for precision, said in (("ieee", "with input_precision ieee"), ("tf32", "rounded to tf32"), ("tf32x3", "as tf32x3")):
+        given = ("floats.onnx", *GPU, "--input-precision", precision)
+        assert (".tf32.f32" in invoke("compile", *given, "--emit", "ptx").stdout) == (precision != "ieee")
+        assert said in invoke("explain", *given).stdout
+
+
 def test_forms_of_the_other_kind_of_machine_are_refused(invoke: Invoke) -> None:
     assert "tile, distributed, llvm, ptx" in invoke("compile", "model.twm", "--emit", "asm", status=2).stderr
     assert "tile, llvm, asm or object" in invoke("compile", "model.onnx", "--emit", "ptx", status=2).stderr
