@@ -17,6 +17,7 @@ from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.ends import Ends
 from tilewright.emulator.findings import Finding, Findings
+from tilewright.emulator.guesses import guesses
 from tilewright.emulator.lanes import Launch, State, Step
 from tilewright.emulator.link import Linked, Scope, link
 from tilewright.emulator.mbarriers import Mbarriers
@@ -79,7 +80,7 @@ def run(
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
     """
     linked = link(module, entry)
-    linked.sums = float_sums(linked)
+    linked.sums, linked.guesses = float_sums(linked), guesses(linked)
     size_of_cluster: tuple[int, ...] = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
     x, y, z = (*size_of_cluster, 1, 1, 1)[:3]
     size_of_cluster = (x, y, z)

@@ -15,6 +15,7 @@ from tilewright.emulator.rounding import alike
 from tilewright.emulator.scalars import Array
 
 RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above, offset below
+GUESS = "guess"  # the order of a read that a compare-and-swap confirms
 # A read on record: when, and which lanes of the warp, or a product of the warpgroup that starts with it.
 _WHEN, _PRODUCT, _LANES = 33, 1 << 32, (1 << 32) - 1
 _ASYNC, _ATOMIC = 1, 2  # how a cell was written
@@ -142,7 +143,7 @@ class SharedMemory:
             )  # fmt: skip
         if not order:
             self._note_reads(who, cells)
-        elif state.releases is not None:
+        elif state.releases is not None and order != GUESS:
             state.releases.read(who, offsets, order)
         if self.undefined[cells].any():
             mask = self.undefined[cells].any(axis=1)

@@ -36,14 +36,14 @@ def float_sums(linked: Linked) -> dict[int, str]:
             continue
         kind = next((part for part in node.parts[1:] if part in WIDTHS), "")
         element = _ELEMENTS.get(kind, "")
-        targets = list(_registers(node.operands[0], scope)) if node.operands else []
+        targets = list(registers(node.operands[0], scope)) if node.operands else []
         if name in _ADDS and element:
             for slot in targets:
                 found.setdefault(slot, set()).add(element)
                 work.append(slot)
         elif name in _MOVES or element:
             for operand in node.operands[1:]:
-                for source in _registers(operand, scope):
+                for source in registers(operand, scope):
                     passes.setdefault(source, []).extend((slot, "" if name in _MOVES else element) for slot in targets)
     while work:
         source = work.pop()
@@ -55,7 +55,7 @@ def float_sums(linked: Linked) -> dict[int, str]:
     return {slot: next(iter(kinds)) for slot, kinds in found.items() if len(kinds) == 1}
 
 
-def _registers(operand: Operand, scope: Scope) -> Iterator[int]:
+def registers(operand: Operand, scope: Scope) -> Iterator[int]:
     """Registers of an operand; predicates are none."""
     if isinstance(operand, Name):
         symbol = scope.find(operand.text)
@@ -63,7 +63,7 @@ def _registers(operand: Operand, scope: Scope) -> Iterator[int]:
             yield symbol.slot
     elif isinstance(operand, Vector):
         for item in operand.items:
-            yield from _registers(item, scope)
+            yield from registers(item, scope)
     elif isinstance(operand, Pair):
-        yield from _registers(operand.first, scope)
-        yield from _registers(operand.second, scope)
+        yield from registers(operand.first, scope)
+        yield from registers(operand.second, scope)

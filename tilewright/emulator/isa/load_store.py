@@ -12,7 +12,7 @@ from tilewright.emulator.isa.table import Built, elementwise, instruction
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.memory import GLOBAL_BASE, SHARED_BASE, WINDOW
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, numpy_type, size
-from tilewright.emulator.shared import RANK_SHIFT
+from tilewright.emulator.shared import GUESS, RANK_SHIFT
 
 _ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -77,6 +77,8 @@ def load(decoder: Decoder) -> Built:
         puts.append(decoder.target(target, raw))
         slots.append(decoder.writes[before:])
     writes = tuple(decoder.writes)
+    if not order and writes and decoder.linked.guesses.issuperset(writes):
+        order = GUESS
     extends = kind in SIGNED
     address, constant, found = decoder.address(1)
     space = effective(decoder, space, found)

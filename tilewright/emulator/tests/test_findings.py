@@ -172,6 +172,20 @@ def test_atomics_do_not_race_with_each_other() -> None:
     assert (arrays[1] == 64).all()
 
 
+@pytest.mark.parametrize(
+    ("compared", "found"), [("%r5", []), ("%r6", ["race"])]
+)  # %r6: what the thread wants to see, not what it read
+def test_a_guess_that_is_compared_needs_no_order(compared: str, found: list[str]) -> None:
+    body = f"""setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s], 0; bar.sync 0; mov.u32 %r6, 0; ld.shared.u32 %r7, [s];
+    AGAIN: mov.b32 %r5, %r7; add.u32 %r8, %r5, %r0; atom.shared.cas.b32 %r7, [s], {compared}, %r8;
+    setp.ne.u32 %p2, %r7, {compared}; @%p2 bra AGAIN; bar.sync 0; ld.shared.u32 %r9, [s]; st.global.u32 [%rd3], %r9;"""
+    if found:
+        body = body.replace("@%p2 bra AGAIN;", "")
+    got, arrays = run64(body)
+    assert got == found
+    assert found or arrays[1].tolist() == [2016] * 64
+
+
 def test_unwritten_shared_memory() -> None:
     got, _ = run64(f"{MINE} ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd3], %r5;")
     assert got == ["undefined-value", "uninitialised"]
