@@ -265,7 +265,7 @@ class Blocks(Generator):
         m, n, k = self.rng.choice(((3, 5, 8), (1, 1, 4), (4, 16, 4), (4, 1, 8), (8, 8, 8)))
         operands = (self.small((m, k), a_type), self.small((k, n), b_type), self.small((m, n), c_type))
         unsigned = self.rng.choice(("", "a", "b", "ab")) if not isinstance(a_type, AnyFloat) else ""
-        self.keep(DotOp(FMA, *operands, unsigned=unsigned))
+        self.keep(DotOp(FMA, *operands, unsigned=unsigned, precision=self.precision(a_type)))
 
     def scratch(self) -> None:
         """Nothing: tiles of a block have no memory of their own (`memory` asks for some)."""

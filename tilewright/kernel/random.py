@@ -66,6 +66,7 @@ from tilewright.kernel.dialect import (
     tile_type,
 )
 from tilewright.kernel.elements import Array, dtype_of
+from tilewright.options import INPUT_PRECISIONS
 
 FLOATS = (f16, f32, f64)
 INTEGERS = (i8, i16, i32, i64)
@@ -320,7 +321,11 @@ class Generator:
         b_shape = (k, n) if group == 1 else (k // group, n, group)
         unsigned = self.rng.choice(("", "a", "b", "ab")) if isinstance(a_type, IntegerType) else ""
         operands = (self.make((m, k), a_type), self.make(b_shape, b_type), self.make((m, n), c_type))
-        self.keep(DotOp("", *operands, unsigned=unsigned))
+        self.keep(DotOp("", *operands, unsigned=unsigned, precision=self.precision(a_type)))
+
+    def precision(self, type_: Attribute) -> str:
+        """What multiply-adds of f32 may read it as, which changes nothing."""
+        return self.rng.choice(("", *INPUT_PRECISIONS)) if type_ == f32 else ""
 
     def memory(self) -> None:
         """A load, with bounds and mask at times, of an input or of what was stored in scratch memory."""
