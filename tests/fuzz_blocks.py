@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
         "outer_product": (True, False),
     },
     "order-blocks": {"group": (1, 2, 8)},
+    "share-copies": {"cluster": (1, 2, 4)},
     "split-k": {"splits": (1, 2, 3)},
     "persistent": {"blocks": (0, 1, 2)},
     "pipeline-loads": {

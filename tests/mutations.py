@@ -4,10 +4,10 @@
 
 Every kind of error is planted at every site of every family of kernels: a barrier, wait, commit, fence, copy, mbarrier
 operation or mask gone, a wait that leaves one more, the other parity, an address one slot off, a swizzle without one
-of its terms, another lane, a number that is not rounded. An error is found if there is a finding, if the text is
-refused, or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change nothing
-that the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or is found
-though it is.
+of its terms, another lane or block, a number that is not rounded. An error is found if there is a finding, if the text
+is refused, or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change
+nothing that the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or
+is found though it is.
 """
 
 from __future__ import annotations
@@ -294,6 +294,11 @@ FAMILIES: dict[str, Family] = {
         programs.matmul((128, 64, 320), (64, 64, 32)), "sm_90a", _product(128, 64, 320, parts=2), 4096,
         options={"split-k": {"splits": 2}}, wanted=_times(128, 64, 320), multiprocessors=1,
     ),
+    # Three pairs of tiles of five slices for a pair of blocks; the last one has no tile. They share b.
+    "boxes, clusters": Family(
+        programs.ragged_matmul((264, 104, 136), (64, 128, 32)), "sm_90a", _product(264, 104, 136), 4096,
+        options={"share-copies": {"cluster": 2}}, wanted=_times(264, 104, 136), multiprocessors=2,
+    ),
     "atomics": Family(
         _HISTOGRAM, "sm_80", lambda: [np.random.default_rng(0).integers(0, 16, 120).astype(np.int32),
         np.zeros(16, np.int32)], 16, wanted=lambda given: np.bincount(given[0], minlength=16),
@@ -435,6 +440,8 @@ def _other_slot(line: str, facts: Facts) -> Iterator[str]:
         if match[1] in facts.shared:
             bytes_ = _MBARRIER_BYTES if number and line.startswith("cp.async.bulk") else step
             yield f"{line[: match.start()]}[{match[1]}+{int(match[2] or 0) + bytes_}]{line[match.end() :]}"
+    if "mapa" in line:
+        yield line.replace("[there]", f"[there+{_MBARRIER_BYTES}]")
     made = re.match(r"add\.s32 (%r\d+), (%r\d+), (\d+);", line)
     if made and made[2] in facts.shared and made[1] not in facts.direct:
         yield f"add.s32 {made[1]}, {made[2]}, {int(made[3]) + facts.slot};"
@@ -461,6 +468,13 @@ def _one_term(line: str, facts: Facts) -> Iterator[str]:
     if match:
         yield f"mov.b32 {match[1]}, {match[2]};"
         yield f"mov.b32 {match[1]}, {match[3]};"
+
+
+def _other_blocks(line: str, facts: Facts) -> Iterator[str]:
+    """A copy reaches one of two blocks only."""
+    match = re.match(r"(cp\.async\.bulk.*\.multicast::cluster.*), %rs\d+;", line)
+    for mask in (1, 2) if match else ():
+        yield f"{{ .reg .b16 mask; mov.b16 mask, {mask}; {match[1]}, mask; }}"
 
 
 def _more(match: re.Match[str]) -> str:
@@ -496,7 +510,11 @@ ERRORS: dict[str, Plant] = {
     "no condition of a mask": _either_condition,
     "no bound of a copy": _changed(r"(?<=\], )(16|8|4), %r\d+;", lambda match: f"{match[1]};"),
     "no mbarrier": _gone(r"mbarrier\.init"),
-    "no arrival": _gone(r"mbarrier\.arrive"),
+    "no arrival": _gone(r"(\{.*)?mbarrier\.arrive"),
+    "arrival in the own block": _changed(
+        r"mapa\.\S+ there, (%r\d+), %r\d+;", lambda match: f"mov.b32 there, {match[1]};"
+    ),
+    "other blocks": _other_blocks,
     "no wait for an mbarrier": _gone(r"\{.*mbarrier\.try_wait"),
     "other parity": _changed(
         r"complete; wait: (.*), (%r\d+);(?= @)",
@@ -505,6 +523,10 @@ ERRORS: dict[str, Plant] = {
     "one arrival more": _changed(
         r"^(mbarrier\.init.*), (%r\d+);",
         lambda match: f"{{ .reg .b32 more; add.s32 more, {match[2]}, 1; {match[1]}, more; }}",
+    ),
+    "one arrival fewer": _changed(
+        r"^(mbarrier\.init.*), (%r\d+);",
+        lambda match: f"{{ .reg .b32 fewer; sub.s32 fewer, {match[2]}, 1; {match[1]}, fewer; }}",
     ),
     "fewer bytes": _changed(
         r"^(mbarrier\.arrive\.expect_tx.*), (%r\d+);",
@@ -620,6 +642,10 @@ _ONE_BLOCK = (
     "It orders the making of mbarriers before uses by other blocks of a cluster. The cluster is one block, whose "
     "threads are ordered by the barrier behind it."
 )
+_RELEASED = (
+    "The barrier of the cluster behind it releases what its threads wrote, mbarriers among that. The fence is for "
+    "arrivals that release nothing, and for the copy engine, which comes behind both."
+)
 
 EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     (_COPIES, "no wait", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
@@ -630,7 +656,9 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
     ("f64", "no mask", r"mov.b64 %rd\d+, 0; @%p\d+ ld\.global\.nc", (1,), _NOT_STORED),
     ("multiply-adds", "no bound of a copy", r"\[%r\d+(\+1024)?\], .* 8, %r", (0, 1), _NOT_STORED),
     ("registers ahead", "no mask", r"mov.b32 %r\d+, 0; mov.b32 .* ld\.global\.nc\.v2\.b32 .*\+0\]", (1,), _NOT_STORED),
-    ("boxes.*|large product.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _ONE_BLOCK),
+    ("boxes, clusters", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _RELEASED),
+    ("boxes, clusters", "other slot", r"mbarrier\.try_wait", (1,), _LATER_RELEASE),
+    ("boxes(?!, clusters).*|large product.*", "no fence", r"fence\.mbarrier_init\.release\.cluster", (0,), _ONE_BLOCK),
     ("large product.*", "no registers handed over", r"setmaxnreg\.inc", (0,), _SPILLED),
     ("large product", "other slot", r"mbarrier\.try_wait", (1, 2), _LATER_RELEASE),
     ("large product of bf16, bias, relu", "other slot", r"mbarrier\.try_wait", range(1, 6), _LATER_RELEASE),

@@ -11,10 +11,14 @@ import pytest
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
-from tests.test_gpu_tensor_copies import Sizes, check, emulate, halves, operands, program
+import tilewright
+from tests.test_gpu_tensor_copies import RNG, Sizes, check, emulate, halves, operands, program
+from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate
-from tilewright.errors import InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import linalg
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.distribute.tests.programs import ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
@@ -134,6 +138,35 @@ def test_blocks_that_share_bring_less(blocks: int) -> None:
         check(generate(clustered(sizes, block, blocks=count)), sizes).bytes["global_load"] for count in (1, blocks)
     )
     assert shared == alone * (1 + 1 / blocks) / 2
+
+
+def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
+    """A large product keeps its tile and spills nothing; a smaller one runs in the emulator."""
+
+    def graph(m: int, n: int, k: int) -> Any:
+        b = GraphBuilder()
+        return b.finish([linalg.matmul(b, b.input("x", (m, k), "f16"), b.input("w", (k, n), "f16"))])
+
+    options = Options(cache=False, cluster=2)
+    large = tilewright.compile(graph(4096, 4096, 4096), machine="sm_90a", options=options, device="emulator")
+    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages, clusters of 2 blocks" in large.explain()
+    assert "measured on no GPU" in large.explain()
+    text = large.artifact.code.decode()
+    trip = text[text.index("wgmma.fence") : text.index("wgmma.commit_group")]
+    assert (text.count(".multicast::cluster") % 4, trip.count("wgmma.mma_async")) == (0, 4)  # b is 4 boxes, a is one
+    resources = ptxas.check(text, "sm_90a")
+    assert resources is None or not any(each.spills or each.warnings for each in resources.values())
+    (kernel,) = large.manifest.kernels
+    assert kernel.grid == (132, 1, 1)
+    small = tilewright.compile(graph(512, 512, 64), machine="sm_90a", options=options, device="emulator")
+    assert b".multicast::cluster" in small.artifact.code
+    x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((512, 64), (64, 512)))
+    np.testing.assert_array_equal(small(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
+
+
+def test_clusters_of_three_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="clusters of 3 blocks"):
+        Options(cluster=3)
 
 
 # Planted errors -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.errors import InvalidArgument
 
 SEARCHES = ("rules", "joint")
+CLUSTERS = (1, 2, 4)
 ROUTES = ("auto", "mma.sync", "wmma")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
@@ -57,6 +58,8 @@ class Options:
                    ("tf32x3"). A permission: where a machine has no instruction that reads tf32, f32 is multiplied
     route          which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragments are told ("mma.sync") or those whose fragments only memory knows ("wmma")
+    cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
+                   the copy engine: 1, 2 or 4. No GPU has measured what it gains
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search
@@ -72,6 +75,7 @@ class Options:
     device: str = field(default_factory=_default_device)
     intrinsics: Any = None
     input_precision: str = "ieee"
+    cluster: int = 1
     route: str = "auto"
     search: str = "rules"
     trials: int = 16
@@ -83,6 +87,9 @@ class Options:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
         if self.route not in ROUTES:
             raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
+        if self.cluster not in CLUSTERS:
+            message = f"clusters of {self.cluster} blocks"
+            raise InvalidArgument(message, where="cluster", help=", ".join(map(str, CLUSTERS)))
         if self.input_precision not in INPUT_PRECISIONS:
             message = f"there is no input precision {self.input_precision!r}"
             raise InvalidArgument(message, where="input_precision", help=", ".join(INPUT_PRECISIONS))

@@ -12,7 +12,10 @@ from bench.gpu.cases import Case
 
 OURS = "tilewright"
 TUNED = "tilewright tuned"  # the fastest of the few tiles that the model finds best
-MINE = (OURS, TUNED)
+CLUSTERED = "tilewright clusters"  # blocks in pairs bring together what both read
+MINE = (OURS, TUNED, CLUSTERED)
+CLUSTER = 2
+CLUSTERS_SINCE = (9, 0)  # compute capability
 TRIALS = 5  # of each tile
 BACKENDS = {
     "sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION",
@@ -33,7 +36,7 @@ def names(case: Case) -> list[str]:
         return ["torch"]
     compiled = [] if case.one_call else ["torch.compile"]
     others = [*(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else [])]
-    return ["torch", *compiled, *others, OURS, *([TUNED] if case.family == "gemm" and case.triton else [])]
+    return ["torch", *compiled, *others, OURS, *([TUNED, CLUSTERED] if case.family == "gemm" and case.triton else [])]
 
 
 def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | None = None) -> Callable[..., Any]:
@@ -56,6 +59,8 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
         return _sdpa(BACKENDS[name], torch)
     if name == TUNED:
         return _tuned(case, torch, device, compiled)
+    if name == CLUSTERED:
+        return _clustered(case, torch, device, compiled)
     if compiled is not None:
         return _compiled(compiled / case.file_name, device)
     return _ours(case, torch, device)
@@ -131,6 +136,26 @@ def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
     return min(timed)[2]
 
 
+def _clustered(case: Case, torch: Any, device: str, compiled: Path | None) -> Callable[..., Any]:
+    if device != "cuda" or torch.cuda.get_device_capability(0) < CLUSTERS_SINCE:
+        raise Missing("blocks in clusters are those of an sm_90")
+    if compiled is not None:
+        return _compiled(_clustered_path(case, compiled), device)
+    import tilewright
+
+    return tilewright.compile(case.graph(), machine=_machine(torch), options=_clusters(case), device="cuda")
+
+
+def _clustered_path(case: Case, folder: Path) -> Path:
+    return folder / f"{case.file_name}.clusters"
+
+
+def _clusters(case: Case) -> Any:
+    import tilewright
+
+    return tilewright.Options(input_precision=case.input_precision, cluster=CLUSTER)
+
+
 def _type(torch: Any, case: Case) -> Any:
     return {"f16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
 
@@ -151,7 +176,12 @@ def compile_ahead(case: Case, folder: Path, machine: str) -> None:
     import tilewright
 
     options = tilewright.Options(input_precision=case.input_precision)
-    tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
+    plain = tilewright.compile(case.graph(), machine=machine, options=options, device="emulator")
+    plain.save(folder / case.file_name)
+    if CLUSTERED in names(case):
+        pairs = tilewright.compile(case.graph(), machine=machine, options=_clusters(case), device="emulator")
+        if pairs.artifact.code != plain.artifact.code:
+            pairs.save(_clustered_path(case, folder))
     if TUNED in names(case):
         for number, (tile, artifact) in enumerate(_variants(case, machine)):
             path = folder / f"{case.file_name}.tile{number}"

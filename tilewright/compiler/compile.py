@@ -203,8 +203,9 @@ def plan_graph(
     if searched is not None:
         choose = searched.choose
     plan = make_plan(
-        graph, machine, threads, options.disable, options.intrinsics, choose, options.input_precision, options.route
-    )
+        graph, machine, threads, options.disable, options.intrinsics, choose, options.input_precision, options.route,
+        options.cluster,
+    )  # fmt: skip
     if searched is not None:
         searched.note(plan)
     return plan

@@ -42,6 +42,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
         product, machine, input_precision=planning.input_precision, intrinsics=planning.intrinsics, off=planning.off,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=planning.route,
+        cluster=planning.cluster,
     )  # fmt: skip
     plan.decisions.append(chosen)
     work = replace(work, intrinsic=shape.intrinsic)
@@ -53,7 +54,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     plan.products[node.name] = {
         "kernel": group.name, "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
-        "splits": shape.splits, "schedule": {"tile": dict(schedule.tile)},
+        "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": dict(schedule.tile)},
     }  # fmt: skip
 
 

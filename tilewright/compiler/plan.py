@@ -39,19 +39,20 @@ def make_plan(
     choose: ChooseProduct | None = None,
     input_precision: str = "ieee",
     route: str = "auto",
+    cluster: int = 1,
 ) -> Plan:
     """Decide everything.
 
     `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
-    choose from, best first; `choose` is asked how each product runs. `input_precision` and
-    `route` are those of `Options`.
+    choose from, best first; `choose` is asked how each product runs. `input_precision`,
+    `route` and `cluster` are those of `Options`.
     """
     _check_disabled(disable, machine)
     prepared = prepare(graph, disable)
     fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics, route)), disable)
     rewritten = run_passes(fitted, storing(), disable)
     planning = Planning(
-        prepared.graph, rewritten, machine, threads, intrinsics, choose, input_precision, disable, route
+        prepared.graph, rewritten, machine, threads, intrinsics, choose, input_precision, disable, route, cluster
     )
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")

@@ -141,12 +141,14 @@ class Planning:
         input_precision: str = "ieee",
         off: Collection[str] = (),
         route: str = "auto",
+        cluster: int = 1,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute.
 
-        `off` names passes that are left out, `route` the matrix instructions that blocks may take.
+        `off` names passes that are left out, `route` the matrix instructions that blocks may take, `cluster` how many
+        blocks may share what they read.
         """
-        self.input_precision, self.route = input_precision, route
+        self.input_precision, self.route, self.cluster = input_precision, route, cluster
         self.off = frozenset(off)
         self.choose = choose or ChooseProduct()
         self.machine = machine

@@ -228,7 +228,7 @@ class _Search:
         given = self.options
         return make_plan(
             graph, self.machine, self.threads, given.disable, given.intrinsics, choose, given.input_precision,
-            given.route,
+            given.route, given.cluster,
         )
 
     def _product(self, part: Graph, node: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ part of.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -32,6 +32,7 @@ from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_targe
 from tilewright.instruction.mma.trace import Trace
 from tilewright.instruction.registry import Registry, standard
 from tilewright.layouts.bits import log2, power_from
+from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
@@ -91,11 +92,12 @@ def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision 
 def block_shape(
     product: BlockProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "",
-    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto",
+    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
-    `choose` is asked first.
+    `choose` is asked first. A tile whose operands come by boxes is one of `cluster` blocks that share them; prices know
+    nothing of that.
     """
     subject = f"block of {product.compute.name}"
     m, n, k = product.sizes
@@ -123,6 +125,9 @@ def block_shape(
         f"{first.shared_bytes} bytes of block memory"
     )
     reason += _reading(first, off)
+    if cluster > 1 and first.boxed and CLUSTERS in machine.features and "share-copies" not in off:
+        first = replace(first, shape=replace(first.shape, cluster=cluster))
+        reason += f"; {cluster} blocks bring together what all read, where that is less, as asked: measured on no GPU"
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
     second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")

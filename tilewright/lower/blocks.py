@@ -34,6 +34,8 @@ def lower_blocks(
     func.attributes["stages"] = IntegerAttr(schedule.shape.stages, 64)
     if schedule.shape.splits > 1:
         func.attributes["splits"] = IntegerAttr(schedule.shape.splits, 64)
+    if schedule.shape.cluster > 1:
+        func.attributes["cluster"] = IntegerAttr(schedule.shape.cluster, 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
     _BlockTile(builder, work, schedule, memory, point_of_block(builder, grid)).run()

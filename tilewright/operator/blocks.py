@@ -24,7 +24,8 @@ class BlockShape:
     """The tile of a block, ``m x n`` with slices of `k`; the warps along m and n; what computes it: a record or "fma".
 
     Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted. `splits` blocks share a
-    tile, each with a part of k; a second kernel adds their sums. `precision` is that of `tile.dot`.
+    tile, each with a part of k; a second kernel adds their sums. With a `cluster`, so many blocks bring together what
+    all of them read. `precision` is that of `tile.dot`.
     """
 
     m: int
@@ -34,13 +35,15 @@ class BlockShape:
     intrinsic: str
     stages: int = 1
     splits: int = 1
+    cluster: int = 1
     precision: str = ""
 
     def __str__(self) -> str:
         rows, columns = self.warps
         products = self.intrinsic + (f" as {self.precision}" if self.precision else "")
         text = f"{self.m}x{self.n}x{self.k} on {rows}x{columns} warps with {products}, {self.stages} stages"
-        return text + (f", {self.splits} parts of k" if self.splits > 1 else "")
+        text += f", {self.splits} parts of k" if self.splits > 1 else ""
+        return text + (f", clusters of {self.cluster} blocks" if self.cluster > 1 else "")
 
 
 @dataclass(frozen=True)

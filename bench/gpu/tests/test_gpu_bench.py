@@ -19,7 +19,7 @@ from bench.gpu import runner
 from bench.gpu.budget import Budget
 from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
 from bench.gpu.clock import Work
-from bench.gpu.contenders import MINE, OURS, TUNED, Missing, Tuned, names, prepare
+from bench.gpu.contenders import CLUSTERED, MINE, OURS, TUNED, Missing, Tuned, names, prepare
 from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Lost, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
@@ -125,7 +125,7 @@ def run(
 def test_every_item_has_a_row_and_a_death_costs_one_item() -> None:
     done, _, workers = run({OURS}, 1.0)
     wanted = [("rows", name) for name in ("torch", "torch.compile", "triton", OURS)]
-    wanted += [("gemm", name) for name in ("torch", "triton", OURS, TUNED, "torch", OURS)]
+    wanted += [("gemm", name) for name in ("torch", "triton", OURS, TUNED, CLUSTERED, "torch", OURS)]
     assert [(row.family, row.contender) for row in done.rows] == wanted
     assert [row.contender for row in done.rows if row.status != "ok"] == [OURS] * 3
     assert {row.note for row in done.rows if row.status == "failed"} == {"the process ended with status -11"}
@@ -192,7 +192,7 @@ worker.main("cpu")
 def test_a_run_ends_in_time_whatever_hangs() -> None:
     done, clock, _ = run(set(), 1e9, seconds=60)
     assert clock.time <= 60 * 1.1
-    assert len(done.rows) == 10
+    assert len(done.rows) == 11
     assert done.rows[-1].note in ("", "no time was left")
 
 
@@ -249,7 +249,7 @@ def test_tiny_cases_are_right_and_timed_in_the_emulator(
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     from bench.gpu.worker import Worker
 
-    row = Worker("cpu").run(case, [name for name in names(case) if name != TUNED][-1], 0.01)
+    row = Worker("cpu").run(case, [name for name in names(case) if name not in (TUNED, CLUSTERED)][-1], 0.01)
     assert (row.status, row.note) == ("ok", "")
     assert (row.seconds is None) == (case.family == "check")
 
@@ -270,6 +270,24 @@ def test_tiles_are_tuned_on_a_device_only(tmp_path: Path, monkeypatch: pytest.Mo
         prepare(TUNED, case, None, "cuda")
     with pytest.raises(Missing, match="no choice"):
         prepare(TUNED, case, None, "cuda", tmp_path / "cache")
+
+
+def test_pairs_of_blocks_are_compiled_where_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    from bench.gpu.contenders import compile_ahead
+    from tilewright.runtime.artifact import Artifact
+
+    case = gemm(512, 512, 64, "f16")
+    with pytest.raises(Missing, match="sm_90"):
+        prepare(CLUSTERED, case, None, "cpu")
+    capability = SimpleNamespace(cuda=SimpleNamespace(get_device_capability=lambda number: (9, 0)))
+    with pytest.raises(Missing, match="was not compiled"):
+        prepare(CLUSTERED, case, capability, "cuda", tmp_path)
+    for machine, clusters in (("sm_80", False), ("sm_90a", True)):
+        compile_ahead(case, tmp_path, machine)
+        path = tmp_path / f"{case.file_name}.clusters"
+        assert path.exists() == clusters
+    assert b"multicast::cluster" in Artifact.read(path).code
 
 
 def test_the_fastest_tile_is_taken_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

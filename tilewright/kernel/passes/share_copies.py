@@ -21,8 +21,7 @@ from tilewright.kernel.passes.settings import power_of_two
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import element_bytes, written_view
 from tilewright.kernel.tile_types import i64s
-
-UNIT = "cluster"  # of machines whose blocks reach each other's memory
+from tilewright.layouts.copy_engine import CLUSTERS
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ShareCopiesPass(ModulePass):
         power_of_two(self, "cluster", most=MOST_CLUSTER)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if UNIT not in facts_of(op).units:
+        if CLUSTERS not in facts_of(op).units:
             return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block and kernel.blocks == 1:
