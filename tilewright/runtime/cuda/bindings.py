@@ -164,8 +164,8 @@ class CudaDriver:
         return int(self._call(self._api.cuStreamCreate, int(flag)))
 
     def drop_stream(self, stream: int) -> None:
-        self._enter()
-        self._call(self._api.cuStreamDestroy, stream)
+        with self._relaxed():
+            self._call(self._api.cuStreamDestroy, stream)
 
     def synchronize(self, stream: int) -> None:
         self._enter()
@@ -178,7 +178,8 @@ class CudaDriver:
 
     def begin_capture(self) -> int:
         stream = self.new_stream()
-        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        # Only launches are recorded; what else this thread does meanwhile, as garbage is collected, is no part of it.
+        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self._call(self._api.cuStreamBeginCapture, stream, mode)
         return stream
 
@@ -198,8 +199,8 @@ class CudaDriver:
         self._call(self._api.cuGraphLaunch, graph, stream)
 
     def drop_graph(self, graph: Any) -> None:
-        self._enter()
-        self._call(self._api.cuGraphExecDestroy, graph)
+        with self._relaxed():
+            self._call(self._api.cuGraphExecDestroy, graph)
 
     def new_event(self) -> _Event:
         self._enter()
@@ -264,7 +265,9 @@ class CudaDriver:
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
-        """Allow what a stream that the caller records forbids, such as the first allocations of a module on it."""
+        """Allow what recording by the caller forbids: first allocations of a module, and giving things back as garbage
+        is collected.
+        """
         self._enter()
         mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self._call(self._api.cuThreadExchangeStreamCaptureMode, mode)

@@ -85,6 +85,7 @@ class State:
     functions: dict[int, tuple[int, str]] = field(default_factory=dict)
     shared: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes that a kernel may have
     recorded: dict[int, list[Callable[[], None]] | None] = field(default_factory=dict)  # by stream
+    strict: set[int] = field(default_factory=set)  # streams that were recorded in a mode that forbids something
     graphs: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     events: dict[int, float] = field(default_factory=dict)
     maps: dict[int, tuple[int, emulator.TensorMap]] = field(default_factory=dict)  # by number: address, the rest
@@ -156,7 +157,7 @@ def array_at(place: int, kind: Any, count: int) -> list[int]:
 
 def unsafe() -> None:
     """What a thread may not do while a stream is recorded, unless it has said that it knows."""
-    recording = any(each is not None for each in STATE.recorded.values())
+    recording = any(STATE.recorded.get(stream) is not None for stream in STATE.strict)
     require(not recording or STATE.mode == RELAXED, CAPTURE)
 
 
@@ -333,14 +334,14 @@ def cuLaunchKernel(function: int, *given: Any) -> None:
 
 
 def _argument(raw: bytes, kind: str, at: Callable[[int], np.ndarray[Any, Any]]) -> Any:
-    """What the emulator takes for the bytes of a parameter: a map, a buffer, a null pointer or a scalar."""
+    """What the emulator takes for the bytes of a parameter: a map, a buffer or a scalar."""
     if len(raw) == MAP_BYTES:
         address, seen = STATE.maps[int.from_bytes(raw[:8], "little")]
         return emulator.TensorMap(at(address), seen.box, seen.swizzle, seen.element, seen.extents, seen.strides)
     number = int.from_bytes(raw, "little")
-    if len(raw) == 8:
-        return at(number) if number else None
-    return np.frombuffer(raw, np.float32 if kind == "f32" else f"u{len(raw)}")[0]
+    if len(raw) == 8 and any(start <= number < start + size for start, (_, size) in STATE.memory.items()):
+        return at(number)
+    return np.frombuffer(raw, {"f32": "f4", "f64": "f8"}.get(kind, f"u{len(raw)}"))[0]
 
 
 @_of_library(_PLACE, _INT, _UINT, _PLACE, *[_PLACE] * 4, *[_INT] * 4)
@@ -374,6 +375,7 @@ def cuStreamCreate(stream: int, flags: int) -> None:
 
 @_of_library(_WORD)
 def cuStreamDestroy(stream: int) -> None:
+    unsafe()
     del STATE.recorded[stream]
 
 
@@ -390,7 +392,7 @@ def cuStreamIsCapturing(stream: int, status: int) -> None:
 @_of_library(_WORD, _INT)
 def cuStreamBeginCapture(stream: int, mode: int) -> None:
     require(stream in STATE.recorded and mode in (0, 1, RELAXED))
-    STATE.recorded[stream] = []
+    STATE.recorded[stream], STATE.strict = [], STATE.strict | ({stream} if mode != RELAXED else set())
 
 
 def _kept(place: int, work: list[Callable[[], None]]) -> None:
@@ -419,6 +421,7 @@ def cuGraphDestroy(graph: int) -> None:
 
 @_of_library(_WORD)
 def cuGraphExecDestroy(graph: int) -> None:
+    unsafe()
     del STATE.graphs[graph]
 
 

@@ -43,7 +43,15 @@ for name, broken, wanted in (
         assert wanted in str(error), (name, str(error))
     else:
         raise AssertionError(name)
-del module
+other = DeviceModule(made.artifact(made.CHAIN[:1], name="other"), "cuda")
+other(x)
+stream = driver.new_stream()
+assert driver._api.cuStreamBeginCapture(stream, driver._api.CUstreamCaptureMode(0)) == (0,)
+module._context(stream)  # memory is taken and given back while the caller records
+del module, other
+assert driver._api.cuStreamEndCapture(stream)[0] == 0
+driver.drop_stream(stream)
+assert not library.STATE.memory, "memory goes with modules"
 assert not library.STATE.events, "events go with their objects"
 assert not library.STATE.recorded, "streams go with their modules"
 """
