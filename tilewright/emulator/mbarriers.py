@@ -39,6 +39,7 @@ class Mbarrier:
     bytes: int = 0
     gathered: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     known: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    ready: Array = field(default_factory=lambda: np.zeros(0, np.bool_))  # threads of the cluster that know it is made
     loads: list[BulkLoad] = field(default_factory=list)
 
 
@@ -58,23 +59,26 @@ class Mbarriers:
         engine = self.engines.setdefault(offset, state.clocks.engine(block, len(self.engines)))
         self.all[offset] = Mbarrier(
             block, count, count, position % state.clocks.members, state.clocks.now, engine, gathered=nothing,
-            known=nothing,
+            known=nothing, ready=np.arange(state.clocks.members) == position % state.clocks.members,
         )  # fmt: skip
 
-    def find(self, lanes: Lanes, number: int, offset: int, position: int) -> Mbarrier | None:
-        """The mbarrier at an offset, for a thread; reports one that is not initialised, or not yet for this thread."""
+    def find(self, lanes: Lanes, numbers: Array, offset: int) -> Mbarrier | None:
+        """The mbarrier at an offset, for some of these threads; reports one that is not initialised, or not yet."""
         found = self.all.get(offset)
         stride, state = self.state.shared.stride, self.state
         if found is None:
-            lanes.report("mbarrier", f"no mbarrier is initialised at byte {offset % stride}", number,
+            lanes.report("mbarrier", f"no mbarrier is initialised at byte {offset % stride}", numbers,
                          address=offset % stride, space="shared")  # fmt: skip
             return None
-        block, thread = position // state.threads, position % state.threads
-        if position % state.clocks.members != found.maker:
-            ordered = state.clocks.ordered(*(np.array([each]) for each in (block, thread, found.maker, found.made)))
-            if not ordered.all():
+        positions = lanes.positions()[numbers]
+        columns = state.clocks.column(positions)
+        if not found.ready[columns].all():
+            maker, made = (np.full(positions.shape, each) for each in (found.maker, found.made))
+            ordered = state.clocks.ordered(positions // state.threads, positions % state.threads, maker, made)
+            found.ready[columns] |= ordered
+            if not found.ready[columns].all():
                 message = f"the mbarrier at byte {offset % stride} is used before its initialisation is ordered"
-                lanes.report("race", message, number, address=offset % stride, space="shared")
+                lanes.report("race", message, numbers[~found.ready[columns]], address=offset % stride, space="shared")
         return found
 
     def arrive(
@@ -116,12 +120,13 @@ class Mbarriers:
             barrier.gathered[barrier.engine] = clocks.now
             self.settle(barrier, scheduler)
 
-    def passed(self, barrier: Mbarrier, position: int, phase: int, *, parity: bool) -> bool:
-        """Whether a phase is complete; a thread that sees this learns what the arriving threads knew."""
+    def passed(self, barrier: Mbarrier, positions: Array, phase: int, *, parity: bool) -> bool:
+        """Whether a phase is complete; threads that see this learn what the arriving threads knew."""
         if (barrier.phase & 1 == phase & 1) if parity else (barrier.phase <= phase):
             return False
-        block, thread = divmod(position, self.state.threads)
-        self.state.clocks.learn(block, np.array([thread]), barrier.known)
+        blocks = positions // self.state.threads
+        for block in np.unique(blocks).tolist():
+            self.state.clocks.learn(block, positions[blocks == block] % self.state.threads, barrier.known)
         return True
 
     def when_copied(self, offset: int, position: int, *, counts: bool) -> None:

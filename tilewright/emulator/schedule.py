@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.emulator.lanes import Index, Lanes, State, Step, as_index
 from tilewright.emulator.scalars import Array
 
-_PATIENCE = 5000  # steps that a group waits before those that turn in loops step back behind it
+_PATIENCE = 1000  # steps that a group waits before those that turn in loops step back behind it
 _TIME_LIMITS = 3  # how often stalled waits may return without success before it is a deadlock
 
 

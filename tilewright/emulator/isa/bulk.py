@@ -167,7 +167,7 @@ def _expect(one: Lanes, target: Array, barrier: Array, values: Array | Callable[
     offsets, good_barriers = places(one, barrier, "counts at", stays=False)
     if good is not None or good_end is not None or not len(good_barriers):
         return None
-    found = state.mbarriers.find(one, 0, int(offsets[0]), int(one.positions()[0]))
+    found = state.mbarriers.find(one, np.array([0]), int(offsets[0]))
     if found is None:
         return None
     cells = shared.cells(starts, length)
@@ -499,7 +499,7 @@ def arrive_when_copied(decoder: Decoder) -> Built:
         positions = lanes.positions()
         for number in good.tolist():
             offset, position = int(offsets[number]), int(positions[number])
-            if lanes.state.mbarriers.find(lanes, number, offset, position) is not None:
+            if lanes.state.mbarriers.find(lanes, np.array([number]), offset) is not None:
                 lanes.state.mbarriers.when_copied(offset, position, counts=counted)
         return at + 1
 

@@ -99,7 +99,7 @@ def _arrive(decoder: Decoder, expects: bool, *, drop: bool) -> Built:
         for key in np.unique(offsets[good] * len(state.blocks) + blocks[good]).tolist():
             offset, block = divmod(key, len(state.blocks))
             mine = good[(offsets[good] == offset) & (blocks[good] == block)]
-            barrier = state.mbarriers.find(lanes, int(mine[0]), offset, int(positions[mine[0]]))
+            barrier = state.mbarriers.find(lanes, mine, offset)
             if barrier is None:
                 continue
             tokens[mine] = (barrier.phase << _PHASE) | barrier.pending
@@ -124,9 +124,8 @@ def _bytes(decoder: Decoder, sign: int) -> Built:
         state = lanes.state
         offsets, good = places(lanes, np.asarray(address(lanes)))
         amounts = np.broadcast_to(np.asarray(amount(lanes)).astype(np.int64), (lanes.count,))
-        positions = lanes.positions()
         for number in good.tolist():
-            barrier = state.mbarriers.find(lanes, number, int(offsets[number]), int(positions[number]))
+            barrier = state.mbarriers.find(lanes, np.array([number]), int(offsets[number]))
             if barrier is not None:
                 barrier.bytes += sign * int(amounts[number])
                 if sign < 0:
@@ -141,26 +140,26 @@ def _wait(decoder: Decoder, *, parity: bool, blocks: bool) -> Built:
     decoder.count(3, 4)
     put = decoder.put(0, "pred")
     address, _, _ = decoder.address(1)
-    phase = decoder.get(2, "u32" if parity else "b64")
+    phase, shift = decoder.get(2, "u32" if parity else "b64"), 0 if parity else _PHASE
 
     def control(lanes: Lanes, scheduler: Any, at: int) -> int | None:
         state = lanes.state
         offsets, good = places(lanes, np.asarray(address(lanes)))
-        phases = np.broadcast_to(np.asarray(phase(lanes)).astype(np.uint64), (lanes.count,))
+        phases = np.broadcast_to(np.asarray(phase(lanes)).astype(np.uint64), (lanes.count,)) >> np.uint64(shift)
         positions = lanes.positions()
         passed = np.zeros(lanes.count, np.bool_)
-        for number in good.tolist():
-            offset, position = int(offsets[number]), int(positions[number])
-            barrier = state.mbarriers.find(lanes, number, offset, position)
+        for offset, wanted in sorted({(int(offsets[number]), int(phases[number])) for number in good.tolist()}):
+            mine = good[(offsets[good] == offset) & (phases[good] == wanted)]
+            barrier = state.mbarriers.find(lanes, mine, offset)
             if barrier is None:
-                passed[number] = True
+                passed[mine] = True
                 continue
-            wanted = int(phases[number]) if parity else int(phases[number]) >> _PHASE
-            passed[number] = state.mbarriers.passed(barrier, position, wanted, parity=parity)
-            if not passed[number]:
+            done = state.mbarriers.passed(barrier, positions[mine], wanted, parity=parity)
+            if not done:
                 state.mbarriers.finish_copies(lanes, scheduler, offset)
                 state.mbarriers.deliver(barrier, scheduler)
-                passed[number] = state.mbarriers.passed(barrier, position, wanted, parity=parity)
+                done = state.mbarriers.passed(barrier, positions[mine], wanted, parity=parity)
+            passed[mine] = done
         returns = passed | scheduler.hurried[positions]
         if returns.all() or not blocks:
             scheduler.hurried[positions] = False
