@@ -23,26 +23,30 @@ from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import BlockShape
 
+# What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
+RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of a swizzled buffer, by PTX
+STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of rows so long, in so many buffers
+PADDING_BYTES = 16  # of a row, by `distribute` where fragments are not told: one vector
+REGISTER_BITS = 32
+THREE = 3  # products on tf32 for one of f32
+
+# Registers of a thread, from above: of large tiles 10 to 30 more than ptxas 13.0 takes (242 of 226 for f16 on sm_80,
+# 128 x 64 x 32 on 2 warps), of small ones with deep slices 90 more.
+SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # for addresses, more for each step of k beyond two
+
+# Chosen: what is tried.
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 GROUP_GRIDS = ((1, 1), (2, 1), (1, 2))  # groups of four warps along m and n
 WARP_ROWS, WARP_COLUMNS = (16, 32, 64), (8, 16, 32, 64, 128)
 SLICE_BYTES = (32, 64, 128)  # of a row of k: one step, two, the rows of a swizzle
 MOST_STAGES, SAFE_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 4, 3, 2
 DEEPENED = 24  # candidates that are tried with other numbers of stages
-RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two barriers; of a swizzled buffer
-STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # results leave by columns of rows so long, in so many buffers
-SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # of a thread: for addresses, more for each step of k beyond two
-REGISTER_BITS = 32
 MOST_SPLITS = 16
-PADDING_BYTES = 16  # of a row
-THREE = 3  # products on tf32 for one of f32
 
-# Orders of magnitude, in cycles, of which machine files say nothing.
-SLICE_CYCLES = {False: 40, True: 10}  # of a slice, for what orders it: a barrier of all threads; an mbarrier
-OVERLAP_LOSS = 0.15  # of what should be hidden behind something longer
-LAUNCH_CYCLES = 3000  # of another kernel behind the first
-L2_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE_EACH = 5120, 64  # of all multiprocessors (A100 whitepaper), and of one
+# Assumed, orders of magnitude that no GPU has measured.
+SLICE_CYCLES = {False: 40, True: 10}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
+OVERLAP_LOSS = 0.15  # of the time of what should be hidden behind something longer
 
 
 @dataclass(frozen=True)
@@ -396,19 +400,20 @@ class Price:
 
     def l2(self, each: Candidate) -> float:
         """Bytes per cycle from L2 for one of the multiprocessors that work."""
-        known = self.machine.caches[-1].bytes_per_cycle
-        active = min(each.blocks, self.machine.multiprocessors)
-        return known or min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / active)
+        return self._l2_of(min(each.blocks, self.machine.multiprocessors))
+
+    def _l2_of(self, active: int) -> float:
+        return min(self.machine.l2_port_bytes_per_cycle, self.machine.l2_bytes_per_cycle / active)
 
     def adding(self, each: Candidate) -> float:
         """Of the kernel that adds up parts: a block for every tile reads all of its parts."""
         shape = each.shape
         if shape.splits == 1:
             return 0.0
-        tiles, units = each.blocks // shape.splits, self.machine.multiprocessors
-        rate = min(L2_BYTES_PER_CYCLE_EACH, L2_BYTES_PER_CYCLE / min(tiles, units))
-        read = shape.splits * shape.m * shape.n * self.problem.sum_bytes / rate
-        return LAUNCH_CYCLES + ceil(tiles / units) * (self.machine.copy_cycles + read)
+        machine, tiles = self.machine, each.blocks // shape.splits
+        units = machine.multiprocessors
+        read = shape.splits * shape.m * shape.n * self.problem.sum_bytes / self._l2_of(min(tiles, units))
+        return machine.launch_seconds * machine.clock_hz + ceil(tiles / units) * (machine.copy_cycles + read)
 
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""

@@ -188,7 +188,9 @@ class Gpu(Machine):
     `shared_bytes_per_block_default` what it has otherwise. Registers have 32 bits. `fma_per_cycle` counts dense
     multiply-adds per multiprocessor by input dtype, on the fastest unit; in `caches`, `shared_by` counts
     multiprocessors. `copy_cycles` go by from the start of a copy until its bytes are in shared memory, most of them
-    from L2; `block_cycles` are of a block's start, its addresses and its last stores.
+    from L2; `block_cycles` are of a block's start, its addresses and its last stores. `launch_seconds` go by from the
+    end of one kernel to the first loads of the next, `dispatch_seconds` between the starts of two blocks, wherever they
+    run. L2 gives `l2_bytes_per_cycle` to all multiprocessors together, `l2_port_bytes_per_cycle` to one at most.
     """
 
     kind: Literal["gpu"]
@@ -213,6 +215,10 @@ class Gpu(Machine):
     fma_per_cycle: dict[Word, Rate]
     copy_cycles: Rate = 700  # an order of magnitude, where the file does not say
     block_cycles: Rate = 700  # likewise
+    launch_seconds: Rate = 1.5e-6  # likewise
+    dispatch_seconds: Rate = 5e-10  # likewise
+    l2_bytes_per_cycle: Rate = 5120  # of an A100, by its whitepaper
+    l2_port_bytes_per_cycle: Rate = 64  # two sectors, likewise an order of magnitude
     matrix_schedules: MatrixSchedules = MatrixSchedules()
     features: NameSet = frozenset()
     caches: Annotated[tuple[Cache, ...], Field(min_length=1)]

@@ -29,29 +29,31 @@ from tilewright.operator.nest import Nest
 from tilewright.operator.online import online_of
 from tilewright.operator.tiling import SpatialLoop
 
-SHUFFLE_CYCLES = 30  # of one step of a butterfly
-BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
-INSTRUCTIONS = {"exp": 8, "sigmoid": 11, "div": 10, "sqrt": 10, "erf": 16, "tanh": 16}  # of f32, counted on sm_90a
-COSTLY_INSTRUCTIONS = 20  # of other functions that are not one instruction
-PORT_BYTES_PER_CYCLE = 40  # that one multiprocessor gets from L2 when others get as much; 64 on paper
-ISSUE_CYCLES = 2  # from one instruction of a warp to the next
-LINE_BYTES = 128
-UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
-TOGETHER = 24  # most registers of a thread that loads under way wait for: assemblers save them
-MOST_ACCESSES = 8  # of a thread in a map, however narrow: what it computes comes between more of them
-ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
+# Counted in machine code (ptxas 13.0 for sm_90a, of kernels with 8 elements of f32 per thread).
+INSTRUCTIONS = {"exp": 8, "sigmoid": 10, "tanh": 13, "erf": 20, "log": 29, "div": 10, "sqrt": 10}  # without slow paths
+COSTLY_INSTRUCTIONS = 20  # of functions that were not counted: between the above
 THREAD_INSTRUCTIONS = 30  # of a thread whatever its elements: its number, addresses, what a row is divided by
 SHUFFLE_INSTRUCTIONS = 2  # of one step of a butterfly for one result: the shuffle, the sum
-EXCHANGE_INSTRUCTIONS = 10  # of a reduction over warps
+EXCHANGE_INSTRUCTIONS = 10  # of a reduction over warps: its addresses, a store, two barriers, a load, a condition
+SPARE_REGISTERS = 24  # of a thread: addresses, bounds, what a function keeps
+TOGETHER = 24  # registers of a thread that loads under way wait for: what the assembler leaves so of softmax and norms
+MOST_ACCESSES = 8  # of a thread in a map, however narrow: what it computes comes between more of them
+MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
+
+# Assumed, orders of magnitude that no GPU has measured: cycles that a block waits, and parts of times.
+SHUFFLE_CYCLES = 30  # of one step of a butterfly: the latency of a shuffle and of an addition
+BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
+ISSUE_CYCLES = 2  # from one instruction of a warp to the next, where others do not wait for it
 ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
 UNHIDDEN = 0.05  # of the times behind the longest one that adds to it: overlap is never whole
-TAIL = 0.5  # of a block's life in which the last blocks leave multiprocessors idle
+TAIL = 0.5  # of a block's life in which the last blocks leave multiprocessors idle: on average half
 NEAR = 0.5  # of what accesses to parts of lines move twice that takes its time, though a cache has it
-PARTIAL = {LINE_BYTES: 1.0, 64: 1.1, 32: 1.25}  # bytes moved for a byte of runs so long at least; below, sectors of 32
-DISPATCH_SECONDS = 5e-10  # between the starts of two blocks, whatever multiprocessor they are for
-SPARE_REGISTERS = 24  # addresses, bounds, what a function keeps
+PARTIAL = {64: 1.1, 32: 1.25}  # bytes moved for a byte of runs shorter than a line, so long at least; below, sectors
+
+# Chosen: what is tried, and what counts.
+UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
+ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
 SLACK_REGISTERS = 4  # below the limit of a thread: at the limit an assembler may spill
-MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
 HEAVY = 8  # an access that moves less than this part of the heaviest one has no say
 
 
@@ -302,7 +304,7 @@ class _Candidates:
         loops = (*self.nest.inner, *self.nest.outer)
         score = dict.fromkeys(loops, 0.0)
         for access in self.heavy:
-            line = max(1, LINE_BYTES // access.element)
+            line = max(1, self.machine.caches[0].line_bytes // access.element)
             for axis in loops:
                 if access.form.coefficient(axis) == 1:
                     score[axis] += access.bytes * min(1.0, axis.size / line)
@@ -413,10 +415,11 @@ class _Model:
         alive = cycles / machine.clock_hz + waits * times * self.latency
         waves = blocks / (machine.multiprocessors * resident)
         waves = -(-blocks // (machine.multiprocessors * resident)) if waves < 4 else waves
-        port = min(blocks, machine.multiprocessors) * PORT_BYTES_PER_CYCLE * machine.clock_hz
-        stream = (reads + writes) / min(self.bandwidth, port) * (1 + ALONE / resident)
+        ports = min(blocks, machine.multiprocessors) * machine.l2_port_bytes_per_cycle
+        l2 = min(ports, machine.l2_bytes_per_cycle) * machine.clock_hz
+        stream = (reads + writes) / min(self.bandwidth, l2) * (1 + ALONE / resident)
         busy = -(-blocks // machine.multiprocessors) * work / machine.clock_hz
-        dispatch = blocks * DISPATCH_SECONDS
+        dispatch = blocks * machine.dispatch_seconds
         longest = max(waves * alive, stream, busy, dispatch)
         # Accesses of parts of lines take their time even where caches hold the rest.
         excess = stream - sum(access.bytes for access in self.accesses) / self.bandwidth
@@ -525,7 +528,7 @@ class _Model:
                 break
         if following == 1 and run == access.element and 1 not in steps:
             return access.bytes  # one element here and there: nothing of a line is anyone else's
-        if run >= min(LINE_BYTES, access.bytes):
+        if run >= min(self.machine.caches[0].line_bytes, access.bytes):
             return access.bytes
         shortest = min(PARTIAL)
         reached = max((length for length in PARTIAL if length <= run), default=shortest)

@@ -20,9 +20,8 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest, NestNode, merge_loops
 from tilewright.operator.nest_blocks import predicted
 
-LAUNCH_SECONDS = 1.5e-6  # from the end of one kernel to the first loads of the next
-MOST_PARTS = 4096
-WORTH = 1.05  # times shorter than in one kernel, from which on there are two
+MOST_PARTS = 4096  # tried: several for each multiprocessor of any machine
+WORTH = 1.05  # times shorter than in one kernel, from which on there are two; less is not for the model to tell
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,12 @@ def choose_split(
     if axis is None:
         return None, None
     whole = predicted(nest, machine)
-    if whole < 2 * LAUNCH_SECONDS:
+    if whole < 2 * machine.launch_seconds:
         return None, None
     ranked: list[tuple[float, int, SplitNest]] = []
     for count in _counts(axis.size):
         found = split(nest, axis, count, taken)
-        seconds = predicted(found.first, machine) + LAUNCH_SECONDS + predicted(found.second, machine)
+        seconds = predicted(found.first, machine) + machine.launch_seconds + predicted(found.second, machine)
         ranked.append((seconds, count, found))
     ranked.sort(key=lambda each: each[:2])
     if not ranked:

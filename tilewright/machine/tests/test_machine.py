@@ -96,12 +96,13 @@ def test_gpu_facts() -> None:
 
 
 def test_what_a_gpu_waits_for_has_defaults(tmp_path: Path) -> None:
-    given = "copy_cycles: 500\nblock_cycles: 900\ndram: {latency_seconds: 5.0e-7}\n"
+    given = "copy_cycles: 500\nblock_cycles: 900\nlaunch_seconds: 2.0e-6\ndram: {latency_seconds: 5.0e-7}\n"
     base, machine = resolve("sm_80"), resolve(write(tmp_path, f"name: mine\nextends: sm_80\n{given}"))
     assert isinstance(base, Gpu)
     assert isinstance(machine, Gpu)
     assert (base.copy_cycles, base.block_cycles, base.dram.latency_seconds) == (700, 700, 7e-7)
     assert (machine.copy_cycles, machine.block_cycles, machine.dram.latency_seconds) == (500, 900, 5e-7)
+    assert (base.launch_seconds, machine.launch_seconds) == (1.5e-6, 2e-6)
     assert machine.dram.bytes_per_second == base.dram.bytes_per_second
 
 
