@@ -22,7 +22,7 @@ from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
 from tilewright.instruction import MmaProblem, deduce_mma
 from tilewright.instruction.block_tiles import sliced
 from tilewright.instruction.registry import standard
-from tilewright.kernel.dialect import LoadOp, StoreOp
+from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
@@ -224,6 +224,38 @@ def _step(op: Operation) -> str:
     if isinstance(op, LoadOp | StoreOp) and is_shared(op.view):
         return "read" if isinstance(op, LoadOp) else "write"
     return ""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "intrinsic", "result", "direct"),
+    [("gfx1201", "wmmar4_16x16x16_f16_f16", "f16", True), ("gfx1201", "wmmar4_16x16x16_f16_f32", "f32", False),
+     ("gfx942", "mfma_16x16x16_f16_f32", "f32", True), ("gfx1100", "wmmar3_16x16x16_f16_f16", "f16", False)],
+)  # fmt: skip
+def test_results_leave_as_lanes_hold_them(cpu: str, intrinsic: str, result: str, direct: bool) -> None:
+    """Where lanes have 8 bytes of a row or more, and those of a store fill sectors: computed as ``c^T = b^T a^T``."""
+    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((64, 64, 64), (64, 64, 32), intrinsic, "f16", result)
+    c = check(text, [a, b, np.zeros(64 * 64, TYPES[result])], cpu)
+    np.testing.assert_array_equal(c.reshape(64, 64), a.reshape(64, 64).astype(np.float64) @ b.reshape(64, 64))
+    kernel = next(op for op in distributed(text, cpu).walk() if isinstance(op, FuncOp))
+    steps = [name for name, _ in groupby(filter(None, map(_step, kernel.body.block.ops)))]
+    assert (steps[-1] == "product") == direct
+    found = mnemonics(compiled(text, cpu))
+    stores = {name for name in found if name.startswith("buffer_store")}
+    assert stores <= {"buffer_store_b128", "buffer_store_dwordx4"}
+
+
+def test_results_by_columns_are_computed_as_they_are() -> None:
+    """Lanes of MFMA have neighbours of a column."""
+    a, b = (RNG.integers(-3, 4, 64 * 64).astype(np.float16) for _ in range(2))
+    text = programs.matmul((64, 64, 64), (64, 64, 32), "mfma_16x16x16_f16_f32")
+    assert text.count("%c[%co] strides [64, 1]") == 1
+    text = text.replace("%c[%co] strides [64, 1]", "%c[%co] strides [1, 64]")
+    c = check(text, [a, b, np.zeros(64 * 64, np.float32)], "gfx942")
+    np.testing.assert_array_equal(c.reshape(64, 64).T, a.reshape(64, 64).astype(np.float64) @ b.reshape(64, 64))
+    kernel = next(op for op in distributed(text, "gfx942").walk() if isinstance(op, FuncOp))
+    steps = [name for name, _ in groupby(filter(None, map(_step, kernel.body.block.ops)))]
+    assert steps[-1] == "product"
 
 
 def test_operands_too_large_for_half_the_memory_are_staged_one_after_the_other() -> None:

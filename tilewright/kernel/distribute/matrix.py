@@ -24,10 +24,11 @@ Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]
 
 @lru_cache(maxsize=1024)
 def dot_layouts(
-    intrinsic: str, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32
+    intrinsic: str, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32, turned: bool = False
 ) -> Layouts:
     """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp, as its record tells.
 
+    `turned`: of a product that is computed as ``c^T = b^T a^T``, which `can_turn` has to say of the instruction.
     `warps` are those along m and n, or how many there are. "fma" is no instruction: multiply-adds of every thread.
     Raises InvalidProgram for another instruction, and for a tile that is smaller than the instruction.
     """
@@ -37,7 +38,7 @@ def dot_layouts(
     record = record_of(intrinsic)
     if is_opaque(record):
         return opaque_layouts(record, extents, warps, lanes)
-    a, b, c = one_warp(intrinsic)
+    a, b, c = one_warp(intrinsic, turned)
     if 1 << len(c.of("lane")) != lanes:
         own = 1 << len(c.of("lane"))
         raise InvalidProgram(f"{intrinsic} is issued by {own} lanes, a warp here has {lanes}")
@@ -149,8 +150,8 @@ def check_signs(op: DotOp) -> None:
 
 
 @cache
-def one_warp(intrinsic: str) -> Layouts:
-    """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N).
+def one_warp(intrinsic: str, turned: bool = False) -> Layouts:
+    """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N), which may be turned.
 
     Raises InvalidProgram for a record that is not a product of fragments, or whose fragments are not linear.
     """
@@ -161,7 +162,30 @@ def one_warp(intrinsic: str) -> Layouts:
     if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
         raise InvalidProgram(f"intrinsic {intrinsic!r} for a product in a block", help="one like mma_m16n8k16_f16_f32")
     a, b, c = found
-    return a, b, c
+    return a, b, _transposed(c) if turned else c
+
+
+@cache
+def can_turn(intrinsic: str) -> bool:
+    """Whether lanes hold rows of a as they hold columns of b, and neighbours of a column of c.
+
+    Of ``c^T = b^T a^T`` they then hold neighbours of a row of c, which may be side by side in memory.
+    """
+    record = record_of(intrinsic)
+    if is_opaque(record) or record.sources[0].dtype != record.sources[1].dtype:
+        return False
+    a, b, c = one_warp(intrinsic)
+    return a == _transposed(b) and c.of("register")[:1] == ((1, 0),)
+
+
+def is_turned(intrinsic: str, c: LinearLayout) -> bool:
+    """Whether a product that leaves its sums in a layout is computed so."""
+    return can_turn(intrinsic) and c.of("register")[:1] == ((0, 1),)
+
+
+def _transposed(layout: LinearLayout) -> LinearLayout:
+    bases = tuple((name, tuple((column, row) for row, column in vectors)) for name, vectors in layout.bases)
+    return LinearLayout(bases, tuple(zip(layout.out_names, reversed(layout.shape), strict=True)))
 
 
 def _fragment(record: Intrinsic, number: int) -> LinearLayout:

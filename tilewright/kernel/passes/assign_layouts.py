@@ -37,7 +37,8 @@ from tilewright.kernel.distribute.layout import (
     tile_layout_of,
     with_layout,
 )
-from tilewright.kernel.distribute.matrix import dot_layouts, extents_of
+from tilewright.kernel.distribute.matrix import can_turn, dot_layouts, extents_of
+from tilewright.kernel.distribute.multiply_add import FMA
 from tilewright.kernel.distribute.opaque import matrices_at
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
@@ -119,6 +120,7 @@ class _Assignment:
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes, self.promote, self.stage_c = access_bytes, promote, stage_c
         self.sums: set[LinearLayout] = set()  # of products of one warp
+        self.turned: set[tuple[str, tuple[int, ...]]] = set()  # instruction and result of those computed as b^T a^T
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
         self.facts: AxisAnalysis | None = None  # where there are gathers to lay out
@@ -137,6 +139,9 @@ class _Assignment:
         if second is not None and isinstance(self.dealt, int):
             rows, columns = shape(second.result)
             self.dealt = (self.dealt, 1) if rows >= columns else (1, self.dealt)
+        if self.boxes and self.stage_c != "on":
+            dots = [op for op in operations(kernel.body) if isinstance(op, tile.DotOp)]
+            self.turned = {(op.intrinsic.data, shape(op.result)) for op in dots if self.leaves_by_rows(op)}
         gathers = [op for op in operations(kernel.body) if isinstance(op, tile.GatherOp) and shape(op.result)]
         if gathers and self.asked is None:
             self.facts = AxisAnalysis(kernel)
@@ -173,7 +178,8 @@ class _Assignment:
                 if shape(op.result):
                     give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
-                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes)
+                turned = (op.intrinsic.data, shape(op.result)) in self.turned
+                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes, turned)
                 self.sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
@@ -339,30 +345,37 @@ class _Assignment:
                 self.convert(op, index, layout)
 
     def fills_sectors(self, op: tile.StoreOp, layout: LinearLayout) -> bool:
-        """Whether threads that store what they hold of a product of four warps move no more than there is to store."""
+        """Whether threads that store what they hold of a product move no more than there is to store.
+
+        Of a product of four warps, or of one where lanes load what they hold.
+        """
         kernel = _kernel(op)
-        if not any(isinstance(each, rings.RingOp) for each in kernel.body.block.ops):
+        if self.boxes and layout in self.sums and self.stage_c != "on":
+            self.promise(op)
+        elif not any(isinstance(each, rings.RingOp) for each in kernel.body.block.ops):
             return False
-        size, strides = element_bytes(op.view), tile.strides_of(op)
-        known = size if op.align is None else row_bytes(op, shape(op.value))
-        registers = layout.of("register")
-        pair = max(1, DIRECT_BYTES // size)
-        along = next((dim for dim, stride in enumerate(strides) if stride == 1), None)
-        if along is None or known < DIRECT_BYTES or pair.bit_length() - 1 > len(registers):
+        return _is_whole(op, layout, element_bytes(op.view) if op.align is None else row_bytes(op, shape(op.value)))
+
+    def leaves_by_rows(self, op: tile.DotOp) -> bool:
+        """Whether lanes may store the result of a product, computed as ``c^T = b^T a^T``, as it is."""
+        store, name = store_of(op.result), op.intrinsic.data
+        if store is None or shape(store.value) != shape(op.result) or name == FMA or not can_turn(name):
             return False
-        if any(registers[bit][along] != 1 << bit for bit in range(pair.bit_length() - 1)):
-            return False
-        access = global_access(layout, 8 * size, strides, pair)
-        return access.sectors == access.fewest
+        layout = dot_layouts(name, extents_of(op), self.dealt, self.lanes, turned=True)[2]
+        return _is_whole(store, layout, row_bytes(store, shape(store.value)))
 
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:
         """Neighbouring threads on neighbouring elements, each with as many as one access takes."""
         extents, strides = shape(value), tile.strides_of(op)
         size = element_bytes(op.view)
-        if op.align is None and begin_bytes(op) > size:
-            op.align = IntegerAttr(begin_bytes(op), 64)
+        self.promise(op)
         known = gcd(row_bytes(op, extents), self.access_bytes)
         return self.note(coalesced(extents, strides, max(1, known // size), self.warps, self.lanes))
+
+    def promise(self, op: tile.LoadOp | tile.StoreOp) -> None:
+        """Let an access say of which bytes its tile begins at a multiple, where that is known."""
+        if op.align is None and begin_bytes(op) > element_bytes(op.view):
+            op.align = IntegerAttr(begin_bytes(op), 64)
 
     def staged_dot(self, op: rings.StagedDotOp) -> None:
         m, n, _ = op.extents
@@ -483,6 +496,19 @@ class _Assignment:
         assert block is not None
         block.insert_op_before(convert, op)
         op.operands[index] = convert.result
+
+
+def _is_whole(op: tile.StoreOp, layout: LinearLayout, known: int) -> bool:
+    """Whether stores of what threads hold side by side have `DIRECT_BYTES` or more, and fill sectors together.
+
+    `known` are the bytes of which rows begin at a multiple.
+    """
+    size, strides = element_bytes(op.view), tile.strides_of(op)
+    width = neighbours(layout, strides, max(1, min(known, ACCESS_BYTES) // size))
+    if 1 not in strides or width * size < DIRECT_BYTES:
+        return False
+    access = global_access(layout, 8 * size, strides, width)
+    return access.sectors == access.fewest
 
 
 def _kernel(op: Operation) -> FuncOp:

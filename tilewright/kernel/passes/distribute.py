@@ -32,7 +32,7 @@ from tilewright.kernel.distribute.boxes import turned
 from tilewright.kernel.distribute.exchange import exchange
 from tilewright.kernel.distribute.gathers import wide
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
-from tilewright.kernel.distribute.matrix import fragments, one_warp, read_as
+from tilewright.kernel.distribute.matrix import fragments, is_turned, one_warp, read_as
 from tilewright.kernel.distribute.multiply_add import FMA, rows_of
 from tilewright.kernel.distribute.opaque import elements_in, memory_between
 from tilewright.kernel.distribute.opaque_moves import load_tile, stage_in, stage_out, store_tile
@@ -332,7 +332,9 @@ class _Expansion(Threads):
         name = op.intrinsic.data
         if name == FMA:
             return self.multiply_add(op)
-        layouts, ones, precision = [_layout(operand) for operand in op.operands], one_warp(name), read_as(op)
+        layouts, precision = [_layout(operand) for operand in op.operands], read_as(op)
+        turned = is_turned(name, layouts[2])
+        ones = one_warp(name, turned)
         places = [fragments(layout, one) for layout, one in zip(layouts, ones, strict=True)]
         held = [self.values[operand] for operand in op.operands]
         a, b, c = (
@@ -342,7 +344,8 @@ class _Expansion(Threads):
         steps, sums = sorted({start[1] for start in a}), list(c)
         order = product(steps, sums) if self.outer_product else ((k, sum_) for sum_, k in product(sums, steps))
         for k, (m, n) in order:
-            c[m, n] = self.add(simt.MmaOp(name, a[m, k], b[k, n], c[m, n], precision)).results[0]
+            left, right = (b[k, n], a[m, k]) if turned else (a[m, k], b[k, n])
+            c[m, n] = self.add(simt.MmaOp(name, left, right, c[m, n], precision)).results[0]
         joined = self.joined(list(c.values()))
         own = [register for registers in places[2].values() for register in registers]
         return self.picked(joined, [own.index(register) for register in range(len(own))])
