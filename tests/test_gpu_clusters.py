@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import linalg
+from tilewright.expr.ops import elementwise, linalg
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.distribute.tests.programs import ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
@@ -162,6 +163,29 @@ def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
     assert b".multicast::cluster" in small.artifact.code
     x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((512, 64), (64, 512)))
     np.testing.assert_array_equal(small(x, w), (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16))
+
+
+GRAPHS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
+    "residual": (
+        ((392, 136), (136, 264), (392, 264)),
+        lambda b, x, w, c: elementwise.binary(b, linalg.matmul(b, x, w), c, "add"), lambda x, w, c: x @ w + c,
+    ),
+    "batches": (((3, 136, 264), (3, 264, 72)), linalg.matmul, np.matmul),
+    "batches, one b": (((3, 136, 264), (264, 72)), linalg.matmul, np.matmul),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_of_ragged_sizes(name: str, tmp_path: Path) -> None:
+    """What an epilogue reads is there for a block without a tile, too."""
+    few = tmp_path / "few.yaml"  # of so few multiprocessors that blocks are large
+    few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
+    (shapes, build, wanted), b = GRAPHS[name], GraphBuilder()
+    graph = b.finish([build(b, *(b.input(f"x{number}", shape, "f16") for number, shape in enumerate(shapes)))])
+    module = tilewright.compile(graph, machine=few, options=Options(cache=False, cluster=2), device="emulator")
+    assert b".multicast::cluster" in module.artifact.code
+    arrays = [RNG.integers(-2, 3, shape).astype(np.float16) for shape in shapes]
+    np.testing.assert_array_equal(module(*arrays), wanted(*(x.astype(np.float32) for x in arrays)).astype(np.float16))
 
 
 def test_clusters_of_three_are_refused() -> None:
