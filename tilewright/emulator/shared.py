@@ -18,7 +18,7 @@ RANK_SHIFT = 24  # an address in the shared memory of a cluster: rank + 1 above,
 GUESS = "guess"  # the order of a read that a compare-and-swap confirms
 # A read on record: when, and which lanes of the warp, or a product of the warpgroup that starts with it.
 _WHEN, _PRODUCT, _LANES = 33, 1 << 32, (1 << 32) - 1
-_ASYNC, _ATOMIC = 1, 2  # how a cell was written
+_ASYNC, _ATOMIC = 1, 2  # how a cell was written; stores with an order count as atomic
 
 
 class SharedMemory:
@@ -208,7 +208,7 @@ class SharedMemory:
         if not order:
             self.check_write(lanes, numbers, who, offsets, cells, same)
         self.bytes.store(offsets, width, values)
-        self.note_write(self.clocks.column(who), cells, 0, keep=same)
+        self.note_write(self.clocks.column(who), cells, _ATOMIC if order else 0, keep=same)
         self._check_clashes(lanes, numbers, offsets, width, values, cells, sums)
         if undefined is not None or self.undefined[cells].any():
             self.undefined[cells] = False if undefined is None else undefined[:, None]

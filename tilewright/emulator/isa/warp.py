@@ -87,18 +87,15 @@ def shuffle(decoder: Decoder) -> Built:
         table, rows = over_warps(lanes, values, 0)
         here, _ = over_warps(lanes, np.ones(lanes.count, np.bool_), False)
         absent = ~here[rows, source] | ((masks >> source.astype(np.uint32)) & 1 == 0)
-        if absent.any():
-            wrong = np.flatnonzero(absent)
-            lanes.report("bad-operand", f"reads lane {int(source[wrong[0]])}, which does not take part", wrong)
         taint = lanes.undefined(source_slots) if lanes.state.undefined else None
         put(lanes, table[rows, source])
         if put_flag is not None:
             put_flag(lanes, valid)
-        if lanes.state.undefined:
+        if lanes.state.undefined or absent.any():
             if taint is not None:
                 spread, _ = over_warps(lanes, taint, False)
-                taint = spread[rows, source]
-            lanes.define(writes[:1], taint)
+                absent |= spread[rows, source]
+            lanes.define(writes[:1], absent)
             lanes.define(writes[1:])
 
     return Built(run, GROUP, meeting=_members(mask), own_taint=True)
