@@ -188,9 +188,14 @@ def test_graphs_of_ragged_sizes(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(module(*arrays), wanted(*(x.astype(np.float32) for x in arrays)).astype(np.float16))
 
 
-def test_clusters_of_three_are_refused() -> None:
+def test_clusters_that_there_are_not_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="clusters of 3 blocks"):
         Options(cluster=3)
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (32, 32), "f16"), b.input("w", (32, 32), "f16"))])
+    for machine in ("host", "sm_80"):
+        with pytest.raises(InvalidArgument, match="no clusters of blocks that share boxes: it lacks cluster"):
+            tilewright.compile(graph, machine=machine, options=Options(cache=False, cluster=2))
 
 
 # Planted errors -------------------------------------------------------------------------------------------------------

@@ -174,14 +174,14 @@ def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
 def compile_ahead(case: Case, folder: Path, machine: str) -> None:
     """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
+    from tilewright.layouts.copy_engine import CLUSTERS
+    from tilewright.machine.registry import resolve
 
     options = tilewright.Options(input_precision=case.input_precision)
-    plain = tilewright.compile(case.graph(), machine=machine, options=options, device="emulator")
-    plain.save(folder / case.file_name)
-    if CLUSTERED in names(case):
+    tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
+    if CLUSTERED in names(case) and CLUSTERS in resolve(machine).features:
         pairs = tilewright.compile(case.graph(), machine=machine, options=_clusters(case), device="emulator")
-        if pairs.artifact.code != plain.artifact.code:
-            pairs.save(_clustered_path(case, folder))
+        pairs.save(_clustered_path(case, folder))
     if TUNED in names(case):
         for number, (tile, artifact) in enumerate(_variants(case, machine)):
             path = folder / f"{case.file_name}.tile{number}"

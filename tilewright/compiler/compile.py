@@ -17,6 +17,7 @@ from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
 from tilewright.expr.infer import check_bounds
+from tilewright.layouts.copy_engine import CLUSTERS, UNITS
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
@@ -196,6 +197,7 @@ def plan_graph(
     from tilewright.compiler.plan import make_plan
 
     _check_route(machine, options.route)
+    _check_cluster(machine, options.cluster)
     if options.search == "joint" and choose is None:
         from tilewright.compiler.search import search_products
 
@@ -217,6 +219,14 @@ def _check_route(machine: Cpu | Gpu, route: str) -> None:
     if family and not any(name.startswith(family) for name in machine.intrinsics):
         fact = f"{machine.name} has no matrix instructions of the route {route!r}"
         raise InvalidArgument(fact, where="route", help='"auto", which every machine has; others are of NVIDIA GPUs')
+
+
+def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:
+    """Raises InvalidArgument for clusters on a machine whose blocks cannot share boxes of the copy engine."""
+    missing = {CLUSTERS, *UNITS} - set(machine.features)
+    if cluster > 1 and missing:
+        fact = f"{machine.name} has no clusters of blocks that share boxes: it lacks {', '.join(sorted(missing))}"
+        raise InvalidArgument(fact, where="cluster", help="1, which every machine has")
 
 
 def _generate(

@@ -227,8 +227,15 @@ class _Search:
     def _plan(self, graph: Graph, choose: ChooseProduct | None = None) -> Plan:
         given = self.options
         return make_plan(
-            graph, self.machine, self.threads, given.disable, given.intrinsics, choose, given.input_precision,
-            given.route, given.cluster,
+            graph,
+            self.machine,
+            self.threads,
+            given.disable,
+            given.intrinsics,
+            choose,
+            given.input_precision,
+            given.route,
+            given.cluster,
         )
 
     def _product(self, part: Graph, node: str) -> dict[str, Any]:
