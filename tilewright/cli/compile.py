@@ -99,7 +99,7 @@ def compile_model(
     shapes = shapes_of(shape)
     decisions = {
         "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
-        "--search": search is not Search.RULES, "--route": route is not Route.AUTO,
+        "--search": search is not Search.RULES, "--trials": trials is not None, "--route": route is not Route.AUTO,
         "--input-precision": input_precision is not InputPrecision.IEEE,
     }  # fmt: skip
     _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)

@@ -92,7 +92,11 @@ def test_what_f32_may_be_read_as_can_be_said(invoke: Invoke) -> None:
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "xwy"]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", tensors[:2], tensors[2:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "floats.onnx")
-    for precision, said in (("ieee", "with input_precision ieee"), ("tf32", "rounded to tf32"), ("tf32x3", "as tf32x3")):
+    for precision, said in (
+        ("ieee", "with input_precision ieee"),
+        ("tf32", "rounded to tf32"),
+        ("tf32x3", "as tf32x3"),
+    ):
         given = ("floats.onnx", *GPU, "--input-precision", precision)
         assert (".tf32.f32" in invoke("compile", *given, "--emit", "ptx").stdout) == (precision != "ieee")
         assert said in invoke("explain", *given).stdout
