@@ -96,7 +96,7 @@ def exact_bound(accumulator: dtypes.DType, terms: int) -> int:
 
     0 if even sums of ones are rounded.
     """
-    digits = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}.get(accumulator, 7)
+    digits = {"bf16": 8, "f16": 11, "f32": 24, "i32": 31, "f64": 53}.get(accumulator, 7)
     return min(4, isqrt((1 << digits) // max(1, terms)))
 
 

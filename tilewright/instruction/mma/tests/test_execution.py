@@ -95,7 +95,8 @@ def operands(problem: MmaProblem, record: Intrinsic, seed: int, *, exact: bool) 
     """Random A and B; if `exact`, small integers of which no sum is rounded."""
     generator = np.random.default_rng(seed)
     shapes = [tuple(size or 0 for size in sizes) for sizes in ((*problem.m, *problem.k), (*problem.k, *problem.n))]
-    bound = exact_bound(record.destination.dtype, prod(shapes[1][: len(problem.k)]))
+    terms = prod(shapes[1][: len(problem.k)])
+    bound = min(exact_bound(dtype, terms) for dtype in (record.destination.dtype, problem.c))
     values = [generator.integers(-bound, bound + 1, shape) if exact else generator.standard_normal(shape)
               for shape in shapes]  # fmt: skip
     a, b = (value.astype(storage(each.dtype)) for value, each in zip(values, record.sources, strict=True))
