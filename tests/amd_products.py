@@ -64,7 +64,7 @@ def distributed(each: Product) -> ModuleOp:
     graph = b.finish([linalg.matmul(b, x, w, transpose_a=turned_a, transpose_b=turned_b, **wide)])
     machine = resolve(each.machine)
     assert isinstance(machine, Gpu)
-    plan = make_plan(graph, machine, 1, ())
+    plan = make_plan(graph, machine, 1)
     program = gpu.gpu_program(plan, Placement(plan), machine)
     gpu.distribute(program, Options())
     return program

@@ -100,9 +100,7 @@ def _floats(m: int, n: int, k: int, bits: int) -> Callable[[], list[Any]]:
     return lambda: [a.copy(), b.copy(), np.full(m * n, np.nan, np.float32)]
 
 
-def _times(
-    m: int, n: int, k: int, by_columns: bool = False, whole: bool = False
-) -> Callable[[Sequence[Array]], Array]:
+def _times(m: int, n: int, k: int, by_columns: bool = False, whole: bool = False) -> Callable[[Sequence[Array]], Array]:
     """The product; `by_columns`: b is stored so; `whole`: of factors rounded to whole numbers."""
 
     def times(given: Sequence[Array]) -> Array:
@@ -535,9 +533,7 @@ ERRORS: dict[str, Plant] = {
     "cut, not rounded": _changed(
         r"^cvt\.rna\.tf32\.f32 (%r\d+), (%r\d+);", lambda match: f"mov.b32 {match[1]}, {match[2]};"
     ),
-    "a high part with all bits": _changed(
-        r"^selp\.b32 (%r\d+), -8192, ", lambda match: f"selp.b32 {match[1]}, -1, "
-    ),
+    "a high part with all bits": _changed(r"^selp\.b32 (%r\d+), -8192, ", lambda match: f"selp.b32 {match[1]}, -1, "),
     "other lane": _changed(
         r"^(shfl\.sync\.bfly\.b32 .*), (\d+), 31, -1;",
         lambda match: f"{match[1]}, {int(match[2]) // 2 or 2}, 31, -1;",

@@ -214,7 +214,7 @@ def test_a_graph_in_every_precision(machine: str, sizes: tuple[int, int, int]) -
 
 
 def reason(machine: str, precision: str, **given: Any) -> str:
-    plan = make_plan(product(4096, 4096, 4096), gpu(machine), 1, input_precision=precision, **given)
+    plan = make_plan(product(4096, 4096, 4096), gpu(machine), 1, Options(input_precision=precision, **given))
     return "\n".join(decision.explain() for decision in plan.decisions if decision.subject.startswith("block of"))
 
 

@@ -28,6 +28,7 @@ from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.options import Options
 from tilewright.runtime import emulated
 
 Array = np.ndarray[Any, Any]
@@ -97,7 +98,7 @@ class Compiled:
         self.family, self.graph = family, b.finish([family.build(b)])
         gpu = resolve(machine)
         assert isinstance(gpu, Gpu)
-        plan = make_plan(self.graph, gpu, 1, input_precision=family.input_precision)
+        plan = make_plan(self.graph, gpu, 1, Options(input_precision=family.input_precision))
         placement = Placement(plan)
         self.text, self.constants = print_module(gpu_program(plan, placement, gpu)), placement.packed(plan)
         self.inputs = arrays_of(self.graph)

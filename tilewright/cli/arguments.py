@@ -69,6 +69,10 @@ InputPrecisionName = Annotated[
         help="what products may read f32 as: itself, tf32, or sums of two tf32, which take three products",
     ),
 ]
+Cluster = Annotated[
+    int,
+    typer.Option("--cluster", metavar="N", help="blocks that bring together what all of them read: 1, 2 or 4"),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[
     Search, typer.Option("--search", help="how products are mapped and tiled: by rules, or jointly, timed here")

@@ -13,6 +13,7 @@ import typer
 
 from tilewright.cli.arguments import (
     AsJson,
+    Cluster,
     Disable,
     InputPrecision,
     InputPrecisionName,
@@ -88,6 +89,7 @@ def compile_model(
     trials: Trials = None,
     route: RouteName = Route.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
+    cluster: Cluster = Options.cluster,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
@@ -100,14 +102,14 @@ def compile_model(
     decisions = {
         "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
         "--search": search is not Search.RULES, "--trials": trials is not None, "--route": route is not Route.AUTO,
-        "--input-precision": input_precision is not InputPrecision.IEEE,
+        "--input-precision": input_precision is not InputPrecision.IEEE, "--cluster": cluster != Options.cluster,
     }  # fmt: skip
     _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
     joint = search is Search.JOINT
     refuse({"--trials": trials is not None and not joint}, "rules time no schedules", "add --search joint")
     options = options_of(
         disable, no_cache, search=search.value, trials=trials or Options.trials, route=route.value,
-        input_precision=input_precision.value,
+        input_precision=input_precision.value, cluster=cluster,
     )  # fmt: skip
     if joint:
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tilewright.cli.arguments import (
     AsJson,
+    Cluster,
     Disable,
     InputPrecision,
     InputPrecisionName,
@@ -25,6 +26,7 @@ from tilewright.cli.console import show_json
 from tilewright.cli.models import plan_model, read_artifact
 from tilewright.decision import Decision
 from tilewright.errors import InvalidFile
+from tilewright.options import Options
 
 EPILOG = """\
 \b
@@ -42,6 +44,7 @@ def explain(
     disable: Disable = None,
     route: RouteName = Route.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
+    cluster: Cluster = Options.cluster,
     as_json: AsJson = False,
 ) -> None:
     """Say what was chosen, why, what came second, and what was refused by which rule.
@@ -52,12 +55,12 @@ def explain(
         given = {
             "--machine": machine != "host", "--threads": threads is not None, "--shape": bool(shape),
             "--disable": bool(disable), "--route": route is not Route.AUTO,
-            "--input-precision": input_precision is not InputPrecision.IEEE,
+            "--input-precision": input_precision is not InputPrecision.IEEE, "--cluster": cluster != Options.cluster,
         }  # fmt: skip
         refuse(given, "its decisions are made", "give the model file")
         decisions = _stored(model)
     else:
-        options = options_of(disable, route=route.value, input_precision=input_precision.value)
+        options = options_of(disable, route=route.value, input_precision=input_precision.value, cluster=cluster)
         decisions = plan_model(model, shapes_of(shape), machine, threads, options)[0].decisions
     if as_json:
         show_json([decision.to_json() for decision in decisions])

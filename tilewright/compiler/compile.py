@@ -204,10 +204,7 @@ def plan_graph(
         searched = search_products(graph, machine, threads, options)
     if searched is not None:
         choose = searched.choose
-    plan = make_plan(
-        graph, machine, threads, options.disable, options.intrinsics, choose, options.input_precision, options.route,
-        options.cluster,
-    )  # fmt: skip
+    plan = make_plan(graph, machine, threads, options, choose)
     if searched is not None:
         searched.note(plan)
     return plan

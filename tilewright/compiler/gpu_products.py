@@ -25,7 +25,8 @@ from tilewright.operator.flatten import address
 
 def plan_block_product(planning: Planning, group: Group) -> None:
     """Place the result of a product with its epilogue, and add its kernel."""
-    plan, machine, node, result = planning.plan, planning.machine, group.main, group.nodes[-1]
+    plan, machine, options = planning.plan, planning.machine, planning.options
+    node, result = group.main, group.nodes[-1]
     assert isinstance(machine, Gpu), "blocks are those of a GPU"
     product, decision = planning.find_block_product(node)
     assert product is not None
@@ -39,10 +40,10 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     factor = Operand(b.flat, address(b.layout, product.b.indices))
     work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, ""))
     shape, chosen = block_shape(
-        product, machine, input_precision=planning.input_precision, intrinsics=planning.intrinsics, off=planning.off,
+        product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
-        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=planning.route,
-        cluster=planning.cluster,
+        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.route,
+        cluster=options.cluster,
     )  # fmt: skip
     plan.decisions.append(chosen)
     work = replace(work, intrinsic=shape.intrinsic)

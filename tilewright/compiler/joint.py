@@ -19,13 +19,14 @@ from tilewright.instruction.in_place import InPlace, ProductKey
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.model import Hierarchy
 from tilewright.instruction.product_cost import ProductCost
-from tilewright.instruction.registry import Registry, standard
+from tilewright.instruction.registry import standard
 from tilewright.instruction.search import Candidate, Choice
 from tilewright.instruction.validation import MappingRefused
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.rules import dealt
+from tilewright.options import Options
 
 
 def candidates(
@@ -33,7 +34,7 @@ def candidates(
     node: str,
     machine: Cpu,
     model: Hierarchy,
-    intrinsics: Registry | None = None,
+    options: Options | None = None,
     keep: Callable[[InPlace], bool] = lambda _: True,
     threads: int = 1,
     refused: list[Refusal] | None = None,
@@ -48,13 +49,14 @@ def candidates(
         if compute.name == node and not offered:
             offered.extend(each for each in found if keep(each))
 
-    make_plan(graph, machine, threads, intrinsics=intrinsics, choose=ChooseProduct(mapping=note))
-    registry = standard() if intrinsics is None else intrinsics
+    options = options or Options()
+    make_plan(graph, machine, threads, options, ChooseProduct(mapping=note))
+    registry = standard() if options.intrinsics is None else options.intrinsics
     found = []
     for each in offered:
         record = registry.find(each.instruction)
         try:
-            predictor = _Predictor(graph, node, each.key, machine, model, intrinsics, record, threads)
+            predictor = _Predictor(graph, node, each.key, machine, model, options, record, threads)
         except MappingRefused as error:
             if refused is not None:
                 refused.append(Refusal(str(each), error.check, error.message))
@@ -64,11 +66,10 @@ def candidates(
 
 
 def default_choice(
-    graph: Graph, node: str, machine: Cpu, among: Sequence[Candidate], intrinsics: Registry | None = None,
-    threads: int = 1,
+    graph: Graph, node: str, machine: Cpu, among: Sequence[Candidate], options: Options | None = None, threads: int = 1
 ) -> Choice | None:  # fmt: skip
     """What the rules choose, if it is a point of one of the candidates."""
-    plan = make_plan(graph, machine, threads, intrinsics=intrinsics)
+    plan = make_plan(graph, machine, threads, options)
     product = plan.products.get(node)
     kernel = next((each for each in plan.kernels if product and each.name == product["kernel"]), None)
     if product is None or kernel is None or not isinstance(kernel.work, Contraction):
@@ -117,7 +118,7 @@ class _Predictor:
     mapping: ProductKey
     machine: Cpu
     model: Hierarchy
-    intrinsics: Registry | None
+    options: Options
     record: Intrinsic
     threads: int = 1
     plans: dict[int, tuple[ProductCost, float, int]] = field(default_factory=dict)
@@ -158,8 +159,7 @@ class _Predictor:
         def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
             return next((each for each in found if node.name == self.node and each.key == self.mapping), None)
 
-        choose = ChooseProduct(mapping, point)
-        return make_plan(self.graph, self.machine, self.threads, intrinsics=self.intrinsics, choose=choose)
+        return make_plan(self.graph, self.machine, self.threads, self.options, ChooseProduct(mapping, point))
 
 
 def _bytes(plan: Plan, kernel: Kernel) -> int:

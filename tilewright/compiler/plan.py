@@ -23,9 +23,9 @@ from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
 from tilewright.instruction.block_product import multiply_add_cycles
 from tilewright.instruction.in_place import product_factors
-from tilewright.instruction.registry import Registry
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
+from tilewright.options import Options
 
 __all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
 
@@ -34,26 +34,20 @@ def make_plan(
     graph: Graph,
     machine: Cpu | Gpu,
     threads: int,
-    disable: Sequence[str] = (),
-    intrinsics: Registry | None = None,
+    options: Options | None = None,
     choose: ChooseProduct | None = None,
-    input_precision: str = "ieee",
-    route: str = "auto",
-    cluster: int = 1,
 ) -> Plan:
     """Decide everything.
 
-    `disable` names passes to leave out; those of the tile program come after the plan. `intrinsics` are the records to
-    choose from, best first; `choose` is asked how each product runs. `input_precision`,
-    `route` and `cluster` are those of `Options`.
+    Of the passes that `options` leave out, those of the tile program come after the plan. `choose` is asked how each
+    product runs.
     """
-    _check_disabled(disable, machine)
-    prepared = prepare(graph, disable)
-    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, intrinsics, route)), disable)
-    rewritten = run_passes(fitted, storing(), disable)
-    planning = Planning(
-        prepared.graph, rewritten, machine, threads, intrinsics, choose, input_precision, disable, route, cluster
-    )
+    options = options or Options()
+    _check_disabled(options.disable, machine)
+    prepared = prepare(graph, options.disable)
+    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, options)), options.disable)
+    rewritten = run_passes(fitted, storing(), options.disable)
+    planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     groups = form_groups(planning.graph, lambda node: planning.product_of(node) is not None)
@@ -95,9 +89,9 @@ def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
             raise InvalidArgument(fact, where="disable", help=known)
 
 
-def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Registry | None, route: str) -> Price:
+def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Options) -> Price:
     """What a product would cost on the record that it would run on; products that differ in names cost the same."""
-    planning = Planning(prepared.graph, prepared, machine, threads, intrinsics)
+    planning = Planning(prepared.graph, prepared, machine, threads, options)
     known: dict[Any, tuple[float, int] | None] = {}
 
     def price(node: Compute) -> tuple[float, int] | None:
@@ -113,7 +107,9 @@ def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, intrinsics: Re
     def cost(node: Compute) -> tuple[float, int] | None:
         if isinstance(machine, Gpu):
             product, _ = planning.find_block_product(node)
-            cycles = None if product is None else multiply_add_cycles(product, machine, intrinsics, route)
+            cycles = (
+                None if product is None else multiply_add_cycles(product, machine, options.intrinsics, options.route)
+            )
             return None if cycles is None else (cycles, 0)  # blocks pack nothing
         mapping = planning.mapping_of(node)
         if mapping is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ from tilewright.instruction.block_product import BlockProduct, find_block_produc
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
-from tilewright.instruction.registry import Registry, standard
+from tilewright.instruction.registry import standard
 from tilewright.instruction.relayout import none_twice
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu, Gpu
@@ -33,6 +33,7 @@ from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import tree_of
+from tilewright.options import Options
 from tilewright.tiles.notation import print_tree
 
 
@@ -136,23 +137,14 @@ class Planning:
         rewritten: Rewritten,
         machine: Cpu | Gpu,
         threads: int,
-        intrinsics: Registry | None = None,
+        options: Options,
         choose: ChooseProduct | None = None,
-        input_precision: str = "ieee",
-        off: Collection[str] = (),
-        route: str = "auto",
-        cluster: int = 1,
     ) -> None:
-        """`graph` is what is stored with the module, `rewritten` the one that kernels compute.
-
-        `off` names passes that are left out, `route` the matrix instructions that blocks may take, `cluster` how many
-        blocks may share what they read.
-        """
-        self.input_precision, self.route, self.cluster = input_precision, route, cluster
-        self.off = frozenset(off)
+        """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine
-        self.intrinsics = standard() if intrinsics is None else intrinsics
+        self.intrinsics = standard() if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads

@@ -225,18 +225,7 @@ class _Search:
         return hierarchy(machine, cores=min(self.threads, self.machine.cores))
 
     def _plan(self, graph: Graph, choose: ChooseProduct | None = None) -> Plan:
-        given = self.options
-        return make_plan(
-            graph,
-            self.machine,
-            self.threads,
-            given.disable,
-            given.intrinsics,
-            choose,
-            given.input_precision,
-            given.route,
-            given.cluster,
-        )
+        return make_plan(graph, self.machine, self.threads, self.options, choose)
 
     def _product(self, part: Graph, node: str) -> dict[str, Any]:
         """Search one product in its surroundings: the outcome, if there was a choice, and the names it is told in."""
@@ -249,15 +238,13 @@ class _Search:
         if node not in rules.products:
             return None
         refused: list[Refusal] = []
-        among = candidates(
-            part, node, self.machine, self.model, self.options.intrinsics, threads=self.threads, refused=refused
-        )
+        among = candidates(part, node, self.machine, self.model, self.options, threads=self.threads, refused=refused)
         others = [kernel for kernel in rules.kernels if kernel not in own_kernels(rules, node)]
         among = self._fitting(among, self._moved(rules, others), refused)
         if not among:
             return None
         timed = _Timed(self, part, node, rules, others)
-        first = default_choice(part, node, self.machine, among, self.options.intrinsics, self.threads)
+        first = default_choice(part, node, self.machine, among, self.options, self.threads)
         found = search(
             among, timed, subject=f"search of {node}", trials=DRAWN * self.options.trials, group=DRAWN, ratio=1 / DRAWN,
             first=first, seed=SEED,

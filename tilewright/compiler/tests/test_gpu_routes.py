@@ -18,7 +18,8 @@ F16 = "wmma_16x16x16_f16_f32"
 @pytest.mark.parametrize(
     ("dtype", "machine", "instruction"),
     [
-        ("f16", "sm_75", F16), ("f16", "sm_80", F16), ("f16", "sm_90a", F16), ("bf16", "sm_80", "wmma_16x16x16_bf16_f32"),
+        ("f16", "sm_75", F16), ("f16", "sm_80", F16), ("f16", "sm_90a", F16),
+        ("bf16", "sm_80", "wmma_16x16x16_bf16_f32"),
         ("i8", "sm_75", "wmma_16x16x16_s8_s32"), ("i8", "sm_80", "wmma_16x16x16_s8_s32"),
         ("f64", "sm_80", "wmma_8x8x4_f64_f64"), ("f64", "sm_90a", "wmma_8x8x4_f64_f64"),
     ],

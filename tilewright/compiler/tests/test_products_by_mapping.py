@@ -41,7 +41,7 @@ def instructions(plan: Plan) -> list[Decision]:
 
 def chosen(graph: Graph, machine: str, registry: Registry | None = None) -> str:
     """The instruction of the only product of a graph; empty for a nest."""
-    found = instructions(make_plan(graph, resolve_cpu(machine), 1, intrinsics=registry))
+    found = instructions(make_plan(graph, resolve_cpu(machine), 1, Options(intrinsics=registry)))
     return found[0].chosen.removeprefix("none").rpartition(" on ")[2] if found else ""
 
 

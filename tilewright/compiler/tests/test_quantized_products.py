@@ -135,5 +135,5 @@ def test_explain_says_what_was_rewritten() -> None:
     (decision,) = (d for d in plan.decisions if d.subject == "factors of y")
     assert decision.chosen.startswith("u8 ")
     assert decision.chosen.endswith("and i8 w, corrected by constants")
-    assert not [d for d in make_plan(graph, resolve_cpu("znver5"), 1, disable=("offset-factors",)).decisions
+    assert not [d for d in make_plan(graph, resolve_cpu("znver5"), 1, Options(disable=("offset-factors",))).decisions
                 if d.subject.startswith("factors of")]  # fmt: skip
