@@ -71,14 +71,19 @@ def test_the_text_of_a_form_is_all_that_its_code_is_made_of(invoke: Invoke, form
     assert ptx == invoke("compile", "model.twm", "--emit", "ptx").stdout
 
 
-def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
+def product(path: str, element_type: str, size: int) -> None:
+    """Store a model of one product of square matrices."""
     onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [64, 64]) for name in "xwy"]
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    graph = helper.make_graph(nodes, "g", tensors[:2], tensors[2:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "product.onnx")
+    type_ = getattr(onnx.TensorProto, element_type)
+    x, w, y = (helper.make_tensor_value_info(name, type_, [size, size]) for name in "xwy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x, w], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
+    product("product.onnx", "FLOAT16", 64)
     for route, instruction in (("auto", "mma.sync.aligned.m16n8k16"), ("wmma", "wmma.mma.sync.aligned")):
         given = ("product.onnx", *GPU, "--route", route)
         assert instruction in invoke("compile", *given, "--emit", "ptx").stdout
@@ -86,12 +91,7 @@ def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
 
 
 def test_what_f32_may_be_read_as_can_be_said(invoke: Invoke) -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "xwy"]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", tensors[:2], tensors[2:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "floats.onnx")
+    product("floats.onnx", "FLOAT", 64)
     for precision, said in (
         ("ieee", "with input_precision ieee"),
         ("tf32", "rounded to tf32"),
@@ -100,6 +100,16 @@ def test_what_f32_may_be_read_as_can_be_said(invoke: Invoke) -> None:
         given = ("floats.onnx", *GPU, "--input-precision", precision)
         assert (".tf32.f32" in invoke("compile", *given, "--emit", "ptx").stdout) == (precision != "ieee")
         assert said in invoke("explain", *given).stdout
+
+
+def test_blocks_of_a_cluster_can_be_asked_for(invoke: Invoke) -> None:
+    product("large.onnx", "FLOAT16", 1024)
+    for cluster in ("1", "2"):
+        given = ("large.onnx", "--machine", "sm_90a", "--cluster", cluster)
+        assert (".multicast::cluster" in invoke("compile", *given, "--emit", "ptx").stdout) == (cluster == "2")
+        assert ("clusters of 2 blocks" in invoke("explain", *given).stdout) == (cluster == "2")
+    assert "cluster: error" in invoke("compile", "large.onnx", *GPU, "--cluster", "2", status=2).stderr
+    assert "clusters of 3 blocks" in invoke("compile", "large.onnx", "--cluster", "3", status=2).stderr
 
 
 def test_forms_of_the_other_kind_of_machine_are_refused(invoke: Invoke) -> None:
@@ -140,7 +150,7 @@ def test_switched_off_passes_change_the_code_and_not_the_result(invoke: Invoke) 
 
 DECIDED = {
     "--machine": "sm_90a", "--threads": "2", "--shape": "x=4,40", "--search": "joint", "--route": "wmma",
-    "--input-precision": "tf32", "--trials": "3", "--disable": "fold-padding",
+    "--input-precision": "tf32", "--cluster": "2", "--trials": "3", "--disable": "fold-padding",
 }  # fmt: skip
 
 
