@@ -11,10 +11,9 @@ reason. Exit status 1 where another one survives.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -25,6 +24,7 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
+from tests import equivalents
 from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
 from tilewright.errors import CompileError
 from tilewright.kernel.dialect import INDEX, LoadOp, SelectOp, StoreOp, shape, strides_of
@@ -246,7 +246,7 @@ _WHOLE = "The first slice of k is whole: the bound along k lets all of it throug
 _NOT_STORED = "Columns of b beyond the bound, in rows that others follow: what is read lies in b, their sums nowhere."
 _ZEROS = "Beyond k: what is read is multiplied by zeros of the other factor, for which the bound stands."
 _ALL_LANES = "All lanes of a wave have its result: another one of them writes it."
-EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
+EQUIVALENT: list[equivalents.Entry] = [
     (".*", "no term", r"arith\.andi simt\.thread_id, (124|248|192|255) ", (0, 1), _NO_OTHER_BITS),
     ("gfx1.*", "no term", r"arith\.andi arith\.shrui, 1 ", (5,), _NO_OTHER_BITS),
     ("gfx942", "no term", r"arith\.andi arith\.shrui, 1 ", (6,), _NO_OTHER_BITS),
@@ -261,19 +261,9 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
 """Errors that change nothing: family and kind, a pattern of the operation, which of those that match, and why."""
 
 
-def alike(name: str, kind: str, was: str) -> list[Mutant]:
-    """The errors of a kind in a kernel at the operations that match a pattern, in order."""
-    return [each for each in mutants(name) if each.kind == kind and re.search(was, each.was)]
-
-
 def reason(mutant: Mutant) -> str:
     """Why an error changes nothing, from `EQUIVALENT`; "" where it is not listed."""
-    for family, kind, was, sites, why in EQUIVALENT:
-        if re.fullmatch(family, mutant.family) and kind == mutant.kind:
-            found = alike(mutant.family, kind, was)
-            if mutant in found and found.index(mutant) in sites:
-                return why
-    return ""
+    return equivalents.reason(mutant, mutants(mutant.family), EQUIVALENT)
 
 
 def main() -> int:

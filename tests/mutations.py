@@ -27,6 +27,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tests import equivalents
 from tilewright import emulator
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
@@ -643,7 +644,7 @@ _RELEASED = (
     "arrivals that release nothing, and for the copy engine, which comes behind both."
 )
 
-EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
+EQUIVALENT: list[equivalents.Entry] = [
     (_COPIES, "no wait", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     (_COPIES, "a wait leaves one more", r"cp\.async\.wait_group 0;", (0,), _NO_COPY_LEFT),
     ("copies ahead|multiply-adds|attention|bf16|tf32|tf32x3|s8", "no mask", r"cp\.async", (0, 1), _NOTHING_VALID),
@@ -669,19 +670,9 @@ EQUIVALENT: list[tuple[str, str, str, Sequence[int], str]] = [
 """Errors that change nothing: family and kind, a pattern of the line, which of the sites that match, and why."""
 
 
-def alike(name: str, kind: str, was: str) -> list[Mutant]:
-    """The errors of a kind in a kernel at the lines that match a pattern, in order."""
-    return [each for each in mutants(name) if each.kind == kind and re.search(was, each.was)]
-
-
 def reason(mutant: Mutant) -> str:
     """Why an error changes nothing, from `EQUIVALENT`; "" where it is not listed."""
-    for family, kind, was, sites, why in EQUIVALENT:
-        if re.fullmatch(family, mutant.family) and kind == mutant.kind:
-            found = alike(mutant.family, kind, was)
-            if mutant in found and found.index(mutant) in sites:
-                return why
-    return ""
+    return equivalents.reason(mutant, mutants(mutant.family), EQUIVALENT)
 
 
 def plant(chosen: Sequence[Mutant]) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from tests import mutations
+from tests import equivalents, mutations
 
 
 @pytest.mark.parametrize("name", mutations.FAMILIES)
@@ -33,12 +32,12 @@ def test_errors_at_some_sites_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", mutations.EQUIVALENT, ids=lambda entry: f"{entry[0]}, {entry[1]}")
-def test_errors_listed_as_equivalent_can_be_planted(entry: tuple[str, str, str, Sequence[int], str]) -> None:
+def test_errors_listed_as_equivalent_can_be_planted(entry: equivalents.Entry) -> None:
     family, kind, was, sites, why = entry
     names = [name for name in mutations.FAMILIES if re.fullmatch(family, name)]
     assert names
     for name in names:
-        found = mutations.alike(name, kind, was)
+        found = equivalents.alike(mutations.mutants(name), kind, was)
         assert [mutations.reason(found[site]) for site in sites] == [why] * len(sites)
 
 

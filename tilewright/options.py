@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.errors import InvalidArgument
 
 SEARCHES = ("rules", "joint")
-CLUSTERS = (1, 2, 4)
+CLUSTER_SIZES = (1, 2, 4)
 ROUTES = ("auto", "mma.sync", "wmma")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
@@ -87,9 +87,9 @@ class Options:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
         if self.route not in ROUTES:
             raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
-        if self.cluster not in CLUSTERS:
+        if self.cluster not in CLUSTER_SIZES:
             message = f"clusters of {self.cluster} blocks"
-            raise InvalidArgument(message, where="cluster", help=", ".join(map(str, CLUSTERS)))
+            raise InvalidArgument(message, where="cluster", help=", ".join(map(str, CLUSTER_SIZES)))
         if self.input_precision not in INPUT_PRECISIONS:
             message = f"there is no input precision {self.input_precision!r}"
             raise InvalidArgument(message, where="input_precision", help=", ".join(INPUT_PRECISIONS))

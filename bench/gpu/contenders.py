@@ -15,7 +15,6 @@ TUNED = "tilewright tuned"  # the fastest of the few tiles that the model finds 
 CLUSTERED = "tilewright clusters"  # blocks in pairs bring together what both read
 MINE = (OURS, TUNED, CLUSTERED)
 CLUSTER = 2
-CLUSTERS_SINCE = (9, 0)  # compute capability
 TRIALS = 5  # of each tile
 BACKENDS = {
     "sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION",
@@ -137,13 +136,20 @@ def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
 
 
 def _clustered(case: Case, torch: Any, device: str, compiled: Path | None) -> Callable[..., Any]:
-    if device != "cuda" or torch.cuda.get_device_capability(0) < CLUSTERS_SINCE:
-        raise Missing("blocks in clusters are those of an sm_90")
+    if device != "cuda" or not _has_clusters(_machine(torch)):
+        raise Missing("blocks in clusters are those of an sm_90a")
     if compiled is not None:
         return _compiled(_clustered_path(case, compiled), device)
     import tilewright
 
     return tilewright.compile(case.graph(), machine=_machine(torch), options=_clusters(case), device="cuda")
+
+
+def _has_clusters(machine: str) -> bool:
+    from tilewright.layouts.copy_engine import CLUSTERS
+    from tilewright.machine.registry import resolve
+
+    return CLUSTERS in resolve(machine).features
 
 
 def _clustered_path(case: Case, folder: Path) -> Path:
@@ -174,12 +180,10 @@ def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
 def compile_ahead(case: Case, folder: Path, machine: str) -> None:
     """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
-    from tilewright.layouts.copy_engine import CLUSTERS
-    from tilewright.machine.registry import resolve
 
     options = tilewright.Options(input_precision=case.input_precision)
     tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
-    if CLUSTERED in names(case) and CLUSTERS in resolve(machine).features:
+    if CLUSTERED in names(case) and _has_clusters(machine):
         pairs = tilewright.compile(case.graph(), machine=machine, options=_clusters(case), device="emulator")
         pairs.save(_clustered_path(case, folder))
     if TUNED in names(case):
@@ -199,6 +203,7 @@ def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
 
 
 def _machine(torch: Any) -> str:
-    """The machine that code for this GPU is made for."""
+    """The machine that code for this GPU is made for: its own, or an older one whose code newer GPUs run."""
     capability = torch.cuda.get_device_capability(0)
-    return MACHINES.get(capability) or max(name for key, name in MACHINES.items() if key <= capability)
+    older = [name for key, name in MACHINES.items() if key <= capability and not name.endswith("a")]
+    return MACHINES.get(capability) or older[-1]

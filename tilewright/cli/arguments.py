@@ -119,11 +119,37 @@ def options_of(disable: list[str] | None = None, no_cache: bool = False, **given
     return replace(options, cache=False) if no_cache else options
 
 
+def given_decisions(
+    machine: str,
+    threads: int | None,
+    disable: list[str] | None,
+    route: Route,
+    input_precision: InputPrecision,
+    cluster: int,
+) -> dict[str, bool]:
+    """The options by which both `compile` and `explain` are told decisions, and whether each is given."""
+    return {
+        "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
+        "--route": route is not Route.AUTO, "--input-precision": input_precision is not InputPrecision.IEEE,
+        "--cluster": cluster != Options.cluster,
+    }  # fmt: skip
+
+
 def refuse(given: Mapping[str, bool], message: str, help: str) -> None:
     """Raise InvalidArgument about the first option that is given: what has no effect is not left aside in silence."""
     for option, is_given in given.items():
         if is_given:
             raise InvalidArgument(message, where=option, help=help)
+
+
+def refuse_for_stored(path: Path, given: Mapping[str, bool], rebuild: str = "") -> None:
+    """Raise InvalidArgument about the first option that is given for a `.twm`, whose decisions are made.
+
+    `rebuild` says how to make them anew; its shapes stay what they are.
+    """
+    message, help = f"{path} is compiled already: its decisions are made", "give the model file"
+    refuse({"--shape": given.get("--shape", False)}, message, help)
+    refuse(given, message, f"{help}, or {rebuild}" if rebuild else help)
 
 
 def is_stored(path: Path) -> bool:

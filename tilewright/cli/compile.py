@@ -28,9 +28,11 @@ from tilewright.cli.arguments import (
     Shapes,
     Threads,
     Trials,
+    given_decisions,
     is_stored,
     options_of,
     refuse,
+    refuse_for_stored,
     shapes_of,
 )
 from tilewright.cli.console import log_progress, progress, show_json
@@ -99,14 +101,13 @@ def compile_model(
     is decided already in MODEL, or only after the form that is asked for, has no options.
     """
     shapes = shapes_of(shape)
-    decisions = {
-        "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
-        "--search": search is not Search.RULES, "--trials": trials is not None, "--route": route is not Route.AUTO,
-        "--input-precision": input_precision is not InputPrecision.IEEE, "--cluster": cluster != Options.cluster,
-    }  # fmt: skip
-    _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
     joint = search is Search.JOINT
-    refuse({"--trials": trials is not None and not joint}, "rules time no schedules", "add --search joint")
+    decisions = given_decisions(machine, threads, disable, route, input_precision, cluster)
+    decisions |= {"--search": joint, "--trials": trials is not None}
+    _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
+    refuse(
+        {"--trials": trials is not None and not joint}, f"{trials}, but rules time no schedules", "add --search joint"
+    )
     options = options_of(
         disable, no_cache, search=search.value, trials=trials or Options.trials, route=route.value,
         input_precision=input_precision.value, cluster=cluster,
@@ -137,18 +138,22 @@ def _check_options(
     """Raise InvalidArgument for an option that the file, or the form of it that is asked for, leaves nothing to."""
     if model.suffix == ".tile":
         fixed = of_files | decisions | {"--disable": False}  # that is for passes, which may be to come
-        refuse(fixed, "a tile program says itself what it is for: its decisions are made", "give the model file")
+        refuse(fixed, f"{model} says itself what it is for: its decisions are made", "give the model file")
     elif is_stored(model) and emit is not None:
         help = "rebuild first, then emit from the result"
-        refuse({"--emit": of_files["--rebuild"]}, "--rebuild makes a .twm", help)
+        refuse({"--emit": of_files["--rebuild"]}, f"--rebuild makes a .twm, not {emit}", help)
         fixed = of_files | decisions | {"--no-cache": no_cache}
-        refuse(fixed, "its decisions are made, its code is there", "give the model file, or --rebuild and no --emit")
+        refuse_for_stored(model, fixed, "--rebuild and no --emit")
     elif is_stored(model) and not of_files["--rebuild"]:
-        refuse(decisions, "its decisions are made", "give the model file, or --rebuild")
+        refuse_for_stored(model, of_files | decisions, "--rebuild")
     elif not is_stored(model) and emit is not None:
-        refuse({"--rebuild": of_files["--rebuild"]}, "only a .twm can be rebuilt", "leave out --rebuild")
+        refuse({"--rebuild": of_files["--rebuild"]}, f"only a .twm can be rebuilt, not {model}", "leave out --rebuild")
         if emit is Form.EXPR:
             refuse(decisions, "an expression graph is as it was imported", "--emit plan or a form that follows it")
+    if emit is not None:
+        searched = decisions["--search"]  # which keeps what it finds
+        help = "leave it out; a .twm is kept in the cache, and what --search joint finds"
+        refuse({"--no-cache": no_cache and not searched}, f"{emit} is made anew each time", help)
 
 
 def _store(artifact: Artifact, place: Path, seconds: float, as_json: bool) -> None:

@@ -127,7 +127,7 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     from tilewright.emulator import Uninitialised
 
     if path is None:
-        refuse({"--uninitialised": bool(uninitialised)}, "there are no buffers", "add --args")
+        refuse({"--uninitialised": bool(uninitialised)}, f"there are no buffers: {uninitialised}", "add --args")
         return []
     try:
         stored = np.load(path, allow_pickle=False)

@@ -17,9 +17,10 @@ from tilewright.cli.arguments import (
     RouteName,
     Shapes,
     Threads,
+    given_decisions,
     is_stored,
     options_of,
-    refuse,
+    refuse_for_stored,
     shapes_of,
 )
 from tilewright.cli.console import show_json
@@ -52,12 +53,8 @@ def explain(
     Of a .twm: the decisions stored in it; its code is not loaded. Of an .onnx: those of a compilation now.
     """
     if is_stored(model):
-        given = {
-            "--machine": machine != "host", "--threads": threads is not None, "--shape": bool(shape),
-            "--disable": bool(disable), "--route": route is not Route.AUTO,
-            "--input-precision": input_precision is not InputPrecision.IEEE, "--cluster": cluster != Options.cluster,
-        }  # fmt: skip
-        refuse(given, "its decisions are made", "give the model file")
+        given = given_decisions(machine, threads, disable, route, input_precision, cluster)
+        refuse_for_stored(model, {"--shape": bool(shape)} | given)
         decisions = _stored(model)
     else:
         options = options_of(disable, route=route.value, input_precision=input_precision.value, cluster=cluster)

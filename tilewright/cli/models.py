@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.cli.arguments import is_stored, refuse
+from tilewright.cli.arguments import is_stored, refuse, refuse_for_stored
 from tilewright.cli.console import MachineLacks, progress
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
@@ -47,19 +47,19 @@ def open_module(
     from tilewright.runtime.container import opened
 
     if rebuild or not is_stored(path):
-        artifact = build_artifact(path, shapes, machine, threads, options, rebuild=rebuild)
+        artifact = build_artifact(path, shapes, machine, threads, options, rebuild=rebuild, device=device)
         _check_runs_here(artifact.manifest, machine)
-        _check_place(artifact.manifest, threads, device)
         return opened(artifact, threads, options, device)
-    if shapes or machine != "host":
-        raise InvalidArgument(
-            "shapes and machine of a .twm are fixed", where=str(path), help="leave out --shape and --machine"
-        )
-    given = {"--disable": bool(options.disable), "--no-cache": no_cache}
-    refuse(given, "a .twm is compiled already", "give the model file")
+    given = {
+        "--shape": bool(shapes), "--machine": machine != "host", "--disable": bool(options.disable),
+        "--no-cache": no_cache,
+    }  # fmt: skip
+    refuse_for_stored(path, given, "--rebuild, which `run` and `compile` take")
+    if device is not None:  # checked first: code for another CPU is compiled again as it is loaded
+        _check_stored_place(read_artifact(path).manifest, threads, device)
     with progress(f"loading {path}"):
         module = tilewright.load(path, threads=threads, options=options, device=device)
-    _check_place(module.manifest, threads, device)
+    _check_stored_place(module.manifest, threads, device)
     return module
 
 
@@ -71,17 +71,21 @@ def build_artifact(
     options: Options,
     *,
     rebuild: bool = False,
+    device: str | None = None,
 ) -> Artifact:
-    """Compile a model file, or with `rebuild` the program in a `.twm`, for any machine; nothing is loaded."""
+    """Compile a model file, or with `rebuild` the program in a `.twm`, for any machine; nothing is loaded.
+
+    Raises InvalidArgument, before anything is compiled, for threads or a device that the machine leaves nothing to.
+    """
     from tilewright.compiler.compile import build, rebuilt, resolve_target, thread_count
 
     if rebuild != is_stored(path):
         message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
         raise InvalidArgument(message, where=str(path), help="leave out --rebuild" if rebuild else "add --rebuild")
-    if rebuild and shapes:
-        raise InvalidArgument("the shapes in a .twm are fixed", where=str(path), help="leave out --shape")
+    if rebuild:
+        refuse_for_stored(path, {"--shape": bool(shapes)})
     count, target = thread_count(threads), resolve_target(machine)
-    _check_threads(target.kind == "cpu", threads)
+    _check_place(target.name, target.kind == "cpu", threads, device)
     if rebuild:
         stored = read_artifact(path)
         with progress(f"compiling {path} again"):
@@ -99,7 +103,7 @@ def plan_model(
     from tilewright.machine import Cpu
 
     target = resolve_target(machine)
-    _check_threads(target.kind == "cpu", threads)
+    _check_place(target.name, target.kind == "cpu", threads)
     graph = import_graph(path, shapes)
     count = thread_count(threads) if isinstance(target, Cpu) else 1
     with progress(f"planning {path}"):
@@ -121,15 +125,16 @@ def _check_runs_here(manifest: Manifest, machine: str) -> None:
         )
 
 
-def _check_place(manifest: Manifest, threads: int | None, device: str | None) -> None:
+def _check_stored_place(manifest: Manifest, threads: int | None, device: str | None) -> None:
+    _check_place(manifest.machine or manifest.triple, manifest.code == "object", threads, device)
+
+
+def _check_place(machine: str, on_cpu: bool, threads: int | None, device: str | None = None) -> None:
     """Raise InvalidArgument for a device of code for a CPU, and for threads of code for a GPU."""
-    on_cpu = manifest.code == "object"
-    refuse({"--device": on_cpu and device is not None}, "code for a CPU runs on the CPU", "name a GPU by --machine")
-    _check_threads(on_cpu, threads)
-
-
-def _check_threads(on_cpu: bool, threads: int | None) -> None:
-    refuse({"--threads": not on_cpu and threads is not None}, "they are those of a CPU", "leave it out for a GPU")
+    message = f"{device} for {machine}: code for a CPU runs on the CPU"
+    refuse({"--device": on_cpu and device is not None}, message, "leave it out, or compile for a GPU")
+    message = f"{threads} threads for {machine}: code for a GPU has none of the host's"
+    refuse({"--threads": not on_cpu and threads is not None}, message, "leave it out for a GPU")
 
 
 def read_artifact(path: Path) -> Artifact:

@@ -106,8 +106,9 @@ def run(
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
     only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only.
     """
-    refuse({"--seed": seed is not None and inputs is not None}, "the inputs are not random", "leave out --inputs")
-    refuse({"--tolerance": tolerance is not None and not check}, "nothing is compared", "add --check")
+    given = seed is not None and inputs is not None
+    refuse({"--seed": given}, f"{seed}, but the inputs are not random: {inputs}", "leave out --inputs")
+    refuse({"--tolerance": tolerance is not None and not check}, f"{tolerance}, but nothing is compared", "add --check")
     shapes, options = shapes_of(shape), options_of(disable, no_cache)
     module = open_module(model, shapes, machine, threads, options, rebuild=rebuild, device=device, no_cache=no_cache)
     specs = module.manifest.inputs

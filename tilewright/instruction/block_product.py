@@ -115,6 +115,7 @@ def block_shape(
         rounded, words = (_rounded(m), _rounded(n)), -(-bits(c) // 32)
         shape = _fma_shape(rounded, words, target.subgroup_size, stages, machine)
         reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{_without(a, input_precision)}"
+        reason += f"; no clusters of {cluster} blocks for multiply-adds" if cluster > 1 else ""
         return shape, Decision(subject, str(shape), reason, refused=(*deductions, *found.refused))
     asked = choose(found)
     first, *others = found.candidates if asked is None else (asked, *found.candidates)
@@ -126,13 +127,27 @@ def block_shape(
         f"{first.shared_bytes} bytes of block memory"
     )
     reason += _reading(first, off)
-    if cluster > 1 and first.boxed and CLUSTERS in machine.features and "share-copies" not in off:
-        first = replace(first, shape=replace(first.shape, cluster=cluster))
-        reason += f"; {cluster} blocks bring together what all read, where that is less, as asked: measured on no GPU"
+    if cluster > 1:
+        alone = _alone(first, (m, n), cluster, machine, off)
+        first = first if alone else replace(first, shape=replace(first.shape, cluster=cluster))
+        shared = f"{cluster} blocks bring together what all read, where that is less, as asked: measured on no GPU"
+        reason += f"; no clusters of {cluster} blocks: {alone}" if alone else f"; {shared}"
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
     second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")
     return first.shape, Decision(subject, str(first), reason, second, price, found.refused)
+
+
+def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, off: Collection[str]) -> str:
+    """Why so many blocks cannot share what they read of a product of m rows and n columns; empty where they can."""
+    if CLUSTERS not in machine.features:
+        return f"{machine.name} has none"
+    if "share-copies" in off:
+        return "share-copies is switched off"
+    if not tile.boxed:
+        return "its operands come without the copy engine"
+    tiles = [-(-size // side) for size, side in zip(sizes, (tile.shape.m, tile.shape.n), strict=True)]
+    return "" if max(tiles) >= cluster else f"there are {tiles[0]} x {tiles[1]} tiles"
 
 
 def block_candidates(

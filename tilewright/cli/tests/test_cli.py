@@ -235,7 +235,10 @@ WRONG = {
     "unknown input": (["run", "model.onnx", "--shape", "q=4"], r"a shape for q, which is no input"),
     "absurd size": (["run", "model.onnx", "--shape", "x=99999999999999,6"], r"error\["),
     "absurd number": (["run", "model.onnx", "--shape", "x=" + "9" * 40], r"larger than any memory"),
-    "shape of a module": (["run", "model.twm", "--shape", "x=4,6"], r"model.twm: error.* fixed"),
+    "shape of a rebuilt module": (
+        ["run", "model.twm", "--rebuild", "--shape", "x=4,6"],
+        r"--shape: .*model.twm is compiled already: .*\n.*give the model file$",
+    ),
     "unknown machine": (["run", "model.onnx", "--machine", "z80"], r"there is no machine 'z80'"),
     "no processor": (["compile", "model.onnx", "--machine", "edge"], r"a CPU is needed"),
     "no threads": (["run", "model.twm", "--threads", "0"], r"error\[invalid-argument\]"),
@@ -262,11 +265,14 @@ WRONG = {
         ["compile", "model.onnx", "--shape", "x=4,6", "--emit", "tile", "--disable", "split-k"],
         r"disable: error.* no pass 'split-k' for a cpu",
     ),
-    "device of a CPU": (["run", "model.twm", "--device", "emulator"], r"--device: .*runs on the CPU"),
+    "device of a CPU": (
+        ["run", "model.twm", "--device", "emulator"],
+        r"--device: .*emulator for host: .*runs on the CPU",
+    ),
     "tolerance of nothing": (["run", "model.twm", "--tolerance", "1"], r"--tolerance: .*\n.*--check"),
     "seed of given inputs": (["run", "model.twm", "--inputs", "names.npz", "--seed", "3"], r"--seed: .*not random"),
-    "pass of a module": (["run", "model.twm", "--disable", "cse"], r"--disable: .*compiled already"),
-    "cache of a module": (["bench", "model.twm", "--no-cache"], r"--no-cache: .*compiled already"),
+    "pass of a module": (["run", "model.twm", "--disable", "cse"], r"--disable: .*compiled already.*\n.*--rebuild"),
+    "cache of a module": (["bench", "model.twm", "--no-cache"], r"--no-cache: .*compiled already.*\n.*--rebuild"),
     "threads of stored decisions": (["explain", "model.twm", "--threads", "2"], r"--threads: .*decisions are made"),
     "rebuilt and emitted": (["compile", "model.twm", "--rebuild", "--emit", "asm"], r"--emit: .*makes a .twm"),
     "a model rebuilt": (["compile", "model.onnx", "--rebuild", "--emit", "asm"], r"--rebuild: .*only a .twm"),
@@ -287,6 +293,41 @@ WRONG = {
     "unknown command": (["fly"], r"No such command.*fly"),
     "unknown form": (["compile", "model.onnx", "--emit", "verilog"], r"verilog"),
 }
+
+
+@pytest.mark.parametrize("given", [("--shape", "x=4,6"), ("--machine", "edge")], ids=lambda given: given[0])
+@pytest.mark.parametrize("command", ["run", "bench", "explain", "compile", "compile --emit asm"])
+def test_decisions_about_a_module_are_refused_alike(
+    command: str, given: tuple[str, str], invoke: Invoke, stored: str
+) -> None:
+    errors = invoke(*command.split(), stored, *given, status=2).stderr
+    message = "model.twm is compiled already: its decisions are made"
+    assert f"{given[0]}: error[invalid-argument]: {message}\n" in errors
+    assert given[0] != "--shape" or "--rebuild" not in errors, "it keeps the shapes"
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "model.twm"])
+def test_a_device_is_refused_for_a_cpu_before_anything_is_compiled(
+    file: str, invoke: Invoke, model: str, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("tilewright.compiler.compile.build", fails)
+    monkeypatch.setattr("tilewright.load", fails)
+    shape = ("--shape", "x=4,6") if file == model else ()
+    assert "--device: error" in invoke("run", file, *shape, "--device", "cuda", status=2).stderr
+    with pytest.raises(AssertionError, match="too late"):
+        invoke("run", file, *shape)
+
+
+@pytest.mark.parametrize("form", ["expr", "plan", "mapped", "tile", "llvm", "asm"])
+def test_forms_are_not_cached(form: str, invoke: Invoke, model: str) -> None:
+    command = ("compile", model, "--shape", "x=4,6", "--emit", form)
+    invoke(*command)
+    errors = invoke(*command, "--no-cache", status=2).stderr
+    assert f"--no-cache: error[invalid-argument]: {form} is made anew each time" in errors
+    assert not list(Path("cache").glob("**/*.zip")), "there is nothing that it could leave aside"
 
 
 @pytest.mark.parametrize("case", WRONG)
