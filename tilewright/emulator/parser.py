@@ -38,7 +38,9 @@ _LIMITS = {  # of kernels, and how many numbers each may have
 }  # fmt: skip
 _MOST_ELEMENTS = 1 << 28
 _DEEPEST = 64  # nested scopes, calls and brackets of a constant
-_BINDING = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6}  # of operators in constants
+_BINDING = {  # of operators in constants
+    "|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
+}  # fmt: skip
 
 
 def parse(text: str) -> Module:
@@ -449,7 +451,7 @@ class _Parser:
             right = self._number(_BINDING[mark], depth)
             if (found.kind, right.kind) != ("int", "int"):
                 raise refuse(found.place, f"{mark!r} between constants that are no integers")
-            if (mark in ("<<", ">>") and not 0 <= right.value < 64) or (mark == "/" and right.value == 0):
+            if (mark in ("<<", ">>") and not 0 <= right.value < 64) or (mark in ("/", "%") and right.value == 0):
                 raise refuse(right.place, f"{right.value} on the right of {mark!r}")
             value = _CALCULATE[mark](found.value, right.value)
             found = Number(value if -1 << 63 <= value < 1 << 64 else value & ((1 << 64) - 1), "int", found.place)
@@ -536,6 +538,7 @@ _CALCULATE: dict[str, Callable[[int, int], int]] = {
     "|": operator.or_, "^": operator.xor, "&": operator.and_, "<<": operator.lshift, ">>": operator.rshift,
     "+": operator.add, "-": operator.sub, "*": operator.mul,
     "/": lambda left, right: abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1),
+    "%": lambda left, right: abs(left) % abs(right) * (-1 if left < 0 else 1),
 }  # fmt: skip
 
 

@@ -132,7 +132,11 @@ class SharedMemory:
         block, thread = state.block_of[who][:, None], state.thread_of[who][:, None]
         home = offsets[:, None] // self.stride
         late = written > clocks.cluster_floor[home]
-        if not order and late.any():
+        if order == GUESS:  # what confirms it comes after the write, or is found
+            late[:] = False
+        elif order:
+            late &= self.how[cells] != _ATOMIC
+        if late.any():
             block, thread = (np.broadcast_to(each, cells.shape) for each in (block, thread))
             unordered = np.zeros(cells.shape, np.bool_)
             other = self.writer[cells[late]]
@@ -205,8 +209,7 @@ class SharedMemory:
         same &= self.write_time[cells] != 0
         if order and lanes.state.releases is not None:
             lanes.state.releases.write(who, offsets, order)
-        if not order:
-            self.check_write(lanes, numbers, who, offsets, cells, same)
+        self.check_write(lanes, numbers, who, offsets, cells, same | self._atomic(cells) if order else same)
         self.bytes.store(offsets, width, values)
         self.note_write(self.clocks.column(who), cells, _ATOMIC if order else 0, keep=same)
         self._check_clashes(lanes, numbers, offsets, width, values, cells, sums)
@@ -321,12 +324,13 @@ class SharedMemory:
         if missing.any():
             text = "changes byte {at} of shared memory, which nothing wrote"
             self._report_cells(lanes, "uninitialised", text, missing, numbers, cells)
-        atomically = self.how[cells] == _ATOMIC
-        self.check_write(
-            lanes, numbers, who, offsets, cells, atomically & (self.last_read[cells] < self.write_time[cells])
-        )
+        self.check_write(lanes, numbers, who, offsets, cells, self._atomic(cells))
         self.note_write(self.clocks.column(who), cells, _ATOMIC)
         return offsets, numbers
+
+    def _atomic(self, cells: Array) -> Array:
+        """Cells that an atomic or ordered access wrote and no plain one read since: others may change them so."""
+        return np.asarray((self.how[cells] == _ATOMIC) & (self.last_read[cells] < self.write_time[cells]))
 
     # What asynchronous operations do
 

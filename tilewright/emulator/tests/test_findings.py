@@ -186,6 +186,73 @@ def test_a_guess_that_is_compared_needs_no_order(compared: str, found: list[str]
     assert found or arrays[1].tolist() == [2016] * 64
 
 
+WORDS = "setp.eq.u32 %p9, %r0, 0; @%p9 st.shared.u32 [s], 0; @%p9 st.shared.u32 [s+4], 0; mov.u32 %r3, s; bar.sync 0;"
+
+
+@pytest.mark.parametrize(
+    ("loop", "total"),
+    [  # the greatest float, the sum of floats, the greatest integer by generic addresses
+        ("""cvt.rn.f32.u32 %f3, %r0; ld.shared.u32 %r7, [%r3]; L: mov.b32 %f1, %r7; max.f32 %f2, %f1, %f3;
+         mov.b32 %r5, %f2; atom.shared.cas.b32 %r6, [%r3], %r7, %r5; setp.ne.s32 %p1, %r7, %r6; mov.u32 %r7, %r6;
+         @%p1 bra L;""", float(63)),
+        ("""cvt.rn.f32.u32 %f3, %r0; ld.shared.f32 %f5, [%r3]; L: add.f32 %f2, %f5, %f3; mov.b32 %r5, %f2;
+         mov.b32 %r4, %f5; atom.shared.cas.b32 %r6, [%r3], %r4, %r5; setp.eq.s32 %p1, %r6, %r4; mov.b32 %f5, %r6;
+         @%p1 bra D; bra.uni L; D: st.global.u32 [%rd2], %r6;""", float(2016)),
+        ("""cvt.u64.u32 %rd6, %r3; cvta.shared.u64 %rd7, %rd6; L: ld.u32 %r5, [%rd7]; setp.gt.u32 %p1, %r0, %r5;
+         selp.b32 %r8, %r0, %r5, %p1; atom.cas.b32 %r6, [%rd7], %r5, %r8; setp.ne.u32 %p2, %r6, %r5;
+         @%p2 bra L;""", 63),
+    ],
+)  # fmt: skip
+def test_loops_around_compare_and_swap_start_with_a_guess(loop: str, total: float) -> None:
+    got, arrays = run64(f"{WORDS} {loop} bar.sync 0; ld.shared.u32 %r9, [s]; st.global.u32 [%rd3], %r9;")
+    assert got == []
+    assert (arrays[1].view(np.float32 if isinstance(total, float) else np.uint32) == total).all()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "st.global.u32 [%rd3], %r5; atom.shared.cas.b32 %r6, [b], %r5, 1;",
+        "atom.shared.cas.b32 %r6, [b], %r5, 1;",
+        "atom.shared.cas.b32 %r6, [%r4+4], %r5, 1;",
+        "st.global.u32 [%rd3], %r5; mov.u32 %r5, 0; atom.shared.cas.b32 %r6, [b], %r5, 1;",
+        "st.global.u32 [%rd3], %r5; mov.u32 %r5, 0; atom.shared.cas.b32 %r6, [%r4], %r5, 1;",
+        "add.u32 %r6, %r5, 1; st.global.u32 [%rd3], %r6; atom.shared.cas.b32 %r7, [%r4], %r5, %r6;",
+        "setp.eq.u32 %p2, %r5, 3; @%p2 st.global.u32 [%rd3], 1; atom.shared.cas.b32 %r6, [%r4], %r5, 1;",
+        "atom.shared.cas.b32 %r6, [%r4], %r0, %r5;",
+    ],
+)
+def test_a_load_that_anything_else_sees_is_no_guess(use: str) -> None:
+    """Words that neighbours wrote without a barrier: the load is found, whatever is compared behind it."""
+    body = f"""{WORDS} {MINE} {NEXT} setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [b], 0; bar.sync 0;
+    st.shared.u32 [%r3], %r0; ld.shared.u32 %r5, [%r4]; {use}"""
+    result = execute(body, *buffers(), threads=64, before=f"{SHARED} .shared .align 4 .b8 b[4];")
+    assert any(each.kind == "race" and each.message.startswith("reads") for each in result.findings)
+
+
+@pytest.mark.parametrize("between", ["", "bar.sync 0;"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("st.shared.u32 [%r3], %r0;", "ld.relaxed.cta.shared.u32 %r5, [%r4];"),
+        ("st.shared.u32 [%r3], %r0;", "ld.acquire.cta.shared.u32 %r5, [%r4];"),
+        ("st.shared.u32 [%r3], %r0;", "st.relaxed.cta.shared.u32 [%r4], 99;"),
+        ("ld.shared.u32 %r5, [%r3];", "st.relaxed.cta.shared.u32 [%r4], 99;"),
+        ("st.relaxed.cta.shared.u32 [%r3], 99;", "ld.shared.u32 %r5, [%r4];"),
+        ("st.relaxed.cta.shared.u32 [%r3], 99;", "st.shared.u32 [%r4], %r0;"),
+    ],
+)
+def test_plain_accesses_race_with_ordered_ones_in_either_order(first: str, then: str, between: str) -> None:
+    body = f"{MINE} {NEXT} st.shared.u32 [%r3], 5; bar.sync 0; {first} {between} {then}"
+    assert run64(body)[0] == ([] if between else ["race"])
+
+
+def test_ordered_accesses_do_not_race_with_each_other() -> None:
+    body = f"""{MINE} {NEXT} st.shared.u32 [%r3], 5; bar.sync 0; st.relaxed.cta.shared.u32 [%r3], %r0;
+    ld.relaxed.cta.shared.u32 %r5, [%r4]; st.relaxed.cta.shared.u32 [%r4], 99; atom.shared.add.u32 %r6, [%r4], 1;"""
+    assert run64(body)[0] == []
+
+
 def test_unwritten_shared_memory() -> None:
     got, _ = run64(f"{MINE} ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd3], %r5;")
     assert got == ["undefined-value", "uninitialised"]

@@ -45,11 +45,11 @@ def test_malformed_text_names_the_place(text: str, place: str, words: str) -> No
 
 
 def test_constants_are_calculated() -> None:
-    body = """mov.u32 %r1, (1 << 4 | 2) - -6 / 4 * 2; ld.const.u32 %r2, [c + 2*2]; add.u32 %r1, %r1, %r2;
-    st.global.u32 [%rd1 + 3*4 - 2*2], %r1;"""
+    body = """mov.u32 %r1, (1 << 4 | 2) - -6 / 4 * 2 + 17 % 5 * (-7 % 4); ld.const.u32 %r2, [c + 2*2];
+    add.u32 %r1, %r1, %r2; st.global.u32 [%rd1 + 3*4 - 2*2], %r1;"""
     target = np.zeros(4, np.uint32)
     execute(body, np.zeros(4, np.uint32), target, threads=1, before=".const .align 4 .b32 c[2] = {1, 0xf0 & ~16 ^ 1};")
-    assert target.tolist() == [0, 0, 18 + 2 + 0xE1, 0]
+    assert target.tolist() == [0, 0, 18 + 2 - 6 + 0xE1, 0]
 
 
 @pytest.mark.parametrize("extents", [(0, 1, 1), (17, 1, 1), (4, 4, 2)])
