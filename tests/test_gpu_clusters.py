@@ -217,8 +217,9 @@ def test_graphs_of_ragged_sizes(name: str, tmp_path: Path) -> None:
 
 
 def test_clusters_that_there_are_not_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="clusters of 3 blocks"):
-        Options(cluster=3)
+    for cluster in (3, 0, 2.0, True, "2"):
+        with pytest.raises(InvalidArgument, match=f"clusters of {cluster!r} blocks"):
+            Options(cluster=cluster)  # type: ignore[arg-type]
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b, b.input("x", (32, 32), "f16"), b.input("w", (32, 32), "f16"))])
     for machine in ("host", "sm_80"):

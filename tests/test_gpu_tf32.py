@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -281,3 +282,11 @@ tile.func @k(%m: memref<256xf32>) grid [] threads [32, 1, 1] warp 32 {
 def test_precisions_that_there_are_not() -> None:
     with pytest.raises(InvalidArgument, match="there is no input precision 'bf16x3'"):
         Options(input_precision="bf16x3")
+
+
+def test_what_is_cached_explains_itself_with_its_own_options(tmp_path: Path) -> None:
+    """A machine without tf32 makes the same code of both; the reasons differ."""
+    for precision in ("ieee", "tf32"):
+        options = Options(cache=True, cache_dir=tmp_path, input_precision=precision)
+        module = tilewright.compile(product(17, 9, 13), machine="sm_75", options=options, device="emulator")
+        assert ("with input_precision ieee" in module.explain()) == (precision == "ieee")

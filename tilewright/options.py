@@ -87,8 +87,8 @@ class Options:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
         if self.route not in ROUTES:
             raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
-        if self.cluster not in CLUSTER_SIZES:
-            message = f"clusters of {self.cluster} blocks"
+        if type(self.cluster) is not int or self.cluster not in CLUSTER_SIZES:
+            message = f"clusters of {self.cluster!r} blocks"
             raise InvalidArgument(message, where="cluster", help=", ".join(map(str, CLUSTER_SIZES)))
         if self.input_precision not in INPUT_PRECISIONS:
             message = f"there is no input precision {self.input_precision!r}"

@@ -347,7 +347,7 @@ def _key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, names: 
             "machine": machine.digest(),
             "threads": str(threads),
             "outputs": repr(names),
-            "options": repr((options.disable,)),
+            "options": repr((options.disable, options.input_precision, options.route, options.cluster)),
             "search": json.dumps([each["search"] for each in plan.products.values() if "search" in each]),
             "compiler": compiler_digest(),
         }

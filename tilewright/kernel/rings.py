@@ -122,7 +122,8 @@ class BoxCopyOp(BoxCopy):
 
 def can_be_cut(box: Box, blocks: int) -> bool:
     """Whether each of some blocks can bring as many rows of a box, whole groups of them."""
-    return len(box.sides) > 1 and box.sides[-2] % (ROWS * blocks) == 0
+    *outer, rows, _ = (1, *box.sides)
+    return rows % (ROWS * blocks) == 0 and set(outer) <= {1}
 
 
 class _OfUse(IRDLOperation):

@@ -234,6 +234,8 @@ class Gpu(Machine):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Gpu:
+        if any(cache.bytes_per_cycle is not None for cache in self.caches):
+            raise ValueError("bytes_per_cycle is of CPUs' caches; give l2_bytes_per_cycle, l2_port_bytes_per_cycle")
         block, whole = self.shared_bytes_per_block, self.shared_bytes_per_multiprocessor
         if not self.shared_bytes_per_block_default <= block <= whole:
             raise ValueError(

@@ -276,6 +276,18 @@ def test_ragged_tails_are_copied_ahead_too() -> None:
     assert " valid " in program
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_batches_of_ragged_rows_come_by_boxes(dtype: str, cluster: int) -> None:
+    """k is whole: a factor has a bound along its rows alone, and a batch in what is left of its offset."""
+    given: dict[str, Any] = {"input_precision": "tf32"} if dtype == "f32" else {}
+    module = check(product(dtype, (200, 200, 64), "b", (12,)), "sm_90a", 5e-3, cluster=cluster, **given)
+    (decided,) = products(module)
+    assert decided["instruction"].startswith("wgmma")
+    assert "wgmma.mma_async" in ptx(module)
+    assert (".multicast::cluster" in ptx(module)) == (decided["cluster"] == 2)
+
+
 def test_a_single_row_is_a_nest_and_says_why() -> None:
     module = check(product("f32", (1, 33, 64)))
     assert not products(module)

@@ -212,11 +212,8 @@ def tensor_of(
             known[dim] = start, form.constant
             rest = rest + start.times(-unit)
     if column not in known:
-        if row in known:
-            start, rest = rest, LinearForm()
-        else:
-            whole, start = rest.split(pitch)
-            rest = whole.times(pitch)
+        whole, start = rest.split(pitch)
+        rest = whole.times(pitch)
         most = largest(start)
         if most is None or most + extents[column] > pitch:
             return None

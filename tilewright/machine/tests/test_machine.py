@@ -293,6 +293,8 @@ WRONG = [
     ("name: a\nextends: x86-64-v3\nllvm: {triple: riscv64-linux-gnu}\n", "", "starts with none of"),
     ("name: a\nextends: x86-64-v3\ncaches: [{name: L1, bytes: -1, line_bytes: 64, shared_by: 1}]\n", ":3", "-1"),
     ("name: a\nextends: x86-64-v3\ncaches: []\n", ":3", "caches"),
+    ("name: a\nextends: sm_80\ncaches: [{name: L2, bytes: 4096, line_bytes: 128, shared_by: 1, bytes_per_cycle: 6}]\n",
+     "", "l2_port_bytes_per_cycle"),
     ("name: a\nextends: znver6\n", ":2", "did you mean znver5"),
     ("name: a\nextends: [znver5]\n", ":2", "no name"),
     ("name: a\nkind: tpu\n", ":2", "one of cpu, gpu, accelerator"),
