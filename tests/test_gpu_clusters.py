@@ -22,6 +22,7 @@ from tests.test_gpu_tensor_copies import (
     halves,
     operands,
     program,
+    stored_as,
 )
 from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
@@ -87,10 +88,7 @@ def test_operands_stored_by_columns(transposed: str, blocks: int) -> None:
     run_pipeline(module, "gpu", verify_each=True, options={"share-copies": {"cluster": blocks}})
     assert kernel_of(module).blocks == blocks
     (a, b, c), wanted = operands(sizes)
-    stored = [
-        each.reshape(shape).T.reshape(-1) if name in transposed else each
-        for name, each, shape in (("a", a, (264, 136)), ("b", b, (136, 200)))
-    ]
+    stored = stored_as(transposed, (a, b), sizes)
     run_kernel(module, "k", [*stored, c])
     np.testing.assert_array_equal(c, wanted)
     c[:] = 0

@@ -115,6 +115,15 @@ def test_products(sizes: Sizes, block: Sizes, dtype: str) -> None:
     np.testing.assert_array_equal(arguments[2], wanted)
 
 
+def stored_as(transposed: str, factors: Sequence[np.ndarray], sizes: Sizes) -> list[np.ndarray]:
+    """The factors a and b of a product of m x n x k, those named in `transposed` by columns."""
+    m, n, k = sizes
+    return [
+        each.reshape(shape).T.reshape(-1) if name in transposed else each
+        for name, each, shape in zip("ab", factors, ((m, k), (k, n)), strict=True)
+    ]
+
+
 @pytest.mark.parametrize("transposed", ["a", "b", "ab"])
 @pytest.mark.parametrize("block", [(64, 128, 64), (128, 64, 32), (64, 32, 16)], ids=str)
 def test_operands_stored_by_columns(block: Sizes, transposed: str) -> None:
@@ -123,10 +132,7 @@ def test_operands_stored_by_columns(block: Sizes, transposed: str) -> None:
     module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
     run_pipeline(module, "gpu", verify_each=True)
     (a, b, c), wanted = operands(sizes)
-    stored = [
-        each.reshape(shape).T.reshape(-1) if name in transposed else each
-        for name, each, shape in (("a", a, (200, 136)), ("b", b, (136, 136)))
-    ]
+    stored = stored_as(transposed, (a, b), sizes)
     run_kernel(module, "k", [*stored, c])
     np.testing.assert_array_equal(c, wanted)
     code = generate(module)
