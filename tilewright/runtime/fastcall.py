@@ -22,6 +22,7 @@ import numpy as np
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.runtime.loader import Code, load_ir
 from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.once import once
 
 _HEADER = object.__basicsize__  # PyObject_HEAD: reference count, type
 # Fields of PyArrayObject_fields (numpy/ndarraytypes.h), bytes after the header.
@@ -64,7 +65,8 @@ class FastCall:
         """
         specs = [*inputs, *outputs]
         self._state = np.zeros(_STATE["RECORDS"] + _RECORD_WORDS * len(specs), np.int64)
-        self._alive: list[Any] = [self._state, alive]
+        code = _code()
+        self._alive: list[Any] = [self._state, alive, code]
         header = (("INPUTS", len(inputs)), ("OUTPUTS", len(outputs)), ("CALL", call), ("MAIN", main))
         for name, value in (*header, ("TYPE", id(np.ndarray))):
             self._state[_STATE[name]] = value
@@ -79,7 +81,7 @@ class FastCall:
             }  # fmt: skip
             for name, value in fields.items():
                 record[_RECORD[name]] = value
-        method = _MethodDef(b"tw_fast", _code().address("tw_fast"), _METH_FASTCALL, None)
+        method = _MethodDef(b"tw_fast", code.address("tw_fast"), _METH_FASTCALL, None)
         self._alive.append(method)
         signature = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         new = signature(("PyCFunction_NewEx", ctypes.pythonapi))
@@ -114,7 +116,7 @@ def _fields_agree(array: np.ndarray[Any, Any], flags: int) -> bool:
     return tuple(shape) == array.shape and ctypes.c_int.from_address(at + _ARRAY["FLAGS"]).value & all_flags == flags
 
 
-@functools.cache
+@once
 def _code() -> Code:
     symbols = {name: _address(getattr(ctypes.pythonapi, name)) for name in _PYTHON}
     runtime_error = ctypes.c_void_p.in_dll(ctypes.pythonapi, "PyExc_RuntimeError").value

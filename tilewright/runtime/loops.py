@@ -93,7 +93,9 @@ METADATA = "!0 = !{i32 1}\n"
 
 def function(code: Code, name: str, *arguments: Any) -> Callable[..., None]:
     """A loop as something to call with integers (addresses are integers); the lock of Python is free meanwhile."""
-    return ctypes.CFUNCTYPE(None, *arguments)(code.address(name))
+    found = ctypes.CFUNCTYPE(None, *arguments)(code.address(name))
+    found.code = code  # type: ignore[attr-defined]  # as long as the function is there
+    return found
 
 
 def pages(bytes_: int, fill: float = 0.0) -> Words:

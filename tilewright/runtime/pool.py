@@ -17,7 +17,6 @@ import functools
 import os
 import platform
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +28,12 @@ from tilewright.options import Options, environment_threads
 from tilewright.runtime import native
 from tilewright.runtime.loader import Code, load_ir
 from tilewright.runtime.memory import allocate
+from tilewright.runtime.once import making, once
 
 MAX_THREADS = 4096  # far above any machine's cores, so that a typing error does not take all memory
 _SPIN_NS = 50_000  # about the time of one small kernel: between the launches of a call workers never sleep
 _YIELD_NS = 50_000  # then let others use the core, still without the few microseconds of a wake-up
 
-_lock = threading.Lock()
 _pools: dict[tuple[object, ...], Pool] = {}
 _forked = False  # an OpenMP runtime of the parent does not work in a forked child
 
@@ -61,8 +60,9 @@ class Pool:
         self._memory = allocate(8 * (native.SLOTS + native.SLOT_WORDS * threads))
         self._words = self._memory.view(np.int64)
         self.address = int(self._memory.ctypes.data)
-        self.parallel = _code().address("tw_parallel")
-        self._stop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_code().address("tw_stop"))
+        self._code = _code()
+        self.parallel = self._code.address("tw_parallel")
+        self._stop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._code.address("tw_stop"))
         self._fill_in(cores)
 
     @property
@@ -116,7 +116,7 @@ def get_pool(threads: int | None = None, options: Options | None = None) -> Pool
     openmp = find_openmp() if options.openmp and count > 1 and not _forked else None
     pin = options.pin and 1 < count <= len(mask) and max(mask) < 1024 and not (openmp and openmp.binds)
     key = (count, pin, mask, openmp)
-    with _lock:
+    with making():
         if key not in _pools:
             _pools[key] = Pool(count, pin_order(mask, _current_core())[-count:] if pin else (), openmp)
         return _pools[key]
@@ -175,7 +175,7 @@ def find_openmp() -> OpenMP | None:
     return None
 
 
-@functools.cache
+@once
 def _openmp_at(path: str) -> OpenMP:
     library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     return OpenMP(
@@ -194,22 +194,21 @@ def _current_core() -> int:
     return int(ctypes.CDLL(None).sched_getcpu())
 
 
-@functools.cache
+@once
 def _code() -> Code:
     text = native.pool_ir(platform.machine()) if native.supported() else native.SERIAL_IR
     return load_ir(text, ["tw_parallel", "tw_stop"])
 
 
 def _after_fork_in_child() -> None:
-    global _forked, _lock
+    global _forked
     _forked = True
-    _lock = threading.Lock()
     for pool in _pools.values():
         pool.reset_after_fork()
 
 
 def _stop_all() -> None:
-    for pool in _pools.values():
+    for pool in list(_pools.values()):  # a daemon thread may still be making another
         pool.stop()
 
 

@@ -9,6 +9,7 @@ from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda.bindings import CudaDriver
 from tilewright.runtime.cuda.driver import Driver
 from tilewright.runtime.cuda.emulated import EmulatedDriver
+from tilewright.runtime.once import once
 
 _log = logging.getLogger(__name__)
 DEVICES = ("auto", "cuda", "emulator")
@@ -34,12 +35,12 @@ def open_driver(device: str = "auto") -> Driver:
     return _cuda(int(number or 0))
 
 
-@cache
+@once
 def _emulator() -> Driver:
     return EmulatedDriver()
 
 
-@cache
+@once
 def _cuda(ordinal: int) -> Driver:
     return CudaDriver(ordinal)
 

@@ -29,6 +29,7 @@ from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, Mapped
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import KernelTime, Module
+from tilewright.runtime.once import making
 from tilewright.runtime.pool import Pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
 
@@ -264,10 +265,11 @@ _LIBRARIES: weakref.WeakValueDictionary[tuple[int, str], _Library] = weakref.Wea
 def _loaded(driver: Driver, code: bytes) -> _Library:
     """The code on a device; the same bytes are loaded once for all modules that are alive."""
     key = (id(driver), hashlib.sha256(code).hexdigest())
-    library = _LIBRARIES.get(key)
-    if library is None:
-        library = _LIBRARIES[key] = _Library(driver, code)
-    return library
+    with making():
+        library = _LIBRARIES.get(key)
+        if library is None:
+            library = _LIBRARIES[key] = _Library(driver, code)
+        return library
 
 
 def _quietly(driver: Driver, release: Callable[[Any], object], handle: Any) -> None:

@@ -1,0 +1,48 @@
+"""What a process has once and what owns native memory: loaded code, devices, pools of threads, libraries.
+
+One thread makes it while the others wait, so that no second copy exists whose memory would be freed under its users.
+Who keeps an address in such memory also keeps its owner.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
+
+# One lock for all, since making one may need another. Reentrant: the handler of a signal may call a module.
+_lock = threading.RLock()
+
+
+def making() -> threading.RLock:
+    """The lock to hold while something of this kind is looked up and, where it is missing, made."""
+    return _lock
+
+
+def once(make: Callable[..., _Value]) -> Callable[..., _Value]:
+    """`functools.cache` for such values: `make` runs once for the same arguments, whatever threads ask at a time."""
+    values: dict[tuple[object, ...], _Value] = {}
+
+    @functools.wraps(make)
+    def value(*key: object) -> _Value:
+        if key not in values:
+            with making():
+                if key not in values:
+                    values[key] = make(*key)
+        return values[key]
+
+    return value
+
+
+def _after_fork_in_child() -> None:
+    """The thread that held the lock is not in the child."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
