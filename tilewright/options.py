@@ -46,7 +46,8 @@ class Options:
     """How to compile and run. Immutable; every field has the value that most users want.
 
     cache          use the compile cache in `cache_dir`, capped at `cache_bytes`
-    pin            pin worker threads to distinct cores of the caller's affinity mask (never the caller itself)
+    pin            pin worker threads to distinct cores of the caller's affinity mask (never the caller itself), unless
+                   a container's CPU quota grants less than those cores
     openmp         run on an OpenMP runtime that is already loaded in the process, if there is one
     disable        names of optimisation passes to switch off
     verify_each    verify the tile program after each pass

@@ -50,8 +50,8 @@ def compile(
     `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are
     example inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine`
     is "host", a name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the
-    affinity mask. `device` is where code for a GPU runs: "cuda", "emulator", or what `options.device` says. Raises
-    CompileError, which says where and what, and the nearest legal change.
+    cores that the process may use. `device` is where code for a GPU runs: "cuda", "emulator", or what `options.device`
+    says. Raises CompileError, which says where and what, and the nearest legal change.
     """
     graph = import_any(model_or_path, inputs, shapes)
     return compile_graph(graph, machine=machine, threads=threads, options=options, device=device)

@@ -65,7 +65,7 @@ class Module:
     """
 
     def __init__(self, artifact: Artifact, threads: int | None = None, options: Options | None = None) -> None:
-        """Load the code. `threads`: by default OMP_NUM_THREADS or the cores of the affinity mask.
+        """Load the code. `threads`: by default OMP_NUM_THREADS, or the cores that the process may use.
 
         Raises InvalidFile where this machine cannot run the code.
         """

@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Value = TypeVar("_Value")
 
@@ -25,16 +25,14 @@ def making() -> threading.RLock:
 
 def once(make: Callable[..., _Value]) -> Callable[..., _Value]:
     """`functools.cache` for such values: `make` runs once for the same arguments, whatever threads ask at a time."""
-    values: dict[tuple[object, ...], _Value] = {}
+    made = functools.cache(make)
 
-    @functools.wraps(make)
-    def value(*key: object) -> _Value:
-        if key not in values:
-            with making():
-                if key not in values:
-                    values[key] = make(*key)
-        return values[key]
+    @functools.wraps(made)
+    def value(*key: Any) -> _Value:
+        with making():
+            return made(*key)
 
+    value.cache_info, value.cache_clear = made.cache_info, made.cache_clear  # type: ignore[attr-defined]
     return value
 
 

@@ -5,7 +5,8 @@ do not compete for cores; else it has workers of its own (`native.py`). The call
 
 Workers are pinned to distinct cores of the caller's affinity mask, other than the core the caller is on; when the
 system moves the caller to the core of a worker, that worker moves out of its way at the next launch. The caller's own
-affinity is never changed. A pool that is in use by another thread runs a job on the calling thread alone.
+affinity is never changed. Nothing is pinned where a CPU quota grants less than these cores. A pool that is in use by
+another thread runs a job on the calling thread alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import os
 import platform
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from tilewright.runtime import native
 from tilewright.runtime.loader import Code, load_ir
 from tilewright.runtime.memory import allocate
 from tilewright.runtime.once import making, once
+from tilewright.runtime.quota import cpu_quota
 
 MAX_THREADS = 4096  # far above any machine's cores, so that a typing error does not take all memory
 _SPIN_NS = 50_000  # about the time of one small kernel: between the launches of a call workers never sleep
@@ -101,7 +104,7 @@ class Pool:
 def get_pool(threads: int | None = None, options: Options | None = None) -> Pool:
     """The pool of this process with so many threads, made when it is first asked for.
 
-    `threads` is by default what OMP_NUM_THREADS asks for, or the number of cores in the caller's affinity mask.
+    `threads` is by default `default_threads()`.
     Raises InvalidArgument for a number that is not between 1 and MAX_THREADS.
     """
     options = options or Options()
@@ -115,6 +118,7 @@ def get_pool(threads: int | None = None, options: Options | None = None) -> Pool
     mask = affinity()
     openmp = find_openmp() if options.openmp and count > 1 and not _forked else None
     pin = options.pin and 1 < count <= len(mask) and max(mask) < 1024 and not (openmp and openmp.binds)
+    pin = pin and (cpu_quota() or len(mask)) >= len(mask)  # who has a part of the cores' time shares all of them
     key = (count, pin, mask, openmp)
     with making():
         if key not in _pools:
@@ -123,8 +127,11 @@ def get_pool(threads: int | None = None, options: Options | None = None) -> Pool
 
 
 def default_threads() -> int:
-    """OMP_NUM_THREADS, or the number of cores in the caller's affinity mask."""
-    return environment_threads() or len(affinity())
+    """OMP_NUM_THREADS, or the cores in the caller's affinity mask, but no more than the container's CPU quota grants.
+
+    A quota that is no whole number is rounded down, to 1 at least: with a thread more all of them would be paused.
+    """
+    return environment_threads() or max(1, min(len(affinity()), int(cpu_quota() or sys.maxsize)))
 
 
 def affinity() -> tuple[int, ...]:
