@@ -35,58 +35,79 @@ class Affine:
         """The expression with this value, terms in the order they were found."""
         total: Expr | None = None
         for axis, coefficient in self.terms.items():
-            term = axis if coefficient == 1 else axis * coefficient
-            total = term if total is None else total + term
+            term = axis if coefficient == 1 else Apply("mul", (axis, Const(coefficient, INDEX)), INDEX)
+            total = term if total is None else Apply("add", (total, term), INDEX)
         if total is None:
             return Const(self.constant, INDEX)
-        return total + self.constant if self.constant else total
+        return Apply("add", (total, Const(self.constant, INDEX)), INDEX) if self.constant else total
+
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest value, over all values of the axes."""
+        low = high = float(self.constant)
+        for axis, coefficient in self.terms.items():
+            last = (axis.extent.high if isinstance(axis.extent, Dim) else axis.extent) - 1
+            low += min(0, coefficient * last)
+            high += max(0, coefficient * last)
+        return low, high
 
 
 _LIMIT = 1 << 63
+_LINEAR = ("add", "sub", "mul", "neg")
 
 
 def affine(expr: Expr) -> Affine | None:
     """The affine form of an index expression, or None where it has none or its numbers leave i64."""
-    form = _affine(expr)
-    if form is None or max(map(abs, (form.constant, *form.terms.values()))) >= _LIMIT:
+    terms: dict[Axis, int] = {}
+    constant = _collected(expr, 1, terms)
+    if constant is None:
         return None
-    return form
+    terms = {axis: coefficient for axis, coefficient in terms.items() if coefficient}
+    if max(map(abs, (constant, *terms.values()))) >= _LIMIT:
+        return None
+    return Affine(constant, terms)
 
 
-def _affine(expr: Expr) -> Affine | None:
-    if isinstance(expr, Const):
-        return Affine(int(expr.value))
+def _collected(expr: Expr, factor: int, terms: dict[Axis, int]) -> int | None:
+    """Add the terms of ``factor * expr`` to `terms`; returns its constant, or None where `expr` is not affine."""
     if isinstance(expr, Axis):
-        return Affine(0, {expr: 1})
-    if isinstance(expr, Apply) and expr.function in ("add", "sub", "mul", "neg"):
-        parts = [_affine(arg) for arg in expr.args]
-        if any(part is None for part in parts):
+        terms[expr] = terms.get(expr, 0) + factor
+        return 0
+    if isinstance(expr, Const):
+        return factor * int(expr.value)
+    if not isinstance(expr, Apply):
+        return None
+    if expr.function in ("add", "sub"):
+        left = _collected(expr.args[0], factor, terms)
+        if left is None:
             return None
-        forms = [part for part in parts if part is not None]
-        if expr.function == "neg":
-            return forms[0].scaled(-1)
-        left, right = forms
-        if expr.function == "add":
-            return left + right
-        if expr.function == "sub":
-            return left + right.scaled(-1)
-        if not left.terms:
-            return right.scaled(left.constant)
-        if not right.terms:
-            return left.scaled(right.constant)
+        right = _collected(expr.args[1], factor if expr.function == "add" else -factor, terms)
+        return None if right is None else left + right
+    if expr.function == "neg":
+        return _collected(expr.args[0], -factor, terms)
+    if expr.function == "mul":
+        return _collected_product(expr.args[0], expr.args[1], factor, terms)
     return None
+
+
+def _collected_product(left: Expr, right: Expr, factor: int, terms: dict[Axis, int]) -> int | None:
+    """The same for ``factor * left * right``, which is affine where one of both is a number."""
+    for number, variable in ((right, left), (left, right)):
+        if isinstance(number, Const):
+            return _collected(variable, factor * int(number.value), terms)
+    one, other = affine(left), affine(right)
+    if one is None or other is None or (one.terms and other.terms):
+        return None
+    scale, form = (factor * one.constant, other) if other.terms else (factor * other.constant, one)
+    for axis, coefficient in form.terms.items():
+        terms[axis] = terms.get(axis, 0) + scale * coefficient
+    return scale * form.constant
 
 
 def bounds(expr: Expr) -> tuple[float, float]:
     """An interval that contains every value of an integer expression; infinite where nothing is known."""
     form = affine(expr)
     if form is not None:
-        low = high = float(form.constant)
-        for axis, coefficient in form.terms.items():
-            last = (axis.extent.high if isinstance(axis.extent, Dim) else axis.extent) - 1
-            low += min(0, coefficient * last)
-            high += max(0, coefficient * last)
-        return low, high
+        return form.bounds()
     if isinstance(expr, Apply):
         ranges = [bounds(arg) for arg in expr.args]
         if expr.function in ("add", "sub", "mul"):
@@ -131,10 +152,14 @@ def simplify(expr: Expr) -> Expr:
         return expr if arg == expr.arg else Cast(arg, expr.dtype)
     if not isinstance(expr, Apply):
         return expr
+    if expr.dtype == INDEX and expr.function in _LINEAR:
+        form = affine(expr)  # before its parts, which it makes superfluous
+        if form is not None:
+            return form.expression()
     args = tuple(simplify(arg) for arg in expr.args)
     node = expr if args == expr.args else Apply(expr.function, args, expr.dtype)
-    if node.dtype == INDEX and node.function in ("add", "sub", "mul", "neg"):
-        form = affine(node)
+    if node.dtype == INDEX and node.function in _LINEAR:
+        form = None if node is expr else affine(node)
         return node if form is None else form.expression()
     if node.function in ("floordiv", "mod") and node.dtype == INDEX:
         return _simplify_division(node)
@@ -171,7 +196,7 @@ def _simplify_division(node: Apply) -> Expr:
         return _simplify_nested_division(node, c)
     whole = Affine(form.constant - form.constant % c, {a: k for a, k in form.terms.items() if k % c == 0})
     rest = form + whole.scaled(-1)
-    low, high = bounds(rest.expression())
+    low, high = rest.bounds()
     quotient = Affine(whole.constant // c, {a: k // c for a, k in whole.terms.items()})
     if low >= 0 and high < c:
         return quotient.expression() if node.function == "floordiv" else rest.expression()
@@ -201,8 +226,7 @@ def _decide_comparison(node: Apply) -> Expr:
     left, right = node.args
     if left.dtype != INDEX:
         return node
-    difference = affine(left - right)
-    low, high = bounds(difference.expression()) if difference is not None else bounds(left - right)
+    low, high = bounds(Apply("sub", (left, right), INDEX))
     always, never = {
         "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0),
         "ge": (low >= 0, high < 0), "eq": (low == high == 0, high < 0 or low > 0),

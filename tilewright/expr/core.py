@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import prod
+from math import copysign, prod
 from typing import Any
 
 import numpy as np
@@ -256,22 +256,23 @@ class Const(Expr):
         elif dtypes.is_integer(self.dtype):
             if kind is float and not float(self.value).is_integer():
                 raise InvalidExpression(f"{self.value} is not an {self.dtype}", help="cast the other operand")
-            object.__setattr__(self, "value", int(self.value))
-            limits = np.iinfo(dtypes.numpy_dtype(self.dtype))
-            if not limits.min <= int(self.value) <= limits.max:
-                raise InvalidExpression(
-                    f"{self.value} does not fit {self.dtype}", help=f"a value in [{limits.min}, {limits.max}]"
-                )
+            if kind is not int:
+                object.__setattr__(self, "value", int(self.value))
+            low, high = dtypes.limits(self.dtype)
+            if not low <= self.value <= high:
+                raise InvalidExpression(f"{self.value} does not fit {self.dtype}", help=f"a value in [{low}, {high}]")
 
     # NaN must equal NaN and -0.0 must differ from 0.0, as contents do.
-    def _content(self) -> tuple[str, str]:
-        return (repr(self.value), self.dtype)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and self._content() == other._content()
+        if not isinstance(other, Const) or self.dtype != other.dtype:
+            return False
+        a, b = self.value, other.value
+        if a == 0 == b:
+            return copysign(1, a) == copysign(1, b)
+        return a == b or (a != a and b != b)
 
     def __hash__(self) -> int:
-        return hash(self._content())
+        return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +458,8 @@ class Compute:
     reduce: tuple[Axis, ...] = ()
     accum: str | None = None
     source: str = field(default="", compare=False)
+    _reads: tuple[Read, ...] = field(init=False, repr=False, compare=False)
+    _inputs: tuple[Tensor, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = self.output.name
@@ -483,7 +486,14 @@ class Compute:
                 f"{name}: a body of dtype {self.body.dtype} for an output of {self.output.dtype}",
                 help="cast the body",
             )
-        used = {node for node in walk(self.body) if isinstance(node, Axis)}
+        used, reads = set(), []
+        for node in walk(self.body):
+            if isinstance(node, Axis):
+                used.add(node)
+            elif isinstance(node, Read):
+                reads.append(node)
+        object.__setattr__(self, "_reads", tuple(reads))
+        object.__setattr__(self, "_inputs", tuple(dict.fromkeys(read.tensor for read in reads)))
         free = used - set(loops)
         if free:
             raise InvalidExpression(
@@ -500,11 +510,11 @@ class Compute:
 
     def reads(self) -> tuple[Read, ...]:
         """Every read in the body, indices included, in order of appearance."""
-        return tuple(node for node in walk(self.body) if isinstance(node, Read))
+        return self._reads
 
     def inputs(self) -> tuple[Tensor, ...]:
         """The distinct tensors read, in order of first appearance."""
-        return tuple(dict.fromkeys(read.tensor for read in self.reads()))
+        return self._inputs
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -513,4 +523,6 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(node.children()))
+        children = node.children()
+        if children:
+            stack.extend(reversed(children))

@@ -64,6 +64,13 @@ def is_unsigned(dtype: DType) -> bool:
     return dtype in UNSIGNED or dtype == "bool"
 
 
+@cache
+def limits(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    found = np.iinfo(numpy_dtype(dtype))
+    return int(found.min), int(found.max)
+
+
 def bits(dtype: DType) -> int:
     """Storage bits; bool is stored as one byte."""
     return 8 if dtype == "bool" else numpy_dtype(dtype).itemsize * 8

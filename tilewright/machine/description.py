@@ -37,7 +37,7 @@ NameSet = Annotated[frozenset[Word], BeforeValidator(_listed), PlainSerializer(s
 
 
 class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Llvm(_Facts):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tilewright.machine import features as feature_tables
 from tilewright.machine.description import Cpu
-from tilewright.machine.registry import machine_from_json, names, resolve
+from tilewright.machine.registry import machine_from_json, naming, resolve, resolve_cpu
 
 GENERIC: Final = {"x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"), "aarch64": ("aarch64",)}  # best first
 SYSTEM: Final = Path("/sys/devices/system")
@@ -72,13 +72,16 @@ def described(architecture: str, triple: str, processor: str, reported: frozense
 def base_machine(architecture: str, processor: str, features: frozenset[str]) -> Cpu:
     """The machine file with the most specific facts for this processor, else the highest level it fulfils."""
     generic = GENERIC.get(architecture, GENERIC["x86_64"])
-    for name in names():
-        if name != "host" and name not in generic:
+    for name in naming(processor):
+        if name not in generic:
             machine = resolve(name)
             if isinstance(machine, Cpu) and machine.llvm.cpu == processor and machine.architecture == architecture:
                 return machine
-    levels = [machine for machine in map(resolve, generic) if isinstance(machine, Cpu)]
-    return next((machine for machine in levels if machine.features <= features), levels[-1])
+    for name in generic:
+        machine = resolve(name)
+        if isinstance(machine, Cpu) and machine.features <= features:
+            return machine
+    return resolve_cpu(generic[-1])
 
 
 def _closed(features: frozenset[str]) -> frozenset[str]:

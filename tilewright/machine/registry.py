@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,8 @@ from pydantic_core import ErrorDetails
 
 from tilewright.errors import InvalidMachine
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
-from tilewright.machine.reading import Document, Place, read_document
+from tilewright.machine.reading import FILES, Document, Place, read_document
 
-FILES: Final = Path(__file__).parent / "files"
 KINDS: Final[dict[str, type[Machine]]] = {"cpu": Cpu, "gpu": Gpu, "accelerator": Accelerator}
 MAX_EXTENDS: Final = 8
 EXTENSIBLE_LISTS: Final = ("features", "intrinsics")  # take {add: [...], remove: [...]} in a file that extends
@@ -23,6 +23,12 @@ EXTENSIBLE_LISTS: Final = ("features", "intrinsics")  # take {add: [...], remove
 def names() -> list[str]:
     """Every name that `resolve` knows: `host` first, then the machine files in alphabetic order."""
     return ["host", *sorted(path.stem for path in FILES.glob("*.yaml"))]
+
+
+def naming(word: str) -> list[str]:
+    """The machines in whose files a word stands: no other file has to be read as YAML to find the one that says it."""
+    whole = re.compile(rf"(?<![\w.+-]){re.escape(word)}(?![\w.+-])")
+    return [name for name in names()[1:] if whole.search((FILES / f"{name}.yaml").read_text("utf-8"))]
 
 
 def resolve(name_or_path: str | Path) -> Machine:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.expr import Axis, Compute, Const, Expr, Tensor, apply, select
+from tilewright.expr import affine as affine_module
 from tilewright.expr.affine import affine, bounds, simplify
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.random import computes, random_inputs
@@ -129,3 +130,24 @@ def test_simplify_does_not_fold_what_leaves_the_index_type() -> None:
     large = Const(1 << 62, "i64")
     expr = large * 4 + i
     assert np.array_equal(all_values(simplify(expr)), all_values(expr))
+
+
+def test_a_long_sum_is_simplified_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    collected = affine_module._collected
+
+    def counted(expr: Expr, factor: int, terms: dict[Axis, int]) -> int | None:
+        steps.append(1)
+        return collected(expr, factor, terms)
+
+    monkeypatch.setattr(affine_module, "_collected", counted)
+
+    def count(length: int) -> int:
+        steps.clear()
+        total: Expr = Axis("i", 5)
+        for _ in range(length):
+            total = apply("add", total * 1, 1)
+        assert simplify(total) == Axis("i", 5) + length
+        return len(steps)
+
+    assert count(100) <= 10 * count(10)

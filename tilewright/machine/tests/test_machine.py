@@ -22,12 +22,14 @@ from tilewright.machine import (
     machine_from_json,
     missing_features,
     names,
+    reading,
+    registry,
     resolve,
     resolve_cpu,
 )
 from tilewright.machine import features as feature_tables
 from tilewright.machine.detect import SYSTEM, base_machine, described
-from tilewright.machine.registry import FILES
+from tilewright.machine.reading import FILES
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -415,3 +417,18 @@ def test_round_trip(cores: int, clock_hz: float | None, registers: int, removed:
     assert again == machine
     assert again.digest() == machine.digest()
     assert hash(again) == hash(machine)
+
+
+def test_the_host_reads_files_of_cpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(path: Path) -> reading.Document:
+        read.append(path.stem)
+        return reading.read_document(path)
+
+    monkeypatch.setattr(registry, "read_document", noted)
+    registry._listed_machine.cache_clear()
+    base = base_machine("x86_64", "znver5", frozenset())
+    assert base.name == "znver5"
+    assert read
+    assert {registry.resolve(name).kind for name in read} == {"cpu"}
