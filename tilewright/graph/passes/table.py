@@ -22,12 +22,14 @@ from tilewright.graph.passes.remove_dead import RemoveDead
 from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 from tilewright.graph.passes.separate_outputs import SeparateOutputs
 from tilewright.graph.passes.split_channels import SplitChannels
+from tilewright.graph.passes.split_phases import SplitPhases
 
 
 def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
     """What every target wants done. `is_product` tells which computes level 3 may map to an intrinsic."""
     return (
         RemoveDead(),
+        SplitPhases(),
         FoldConstants(),
         FoldConstantParts(),
         MergeEqual(),
