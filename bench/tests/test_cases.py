@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.arrays import BF16
-from bench.cases import CASES, chains, convolutions, gemm, memory_bound, overhead, resnet18, select
+from bench.cases import CASES, chains, convolutions, gemm, irregular, memory_bound, overhead, resnet18, select
 from bench.problem import Problem
 
 
@@ -59,6 +59,15 @@ SMALL = {
     "layer-norm": lambda: memory_bound.layer_norm(3, 5),
     "gelu": lambda: memory_bound.gelu_residual(3, 5),
     "add": overhead.add,
+    "transposed": lambda: irregular.transposed(irregular.Upsampling(3, 5, 4, 3, 2, 1, 1)),
+    "detector-heads": lambda: irregular.detector_heads(((3, 2), (2, 3), (1, 1)), 3),
+    "topk": lambda: irregular.top_k(17, 5),
+    "cumsum": lambda: irregular.cumulative_sum(3, 7),
+    "scatter-nd": lambda: irregular.scatter_rows(5, 17, 3),
+    "scatter-elements": lambda: irregular.scatter_elements(7, 3),
+    "graph-layer": lambda: irregular.graph_layer(5, 17, 3),
+    "lstm": lambda: irregular.recurrent("lstm", 3, 2, 5),
+    "gru": lambda: irregular.recurrent("gru", 3, 2, 5),
 }
 
 
