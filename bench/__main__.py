@@ -12,6 +12,7 @@ from bench.report import markdown
 from bench.results import Run
 from bench.runner import Effort, run
 from bench.workers import WorkerError
+from tilewright.files import write_file
 
 DESCRIPTION = """\
 Time cases on Tilewright and its peers, check every result first, and put measured ceilings beside the times.
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = markdown(done)
     if options.markdown:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
-        options.markdown.write_text(text)
+        write_file(options.markdown, text.encode())
     else:
         print(text)
     return int(any(result.peer == peers.OURS and result.status in ("wrong", "failed") for result in done.results))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from bench.ceilings import Ceilings
 from bench.peers import OURS
 from bench.summary import Times
+from tilewright.files import read_bytes, write_file
 
 VERSION = 2  # of the JSON form
 
@@ -81,12 +82,12 @@ class Run:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n")
+        write_file(path, (json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Run:
         """Raises ValueError for another version of the form."""
-        stored = json.loads(path.read_text())
+        stored = json.loads(read_bytes(path))
         if stored.get("version") != VERSION:
             raise ValueError(f"{path} has version {stored.get('version')} of the result form, not {VERSION}")
         return cls(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidArgument
+from tilewright.files import as_path
 
 SEARCHES = ("rules", "joint")
 CLUSTER_SIZES = (1, 2, 4)
@@ -82,6 +83,7 @@ class Options:
     trials: int = 16
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cache_dir", as_path(self.cache_dir, "cache_dir"))  # a str is a path too
         if self.cache_bytes < 0:
             raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
         if self.search not in SEARCHES:

@@ -42,15 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.gpu.contenders import MINE
     from bench.gpu.results import Run, table
     from bench.gpu.worker import all_cases
+    from tilewright.files import write_file
 
     def keep(run: Run, message: str = "") -> None:
         """Write what is done so far: whoever ends the run loses nothing."""
         if message:
             print(message, file=sys.stderr, flush=True)
         if options.out:
-            options.out.write_text(run.to_json())
+            write_file(options.out, run.to_json().encode())
         if options.table:
-            options.table.write_text(table(run))
+            write_file(options.table, table(run).encode())
 
     done = runner.run(
         all_cases(options.device),

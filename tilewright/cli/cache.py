@@ -36,9 +36,12 @@ def cache(clear: Clear = False, as_json: AsJson = False) -> None:
         "entries": found.entries,
         "bytes": found.bytes,
         "capacity_bytes": store.capacity_bytes,
+        "refused": store.refused(),
     }
     if as_json:
         show_json(record)
         return
     state = "" if store.enabled else " (switched off)"
+    if record["refused"]:
+        state += f" (not used: {record['refused']})"
     print(f"{store.directory}{state}: {found.entries} entries, {found.bytes:,} of {store.capacity_bytes:,} bytes")

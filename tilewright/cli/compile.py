@@ -38,6 +38,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
 from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.files import read_input, read_text, write_file
 from tilewright.options import Options
 
 if TYPE_CHECKING:
@@ -221,11 +222,7 @@ def _plan_text(decisions: object) -> str:
 
 
 def _read_program(path: Path) -> str:
-    try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidProgram(f"cannot be read: {reason}", where=str(path)) from error
+    return read_input("<stdin>", sys.stdin, InvalidProgram) if str(path) == "-" else read_text(path, InvalidProgram)
 
 
 def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | bytes:
@@ -268,10 +265,7 @@ def _program_form(text: str, emit: Form, name: str, options: Options | None = No
 def _write(content: str | bytes, output: Path | None, emit: Form, as_json: bool) -> None:
     encoded = content.encode() if isinstance(content, str) else content
     if output is not None:
-        try:
-            output.write_bytes(encoded)
-        except OSError as error:
-            raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(output)) from error
+        write_file(output, encoded)
         if as_json:
             show_json({"output": str(output), "form": str(emit), "bytes": len(encoded)})
     elif as_json:

@@ -16,6 +16,7 @@ import typer
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import NEGATIVE, show_json
 from tilewright.errors import CompileError
+from tilewright.files import reason
 from tilewright.options import Options
 
 EPILOG = """\
@@ -134,11 +135,10 @@ def _cache() -> list[Finding]:
     found = store.statistics()
     filled = f"{found.entries} entries, {found.bytes:,} of {store.capacity_bytes:,} bytes"
     try:
-        store.directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=store.directory):
+        with tempfile.TemporaryFile(dir=store.prepare("machines")):
             return [Finding("cache", f"{store.directory}, {filled}")]
     except OSError as error:
-        return [Finding("cache", f"{store.directory} cannot be written: {error.strerror or error}", ok=False)]
+        return [Finding("cache", f"{store.directory} is not used: {reason(error)}", ok=False)]
 
 
 def _trial() -> list[Finding]:

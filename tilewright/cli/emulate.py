@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from zipfile import BadZipFile
 
 import typer
 
 from tilewright.cli.arguments import AsJson, refuse
+from tilewright.cli.arrays import read_npz, write_npz
 from tilewright.cli.console import NEGATIVE, progress, show_json
 from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.files import read_text
 
 if TYPE_CHECKING:
     from tilewright.emulator import Result
@@ -40,7 +40,6 @@ Fresh = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="instructions that blocks may execute")]
 
 _NAME = re.compile("p(0|[1-9][0-9]*)")
-_UNREADABLE = (OSError, ValueError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError)
 _WRITE_IT = "np.savez(path, p0=array, p1=…) writes arguments"
 
 
@@ -60,10 +59,7 @@ def emulate(
     """Run a PTX kernel on the CPU; report races, bad accesses and waits that come too early, and count what it does."""
     from tilewright.emulator import parse, run
 
-    try:
-        text = kernel.read_text(encoding="utf-8-sig").rstrip("\0")  # some tools end PTX as C strings
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(kernel)) from error
+    text = read_text(kernel).rstrip("\0")  # some tools end PTX as C strings
     with _named(kernel):
         module = parse(text)
     if not entry:
@@ -78,14 +74,7 @@ def emulate(
             cluster=_extents(cluster, "--cluster") if cluster else None, limit=limit,
         )  # fmt: skip
     if output is not None:
-        import numpy as np
-
-        buffers: dict[str, Any] = {f"p{number}": array for number, array in result.buffers.items()}
-        try:
-            with output.open("wb") as file:
-                np.savez(file, **buffers)
-        except OSError as error:
-            raise InvalidFile(f"cannot be written: {error.strerror}", where=str(output)) from error
+        write_npz(output, {f"p{number}": array for number, array in result.buffers.items()})
     if as_json:
         show_json(result.to_json())
     else:
@@ -122,27 +111,15 @@ def _extents(text: str, where: str) -> tuple[int, int, int]:
 
 def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     """Arguments of a file in order; what is missing between them is null."""
-    import numpy as np
-
     from tilewright.emulator import Uninitialised
 
     if path is None:
         refuse({"--uninitialised": bool(uninitialised)}, f"there are no buffers: {uninitialised}", "add --args")
         return []
-    try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise InvalidFile("holds one array without a name", where=str(path), help=_WRITE_IT)
-        with stored:
-            names = stored.files
-            arrays = {name: _mapped(stored, name) for name in names if _NAME.fullmatch(name)}
-    except FileNotFoundError as error:
-        raise InvalidFile("there is no such file", where=str(path)) from error
-    except _UNREADABLE as error:
-        reason = "it holds objects, or is no NumPy file" if "pickle" in str(error) else error
-        raise InvalidFile(f"cannot be read as arrays: {reason}", where=str(path), help=_WRITE_IT) from error
-    if names and not arrays:
-        raise InvalidArgument(f"holds {', '.join(names[:5])}, no p0", where=str(path), help=_WRITE_IT)
+    stored = read_npz(path, InvalidFile, help=_WRITE_IT)
+    arrays = {name: _mapped(stored, name) for name in stored if _NAME.fullmatch(name)}
+    if stored and not arrays:
+        raise InvalidArgument(f"holds {', '.join(list(stored)[:5])}, no p0", where=str(path), help=_WRITE_IT)
     fresh = {name.strip() for name in uninitialised.split(",") if name.strip()}
     if unknown := fresh - set(arrays):
         raise InvalidArgument(f"{sorted(unknown)[0]!r} is not in {path}", where="--uninitialised")
@@ -156,19 +133,19 @@ def _arguments(path: Path | None, uninitialised: str) -> list[Any]:
     ]
 
 
-def _mapped(stored: Any, name: str) -> Any:
+def _mapped(stored: Mapping[str, Any], name: str) -> Any:
     """An array; with `NAME.box` (and `NAME.swizzle`) beside it a tensor map."""
     from tilewright.emulator import TensorMap
 
-    if f"{name}.box" not in stored.files:
+    if f"{name}.box" not in stored:
         return stored[name]
-    swizzle = _integers(stored, f"{name}.swizzle") if f"{name}.swizzle" in stored.files else (0,)
+    swizzle = _integers(stored, f"{name}.swizzle") if f"{name}.swizzle" in stored else (0,)
     if len(swizzle) != 1:
         raise InvalidArgument(f"{len(swizzle)} values", where=f"{name}.swizzle", help="one number of bytes")
     return TensorMap(stored[name], _integers(stored, f"{name}.box"), swizzle[0])
 
 
-def _integers(stored: Any, name: str) -> tuple[int, ...]:
+def _integers(stored: Mapping[str, Any], name: str) -> tuple[int, ...]:
     values = stored[name].reshape(-1)
     if values.dtype.kind not in "iu":
         raise InvalidArgument(f"elements of type {values.dtype}", where=name, help="whole numbers")

@@ -11,6 +11,7 @@ import typer
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
 from tilewright.errors import InvalidArgument
+from tilewright.files import write_file
 
 if TYPE_CHECKING:
     from tilewright.layouts import Conversion, Layout
@@ -176,7 +177,4 @@ def _access(value: dict[str, int]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise InvalidArgument(f"cannot write {path}: {error.strerror}", where="--svg") from error
+    write_file(path, text.encode(), where="--svg")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.cli.arguments import is_stored, refuse, refuse_for_stored
+from tilewright.cli.arrays import Array, read_npz
 from tilewright.cli.console import MachineLacks, progress
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.artifact import Artifact
     from tilewright.runtime.manifest import Manifest, TensorSpec
     from tilewright.runtime.module import Module
-
-Array = np.ndarray[Any, Any]
 
 _NPZ_HELP = "np.savez with the inputs' names as keys"
 
@@ -153,19 +151,7 @@ def import_graph(path: Path, shapes: Mapping[str, Sequence[int]]) -> Graph:
 
 def read_arrays(path: Path, specs: Sequence[TensorSpec]) -> list[Array]:
     """The inputs in an `.npz`, in the order of `specs`. Raises InvalidArgument if names are missing or too many."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise InvalidArgument("holds one array", where=str(path), help=_NPZ_HELP)
-            found = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, KeyError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InvalidArgument(f"cannot be read as an .npz: {reason}", where=str(path), help=_NPZ_HELP) from error
-    names = [spec.name for spec in specs]
-    if set(found) != set(names):
-        raise InvalidArgument(
-            f"has {', '.join(sorted(found)) or 'nothing'}", where=str(path), help=f"the inputs are {', '.join(names)}"
-        )
+    found = read_npz(path, InvalidArgument, help=_NPZ_HELP, names=[spec.name for spec in specs])
     return [_as_stored(found[spec.name], spec) for spec in specs]
 
 
@@ -200,17 +186,6 @@ def random_arrays(specs: Sequence[TensorSpec], seed: int) -> list[Array]:
             array = generator.integers(0, 2, spec.shape)
         found.append(np.asarray(array).astype(dtype, copy=False))
     return found
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an `.npz`, under names of any kind. Raises InvalidArgument if the file cannot be written."""
-    try:
-        with zipfile.ZipFile(path, "w") as stored:  # np.savez cannot write an array of the name "file"
-            for name, array in arrays.items():
-                with stored.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-    except OSError as error:
-        raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(path)) from error
 
 
 def as_tuple(results: Any) -> tuple[Array, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
 from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.files import read_input, read_text
 
 EPILOG = """\
 \b
@@ -56,8 +56,4 @@ def _list_passes(as_json: bool) -> None:
 
 
 def _read(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidProgram(f"cannot be read: {reason}", where=file) from error
+    return read_input("<stdin>", sys.stdin, InvalidProgram) if file == "-" else read_text(file, InvalidProgram)

@@ -10,6 +10,7 @@ import typer
 from tilewright.cli.arguments import AsJson, Device
 from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
 from tilewright.errors import CompileError, InvalidArgument
+from tilewright.files import write_file
 
 EPILOG = """\
 \b
@@ -117,7 +118,7 @@ def reproduce(
         from tilewright.reproduce.matmul import worked_cases
 
         assert isinstance(report, worked_cases.Report)
-        document.write_text(report.documents[0])
+        write_file(document, report.documents[0].encode(), where="--document")
     if as_json:
         show_json(report.to_json())
     else:

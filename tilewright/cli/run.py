@@ -24,16 +24,15 @@ from tilewright.cli.arguments import (
     refuse,
     shapes_of,
 )
+from tilewright.cli.arrays import Array, write_npz
 from tilewright.cli.console import NEGATIVE, progress, show_json, table
 from tilewright.cli.models import (
-    Array,
     as_tuple,
     import_graph,
     open_module,
     random_arrays,
     read_arrays,
     read_artifact,
-    write_arrays,
 )
 from tilewright.errors import InvalidArgument
 
@@ -116,7 +115,7 @@ def run(
     results = as_tuple(module(*arrays))
     names = [spec.name for spec in module.manifest.outputs]
     if output:
-        write_arrays(output, dict(zip(names, results, strict=True)))
+        write_npz(output, dict(zip(names, results, strict=True)))
     differences = _differences(model, shapes, module, arrays, results, tolerance) if check else []
     times = module.profile(*arrays) if profile else []
     if as_json:

@@ -20,8 +20,10 @@ from tilewright.expr.infer import check_bounds
 from tilewright.layouts.copy_engine import CLUSTERS, UNITS
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
+from tilewright.runtime.archive import Blocks
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache, cache_key
+from tilewright.runtime.loader import is_object
 from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
@@ -174,15 +176,33 @@ def build(
     key = _key(plan, machine, threads, options, names)
     found = cache.get(key)
     if found is not None:
-        try:
-            cached = Artifact.from_blocks({**found, "constants.bin": b"\0" * placement.constants_bytes})
-        except InvalidFile:
-            found = None
-        else:
+        cached = _recalled(found, plan, placement, machine, names)
+        if cached is not None:
             return replace(cached, constants=placement.packed(plan))
+        cache.drop(key)
     artifact = _generate(plan, placement, machine, options, names)
     cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
     return artifact
+
+
+def _recalled(
+    blocks: Blocks, plan: Plan, placement: Placement, machine: Cpu | Gpu, names_of_outputs: Sequence[str]
+) -> Artifact | None:
+    """The artifact of a cache entry, without constants; None where it is not that of this plan, or has no code."""
+    try:
+        cached = Artifact.from_blocks({**blocks, "constants.bin": b"\0" * placement.constants_bytes})
+    except InvalidFile:
+        return None
+    manifest = cached.manifest
+    interface = _interface(plan, machine, names_of_outputs)
+    launches = [launch.name for launch in manifest.launches]
+    if (
+        {name: getattr(manifest, name) for name in interface} != interface
+        or (isinstance(machine, Cpu) and launches != [kernel.name for kernel in plan.kernels])
+        or (manifest.code == "object" and not is_object(cached.code, manifest.triple))
+    ):
+        return None
+    return cached
 
 
 def plan_graph(
@@ -235,17 +255,7 @@ def _generate(
         code, program, forms, facts = _for_cpu(plan, placement, machine, options)
     else:
         code, program, forms, facts = _for_gpu(plan, placement, machine, options)
-    manifest = Manifest(
-        name=plan.graph.name,
-        inputs=tuple(_spec(tensor) for tensor in plan.graph.inputs),
-        outputs=tuple(
-            replace(_spec(tensor), name=name) for tensor, name in zip(plan.graph.outputs, names_of_outputs, strict=True)
-        ),
-        features=tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
-        triple=machine.llvm.triple,
-        machine=machine.name,
-        **facts,
-    )
+    manifest = Manifest(**_interface(plan, machine, names_of_outputs), **facts)
     graph = {
         "graph": serialize.to_json(plan.graph),
         "constants": {
@@ -268,6 +278,19 @@ def _generate(
         graph=json.dumps(graph),
         plan=json.dumps(decisions),
     )
+
+
+def _interface(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) -> dict[str, Any]:
+    """The fields of a manifest that do not depend on the generated code."""
+    outputs = zip(plan.graph.outputs, names_of_outputs, strict=True)
+    return {
+        "name": plan.graph.name,
+        "inputs": tuple(_spec(tensor) for tensor in plan.graph.inputs),
+        "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
+        "features": tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
+        "triple": machine.llvm.triple,
+        "machine": machine.name,
+    }
 
 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:

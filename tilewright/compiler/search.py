@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,7 @@ RULES = "as the rules say"
 VERSION = "1"  # of stored results
 
 _log = logging.getLogger(__name__)
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,9 @@ def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Opt
         found = _Search(graph, machine, threads, options, kept).run()
         return {name: outcome.to_json() for name, outcome in found.items()}
 
-    stored = kept.remembered("graph", what, searched)
-    outcomes = {name: Outcome.from_json(value) for name, value in stored.items()}
+    outcomes = kept.remembered(
+        "graph", what, searched, lambda stored: {name: Outcome.from_json(value) for name, value in stored.items()}
+    )
     return Searched(outcomes, machine.digest(), threads)
 
 
@@ -177,17 +179,21 @@ class _Kept:
             "intrinsics": "" if options.intrinsics is None else repr(list(options.intrinsics)),
         }
 
-    def remembered(self, kind: str, what: str, make: Callable[[], Any]) -> Any:
-        """The JSON value that was stored for `what`, or else is made now."""
+    def remembered(self, kind: str, what: str, make: Callable[[], Any], read: Callable[[Any], _Read]) -> _Read:
+        """What `read` makes of the JSON value that was stored for `what`, or else is made now."""
         cache, key = Cache.from_options(self.options), cache_key({**self._common, "kind": kind, "what": what})
+        if key not in self._made and (found := cache.get(key)) is not None:
+            try:
+                stored = json.loads(bytes(found["search.json"]))
+                read(stored)
+                self._made[key] = stored
+            except (LookupError, TypeError, ValueError, AttributeError, RecursionError, CompileError) as error:
+                _log.info("a result of a search that cannot be read is found again: %r", error)
+                cache.drop(key)
         if key not in self._made:
-            found = cache.get(key)
-            if found is not None:
-                self._made[key] = json.loads(bytes(found["search.json"]))
-            else:
-                self._made[key] = make()
-                cache.put(key, {"search.json": json.dumps(self._made[key]).encode()})
-        return self._made[key]
+            self._made[key] = make()
+            cache.put(key, {"search.json": json.dumps(self._made[key]).encode()})
+        return read(self._made[key])
 
 
 # The search -----------------------------------------------------------------------------------------------------------
@@ -210,8 +216,12 @@ class _Search:
         for number, node in enumerate(rules.products, 1):
             part = surroundings(explicit, node, rules.products)
             _log.info("search: product %d of %d, %s", number, len(rules.products), node)
-            stored = self.kept.remembered("product", likeness(part, node), lambda: self._product(part, node))  # noqa: B023
-            outcome = _of_alike(stored, part, node)
+            outcome = self.kept.remembered(
+                "product",
+                likeness(part, node),
+                lambda: self._product(part, node),  # noqa: B023
+                lambda stored: _of_alike(stored, part, node),  # noqa: B023
+            )
             if outcome is not None:
                 found[node] = outcome
         return self._worth_it(rules, found)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from tilewright.errors import InvalidMachine
+from tilewright.files import read_bytes
 
 MAX_BYTES: Final = 1 << 20
 Place = tuple[str | int, ...]  # keys and list positions from the top of the file
@@ -42,13 +43,7 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Read one machine file; raises InvalidMachine if it cannot be read or is not a mapping of plain values."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidMachine(f"cannot be read: {error.strerror}", where=str(path)) from error
-    if len(content) > MAX_BYTES:
-        raise InvalidMachine(f"is larger than {MAX_BYTES} bytes", where=str(path))
+    content = read_bytes(path, InvalidMachine, limit=MAX_BYTES)
     try:
         text = content.decode("utf-8")
         loader = (_OURS if path.parent == FILES else yaml.SafeLoader)(text)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidArgument, MissingExtra
+from tilewright.files import write_file
 from tilewright.report import bars, curves, scatter
 from tilewright.reproduce.pictures import Bars, Curves, Picture, Scatter
 
@@ -39,10 +40,7 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
     """Draw to `path`; its suffix says which format. Raises CompileError where the file cannot be written."""
     check(path)
     drawn = render(pictures, path.suffix.lower())
-    try:
-        path.write_bytes(drawn)
-    except OSError as error:
-        raise InvalidArgument(f"cannot write {str(path)!r}: {error.strerror or error}", where="--plot") from error
+    write_file(path, drawn, where="--plot")
 
 
 def render(pictures: Sequence[Picture], suffix: str) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.files import read_bytes
 from tilewright.reproduce.pictures import Picture
 
 
@@ -80,10 +81,8 @@ class Experiment:
         """The outcome that a file has as JSON. Raises InvalidFile if it has none that can be shown."""
         self.require_measured("stored results to show")
         try:
-            report: Report = import_module(self.module).Report.from_json(json.loads(path.read_bytes()))
+            report: Report = import_module(self.module).Report.from_json(json.loads(read_bytes(path)))
             _ = report.tables, report.claims, report.pictures  # what is missing shows here, not while it is printed
-        except OSError as error:
-            raise InvalidFile(f"cannot be read: {error.strerror or error}", where=str(path)) from error
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidFile(f"this is no result of {self.name}: {reason}", where=str(path),

@@ -6,84 +6,78 @@ member. Writing is atomic. Reading checks everything and never executes, unpickl
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from tilewright.errors import InvalidFile
+from tilewright.files import Content, open_regular, replace_file
 from tilewright.runtime.memory import allocate
+from tilewright.runtime.zips import DAMAGED, opened_zip, read_into
 
 INDEX = "archive.json"
 FORMAT = "tilewright-archive"
 VERSION = 1
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: the same blocks give the same file
 _MAX_INDEX_BYTES = 1 << 20
-_PIECE_BYTES = 16 << 20  # zipfile copies what it reads: in pieces, so that memory does not double
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")  # of a member: no path, and nothing that a file system minds
 
 Blocks: TypeAlias = Mapping[str, bytes | memoryview]
 
 
-def write_archive(path: Path, blocks: Blocks) -> None:
-    """Write `blocks` to `path`: other processes see the old file or the whole new one, never a part.
-
-    Raises OSError where the file system refuses; then nothing is left behind.
-    """
+def archived(blocks: Blocks) -> Content:
+    """What writes an archive of `blocks`, for `tilewright.files`."""
     members = {name: {"bytes": len(block), "sha256": _digest(block)} for name, block in blocks.items()}
     index = json.dumps({"format": FORMAT, "version": VERSION, "members": members}, indent=1)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+
+    def write(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(INDEX, _DATE), index)
             for name, block in blocks.items():
                 with archive.open(zipfile.ZipInfo(name, _DATE), "w", force_zip64=True) as member:
                     member.write(block)
-        os.chmod(temporary, 0o644)  # mkstemp makes it private, but a model file is like any other
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+
+    return write
+
+
+def write_archive(path: Path, blocks: Blocks, mode: int = 0o666) -> None:
+    """Write `blocks` to `path`, as `tilewright.files.replace_file` writes. Raises OSError where that cannot be."""
+    replace_file(path, archived(blocks), mode)
 
 
 def read_archive(path: Path) -> dict[str, memoryview]:
     """Read all blocks of an archive, each into memory aligned to 64 bytes.
 
-    Raises OSError if the file cannot be opened or read, and InvalidFile where it is no archive of this version,
-    where a member is missing or too many, or where a size or digest differs.
+    Raises OSError if the file cannot be opened or read or is no regular file, and InvalidFile where it is no archive
+    of this version, where a member is missing, too many or in another form, or where a size or digest differs.
     """
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            return _read_members(archive, os.fstat(file.fileno()).st_size)
+        with open_regular(path) as file, opened_zip(file, methods=(zipfile.ZIP_STORED,)) as archive:
+            return _read_members(archive)
     except InvalidFile as error:
         raise InvalidFile(error.message, where=str(path), help=error.help or "make the file again") from None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError) as error:
+    except DAMAGED as error:
         message = f"this is not a tilewright file, or it is damaged ({error})"
         raise InvalidFile(message, where=str(path), help="make the file again") from error
+    except MemoryError as error:
+        raise InvalidFile(f"it does not fit into the memory ({error})", where=str(path)) from error
 
 
-def _read_members(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, memoryview]:
+def _read_members(archive: zipfile.ZipFile) -> dict[str, memoryview]:
     infos = {info.filename: info for info in archive.infolist()}
-    if any(info.header_offset < 0 for info in infos.values()):
-        raise InvalidFile("its directory names a place in front of the file")
     members = _read_index(archive, infos)
-    if set(infos) != {INDEX, *members} or len(archive.infolist()) != len(infos):
-        raise InvalidFile(f"its members are not those that {INDEX} lists: {', '.join(sorted(infos))}")
+    if set(infos) != {INDEX, *members}:
+        raise InvalidFile(f"its members are not those that {INDEX} lists: {', '.join(map(repr, sorted(infos)))}")
     blocks = {}
     for name, (size, digest) in members.items():
-        info = infos[name]
-        if info.file_size != size or info.compress_size != size or size > file_bytes:
-            raise InvalidFile(f"{name} has {info.file_size} bytes, {INDEX} says {size}")
+        if infos[name].file_size != size:
+            raise InvalidFile(f"{name} has {infos[name].file_size} bytes, {INDEX} says {size}")
         block = allocate(size).data
-        with archive.open(info) as member:
-            for begin in range(0, size, _PIECE_BYTES):
-                piece = member.read(_PIECE_BYTES)
-                block[begin : begin + len(piece)] = piece
+        read_into(archive, infos[name], block)
         if _digest(block) != digest:
             raise InvalidFile(f"{name} is damaged: its digest differs from the one in {INDEX}")
         blocks[name] = block
@@ -95,7 +89,10 @@ def _read_index(archive: zipfile.ZipFile, infos: Mapping[str, zipfile.ZipInfo]) 
     info = infos.get(INDEX)
     if info is None or info.file_size > _MAX_INDEX_BYTES:
         raise InvalidFile(f"this is a zip, but not a tilewright file: it has no {INDEX}")
-    index = json.loads(archive.read(info))
+    try:
+        index = json.loads(archive.read(info))
+    except RecursionError:
+        raise InvalidFile(f"{INDEX} is nested too deeply") from None
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise InvalidFile(f"this is a zip, but not a tilewright file: {INDEX} does not say {FORMAT}")
     if index.get("version") != VERSION:
@@ -103,10 +100,16 @@ def _read_index(archive: zipfile.ZipFile, infos: Mapping[str, zipfile.ZipInfo]) 
             f"its format version is {index.get('version')}; this tilewright reads version {VERSION}",
             help="use the tilewright that made it, or make the file again",
         )
-    try:
-        return {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in index["members"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidFile(f"{INDEX} is malformed: {error!r}") from error
+    members = index.get("members")
+    if not isinstance(members, dict) or not all(_NAME.fullmatch(name) for name in members):
+        raise InvalidFile(f"{INDEX} is malformed: its members are no names")
+    found = {}
+    for name, entry in members.items():
+        size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(digest, str):
+            raise InvalidFile(f"{INDEX} is malformed: {name} has the size {size!r} and the digest {digest!r}")
+        found[name] = (size, digest)
+    return found
 
 
 def _digest(block: bytes | memoryview) -> str:

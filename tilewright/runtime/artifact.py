@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.errors import InvalidArgument, InvalidFile
-from tilewright.runtime.archive import Blocks, read_archive, write_archive
+from tilewright.errors import InvalidFile
+from tilewright.files import as_path, reason, write_file
+from tilewright.runtime.archive import Blocks, archived, read_archive
 from tilewright.runtime.manifest import CODES, Manifest
 from tilewright.runtime.memory import allocate
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 MEMBERS = ("manifest.json", "code.o", "program.tile", "graph.json", "plan.json", "constants.bin")
 
@@ -51,20 +54,17 @@ class Artifact:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.twm`; an existing file is replaced as a whole. Raises InvalidArgument if it cannot be written."""
-        try:
-            write_archive(Path(path), self.to_blocks())
-        except OSError as error:
-            raise InvalidArgument(f"cannot write: {error.strerror or error}", where=str(path)) from error
+        write_file(path, archived(self.to_blocks()))
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Artifact:
         """Read a `.twm` and check it, without loading its code. Raises InvalidFile, which says what is wrong."""
         try:
-            blocks = read_archive(Path(path))
+            blocks = read_archive(as_path(path))
         except FileNotFoundError:
             raise InvalidFile("there is no such file", where=str(path)) from None
         except OSError as error:
-            raise InvalidFile(f"cannot read: {error.strerror or error}", where=str(path)) from error
+            raise InvalidFile(f"cannot be read: {reason(error)}", where=str(path)) from error
         try:
             return cls.from_blocks(blocks)
         except InvalidFile as error:
@@ -106,7 +106,11 @@ def _text(block: bytes, name: str) -> str:
 
 
 def _parse(block: bytes, name: str) -> Any:
+    text = _text(block, name)
     try:
-        return json.loads(_text(block, name))
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # which halves of characters alone are not
+    except (ValueError, RecursionError) as error:
         raise InvalidFile(f"{name} is not JSON: {error}") from error
+    return value

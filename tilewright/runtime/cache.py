@@ -3,6 +3,9 @@
 Entries are archives (`archive.py`), `<directory>/<first two digits>/<key>.zip`. Any number of processes may read and
 write at once: an entry appears as a whole, and the same key always means the same content. A damaged entry counts as
 absent and is removed. Where the disk is full or read-only, compilation goes on without the cache.
+
+The code of an entry is run, so a folder that others can write to is not used (`trust.py`). A folder is a cache if it
+has the marker, or nothing but what a cache has; in another folder nothing is written, read or removed.
 """
 
 from __future__ import annotations
@@ -13,18 +16,25 @@ import hashlib
 import logging
 import os
 import re
-import time
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.files import is_temporary, open_regular, reason, remove_abandoned, replace_file
 from tilewright.options import Options
 from tilewright.runtime.archive import Blocks, read_archive, write_archive
+from tilewright.runtime.trust import distrusted, foreign
 
 _log = logging.getLogger(__name__)
 _KEY = re.compile(r"[0-9a-f]{64}")
-_ABANDONED_SECONDS = 3600  # a temporary file as old as this has lost its writer
+_SHELF = re.compile(r"[0-9a-f]{2}")  # a folder of entries: the first two digits of their keys
+_MACHINES = "machines"  # beside them: what `calibrate` measured
+_MACHINE = re.compile(r"[0-9a-f]{32}\.yaml|tmp[0-9a-z_]{8}\.tmp")  # the second from earlier versions, as the next
+_OLD_TEMPORARY = r"\.[0-9a-f]{64}\.zip\.[0-9a-z_]{8}\.tmp"
+_MARKER = "CACHEDIR.TAG"  # known to backup programs too: https://bford.info/cachedir/
+_MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n# the compile cache of tilewright: `tilewright cache --clear`\n"
 _KEEP = 0.9  # of the capacity is left after an eviction, so that not every write evicts
 
 
@@ -66,6 +76,34 @@ class Cache:
     def from_options(cls, options: Options) -> Cache:
         return cls(options.cache_dir, options.cache_bytes, enabled=options.cache)
 
+    def refused(self) -> str:
+        """Why the directory is not used, or "": others can write to it, or it is not a cache."""
+        try:
+            if found := distrusted(self.directory):
+                return f"{found}, and what it holds would be run"
+            if not _is_cache(self.directory):
+                return f"it has other files and no {_MARKER} of a compile cache"
+        except FileNotFoundError:
+            return ""  # it will be made
+        except OSError as error:
+            return reason(error)
+        return ""
+
+    def prepare(self, folder: str) -> Path:
+        """A folder in the directory, both made where they are missing. Raises OSError, also where it is refused."""
+        if found := self.refused():
+            raise PermissionError(found)
+        _make_folder(self.directory)
+        marker = self.directory / _MARKER
+        if not marker.exists():
+            replace_file(marker, _MARK, mode=0o644)
+        path = self.directory / folder
+        _make_folder(path)
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or foreign(status):
+            raise PermissionError(f"{path} {foreign(status) or 'is not a folder'}")
+        return path
+
     def get(self, key: str) -> dict[str, memoryview] | None:
         """The blocks that were put under `key`, or None."""
         blocks = self._read(self._path(key)) if self.enabled else None
@@ -79,20 +117,30 @@ class Cache:
         if not self.enabled or sum(map(len, blocks.values())) > self.capacity_bytes:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_archive(path, blocks)
+            self.prepare(path.parent.name)
+            if not _is_entry(path):
+                raise FileExistsError(f"{path} is not a file of the cache")
+            write_archive(path, blocks, 0o644)
         except OSError as error:
-            _warn_once(self.directory, error.strerror or str(error))
+            _warn_once(self.directory, reason(error))
             return
         self._evict(spare=path)
 
+    def drop(self, key: str) -> None:
+        """Remove what is under `key`: it turned out not to be what was put."""
+        if self.enabled and not self.refused():
+            self._remove(self._path(key))
+
     def clear(self) -> None:
-        """Remove all entries. A file that cannot be removed is only logged."""
-        for path, _ in self._files():
+        """Remove all entries; a file that cannot be removed is only logged. Raises InvalidArgument if refused."""
+        if found := self.refused():
+            raise InvalidArgument(found, where=str(self.directory), help="remove it by hand if it is to go")
+        for path, _ in self._entries():
             self._remove(path)
+        self._remove_abandoned()
 
     def statistics(self) -> Statistics:
-        entries = [status for path, status in self._files() if path.suffix == ".zip"]
+        entries = [] if self.refused() else [status for _, status in self._entries()]
         return Statistics(self._hits, self._misses, len(entries), sum(status.st_size for status in entries))
 
     def _path(self, key: str) -> Path:
@@ -101,7 +149,16 @@ class Cache:
         return self.directory / key[:2] / f"{key}.zip"
 
     def _read(self, path: Path) -> dict[str, memoryview] | None:
+        if found := self.refused():
+            _warn_once(self.directory, found)
+            return None
         try:
+            for place in (path.parent, path):
+                status = os.lstat(place)
+                if found := foreign(status):
+                    raise PermissionError(f"{place} {found}")
+                if stat.S_ISLNK(status.st_mode):
+                    raise PermissionError(f"{place} is a symbolic link")
             blocks = read_archive(path)
         except FileNotFoundError:
             return None
@@ -110,7 +167,7 @@ class Cache:
             self._remove(path)
             return None
         except OSError as error:
-            _warn_once(self.directory, error.strerror or str(error))
+            _warn_once(self.directory, reason(error))
             return None
         with contextlib.suppress(OSError):  # a read-only cache serves entries too, it only forgets their use
             os.utime(path)
@@ -118,12 +175,8 @@ class Cache:
 
     def _evict(self, spare: Path) -> None:
         """Remove the entries used longest ago while all are larger than the capacity, and abandoned temporary files."""
-        entries = []
-        for path, status in self._files():
-            if path.suffix == ".zip":
-                entries.append((status.st_mtime_ns, status.st_size, path))
-            elif time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                self._remove(path)
+        self._remove_abandoned()
+        entries = [(status.st_mtime_ns, status.st_size, path) for path, status in self._entries()]
         total = sum(size for _, size, _ in entries)
         if total <= self.capacity_bytes:
             return
@@ -134,19 +187,84 @@ class Cache:
                 self._remove(path)
                 total -= size
 
-    def _files(self) -> list[tuple[Path, os.stat_result]]:
-        found = []
-        for pattern in ("??/*.zip", "??/.*.tmp"):
-            for path in self.directory.glob(pattern):
-                with contextlib.suppress(OSError):  # another process removed it
-                    found.append((path, path.stat()))
-        return found
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """What has the name of an entry and is a file."""
+        for shelf in _shelves(self.directory):
+            for item in _listed(shelf):
+                if _KEY.fullmatch(item.name.removesuffix(".zip")) and item.name[:2] == shelf.name:
+                    with contextlib.suppress(OSError):  # another process removed it
+                        status = item.stat(follow_symlinks=False)
+                        if item.name.endswith(".zip") and stat.S_ISREG(status.st_mode):
+                            yield Path(item.path), status
+
+    def _remove_abandoned(self) -> None:
+        """What processes that were killed while they wrote have left behind."""
+        for shelf in _shelves(self.directory):
+            remove_abandoned(shelf)
 
     def _remove(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            _warn_once(self.directory, error.strerror or str(error))
+            _warn_once(self.directory, reason(error))
+
+
+def _is_cache(directory: Path) -> bool:
+    """Whether a folder has the marker, or, as of earlier versions, nothing but what a cache has."""
+    marker = directory / _MARKER
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.lstat(marker).st_mode):
+            with open_regular(marker) as file:
+                return b"tilewright" in file.read(len(_MARK))
+    for item in _listed(directory):
+        if is_temporary(item.name):
+            continue
+        known = _known_in(item.name)
+        if known is None or not item.is_dir(follow_symlinks=False):
+            return False
+        if not all(known.fullmatch(each.name) or is_temporary(each.name) for each in _listed(Path(item.path))):
+            return False
+    return True
+
+
+def _known_in(folder: str) -> re.Pattern[str] | None:
+    """The names that files in a folder of a cache may have; None for a folder that a cache does not have."""
+    if folder == _MACHINES:
+        return _MACHINE
+    return re.compile(rf"{folder}[0-9a-f]{{62}}\.zip|{_OLD_TEMPORARY}") if _SHELF.fullmatch(folder) else None
+
+
+def _shelves(directory: Path) -> Iterator[Path]:
+    for item in _listed(directory):
+        if _SHELF.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
+            yield Path(item.path)
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing where it is not there or cannot be read."""
+    try:
+        with os.scandir(folder) as items:
+            return list(items)
+    except OSError:
+        return []
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder that only this user can write to, and the folders above it; one that is there is left."""
+    try:
+        path.mkdir(mode=0o755, exist_ok=True)
+    except FileNotFoundError:
+        _make_folder(path.parent)
+        path.mkdir(mode=0o755, exist_ok=True)
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether an entry can be put at `path`: nothing is there, or an entry."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and not foreign(status)
 
 
 @functools.cache

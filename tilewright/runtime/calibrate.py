@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,12 +26,15 @@ from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.values import F32, F64, I32, I64, POINTER
 from tilewright.errors import InvalidMachine
 from tilewright.expr.dtypes import DType, bits
+from tilewright.files import reason, replace_file
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.registry import standard
 from tilewright.machine import Cpu, host, machine_from_json, resolve
 from tilewright.options import Options
 from tilewright.runtime import loops
+from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
+from tilewright.runtime.trust import distrusted
 
 NAME = "host-calibrated"
 VERSION = 1  # of the way of measuring: another one does not read older files
@@ -276,7 +278,7 @@ def to_yaml(machine: Cpu) -> str:
 
 def _stored(path: Path) -> Cpu | None:
     """The machine in the file, or None where there is none or it is damaged."""
-    if not path.exists():
+    if not path.exists() or distrusted(path.parent):
         return None
     try:
         found = resolve(path)
@@ -289,12 +291,10 @@ def _stored(path: Path) -> Cpu | None:
 def _store(path: Path, machine: Cpu) -> None:
     """Write the file as a whole, or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(to_yaml(machine))
-        os.replace(file.name, path)
+        Cache(path.parent.parent, 0).prepare(path.parent.name)
+        replace_file(path, to_yaml(machine).encode(), mode=0o644)
     except OSError as error:
-        _log.warning("the calibration cannot be stored in %s: %s", path.parent, error.strerror or error)
+        _log.warning("the calibration cannot be stored in %s: %s", path.parent, reason(error))
 
 
 def _processor() -> str:

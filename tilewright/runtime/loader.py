@@ -65,7 +65,7 @@ def load_object(code: bytes, manifest: Manifest) -> Code:
             f"the machine code of {manifest.name!r} needs {what}; this machine is {here}",
             help="`--rebuild` compiles it for this machine from the program that is stored beside the code",
         )
-    if not _is_object(code):
+    if not is_object(code, host_triple()):
         raise InvalidFile(f"the machine code of {manifest.name!r} is not an ELF object for {host_triple()}")
     try:
         return Code(code, ["tw_main"])
@@ -97,12 +97,12 @@ def host_triple() -> str:
     return str(llvm.get_process_triple())
 
 
-def _is_object(code: bytes) -> bool:
-    """Whether this is a whole relocatable ELF file for this machine: LLVM's loader does not check that itself."""
+def is_object(code: bytes, triple: str) -> bool:
+    """Whether this is a whole relocatable ELF file for a machine: LLVM's loader does not check that itself."""
     if len(code) < _ELF_HEADER.size:
         return False
     magic, kind, machine, sections, section_bytes, section_count = _ELF_HEADER.unpack_from(code)
-    expected = _ELF_MACHINE.get(_platform(host_triple())[0], machine)
+    expected = _ELF_MACHINE.get(_platform(triple)[0], machine)
     whole = bool(sections + section_bytes * section_count <= len(code))
     return whole and magic == b"\x7fELF\x02\x01" and kind == _ELF_RELOCATABLE and machine == expected
 

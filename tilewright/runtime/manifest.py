@@ -14,6 +14,10 @@ from typing import Any
 from tilewright.errors import InvalidFile
 from tilewright.expr.dtypes import DTYPES, size_bytes
 
+_MOST_BYTES = 1 << 47  # what the addresses of a process reach
+_MOST_COUNT = 1 << 90  # of what is only printed: floating-point operations, bytes moved
+_MOST_DIMENSIONS = 64  # of an array of NumPy
+
 CODES = {"object": "code.o", "ptx": "code.ptx"}  # kinds of code, and the member of an artifact that holds it
 
 
@@ -166,14 +170,16 @@ def _tensor(item: _Reader) -> TensorSpec:
     if dtype not in DTYPES:
         raise InvalidFile(f"unknown dtype {dtype!r}", where=item.where)
     shape = tuple(extent.as_size() for extent in item.items("shape"))
-    if math.prod(shape) * size_bytes(dtype) >= 1 << 63:
+    if len(shape) > _MOST_DIMENSIONS:
+        raise InvalidFile(f"{len(shape)} dimensions", where=item.where, help=f"at most {_MOST_DIMENSIONS}")
+    if math.prod(max(1, extent) for extent in shape) * size_bytes(dtype) > _MOST_BYTES:
         raise InvalidFile(f"the shape {shape} is larger than any memory", where=item.where)
     return TensorSpec(item.text("name"), dtype, shape)
 
 
 def _launch(item: _Reader) -> Launch:
     name, kernel = item.text("name"), item.text("kernel")
-    programs, flops, size = (item.size(field) for field in ("programs", "flops", "bytes"))
+    programs, flops, size = item.size("programs"), item.size("flops", _MOST_COUNT), item.size("bytes", _MOST_COUNT)
     operands = tuple(map(_operand, item.items("operands"))) if "operands" in item.value else ()
     return Launch(name, kernel, programs, flops, size, operands)
 
@@ -228,12 +234,14 @@ class _Reader:
             raise InvalidFile(f"the field {name!r} is {value!r}, not a string", where=self.where)
         return value
 
-    def size(self, name: str) -> int:
-        return _Reader(self._field(name), f"{self.where}.{name}").as_size()
+    def size(self, name: str, most: int = _MOST_BYTES) -> int:
+        return _Reader(self._field(name), f"{self.where}.{name}").as_size(most)
 
-    def as_size(self) -> int:
+    def as_size(self, most: int = _MOST_BYTES) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 0:
             raise InvalidFile(f"{self.value!r} is not a whole number of 0 or more", where=self.where)
+        if self.value > most:
+            raise InvalidFile(f"{self.value:#x} is larger than any memory", where=self.where)
         return self.value
 
     def items(self, name: str) -> list[_Reader]:

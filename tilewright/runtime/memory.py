@@ -76,8 +76,8 @@ def allocate(size: int) -> NDArray[np.uint8]:
     length = align(size, HUGE_PAGE) + HUGE_PAGE
     try:
         pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"cannot reserve {size} bytes: {error.strerror}") from error
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"cannot reserve {size} bytes: {error}") from error
     raw = np.frombuffer(pages, np.uint8)
     start = -raw.ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):

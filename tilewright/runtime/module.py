@@ -148,6 +148,13 @@ class Module:
         """Write a `.twm`, which `tilewright.load` reads. Raises InvalidArgument if it cannot be written."""
         self.artifact.save(path)
 
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a module cannot be pickled or copied: it is code in the memory of this process",
+            where=self.manifest.name,
+            help="save it and load the file where it is needed; calls from several threads may share one module",
+        )
+
     def __repr__(self) -> str:
         inputs, outputs = (
             ", ".join(f"{spec.name}: {spec}" for spec in specs)
@@ -200,7 +207,15 @@ class Module:
             raise RuntimeError(f"the compiled code of {self.manifest.name} reported failure {status}")
 
     def _make_context(self) -> _Context:
-        return _Context(self.manifest, self._constants.ctypes.data, self._pool)
+        """Raises InvalidArgument where this machine has too little memory for a call."""
+        try:
+            return _Context(self.manifest, self._constants.ctypes.data, self._pool)
+        except MemoryError as error:
+            manifest, threads = self.manifest, self._pool.threads
+            message = (
+                f"{manifest.arena_bytes:,} bytes of arena and {threads} times {manifest.scratch_bytes:,} of scratch"
+            )
+            raise InvalidArgument(f"{message} do not fit into the memory", where=manifest.name) from error
 
 
 class _Context:

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
+from tilewright.files import read_bytes
 
 OLDEST_OPSET = 13
 BY_CHANNEL = "by_channel"  # attribute of PRelu from before opset 7, which the conversion takes for today's
+_MOST_BYTES = (1 << 31) - 1  # of a protocol buffer; more weights stand in files beside the model
+_HELP = "the path of an .onnx file"
 _LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 
@@ -27,7 +30,7 @@ def read_model(source: Any, where: str) -> Any:
     elif isinstance(source, bytes | bytearray | memoryview):
         model = _parse(bytes(source), where)
     elif isinstance(source, str | Path):
-        model = _parse(_read(Path(source)), where)
+        model = _parse(read_bytes(source, InvalidModel, help=_HELP, limit=_MOST_BYTES), where)
     else:
         raise InvalidModel(f"a model of type {type(source).__name__}", help="a path, bytes or an onnx.ModelProto")
     _check_versions(model, where)
@@ -41,14 +44,6 @@ def read_model(source: Any, where: str) -> Any:
         except Exception as error:
             raise InvalidModel(f"its functions cannot be inlined: {_line(error)}", where=where) from error
     return _converted(model, where)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidModel(f"cannot be read: {reason}", where=str(path), help="the path of an .onnx file") from error
 
 
 def _parse(content: bytes, where: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tilewright.errors import CompileError, InvalidFile, ScheduleError
+from tilewright.files import read_text
 from tilewright.instruction.mma.deduce import Deduction, deduce_mma
 from tilewright.instruction.mma.policy import Switches, switches_of
 from tilewright.instruction.mma.problem import MmaProblem
@@ -46,12 +47,7 @@ class Recorded:
 
 def read_recorded(path: Path) -> list[Recorded]:
     """All rows of a file; raises InvalidFile naming line and column for what cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InvalidFile("there is no such file", where=str(path)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"cannot be read: {error}", where=str(path)) from error
+    text = read_text(path)
     reader = csv.DictReader(io.StringIO(text), strict=True)
     try:
         missing = [name for name in (*PROBLEM, *ANSWER) if name not in (reader.fieldnames or ())]

@@ -141,7 +141,7 @@ def test_what_is_no_result_is_refused(name: str, stored: Path, tmp_path: Path) -
         damage(stored, change)
         with pytest.raises(InvalidFile, match=f"no result of {name}"):
             find(name).stored(stored)
-    with pytest.raises(InvalidFile, match="cannot be read"):
+    with pytest.raises(InvalidFile, match="no such file"):
         find(name).stored(tmp_path / "nonsuch.json")
 
 

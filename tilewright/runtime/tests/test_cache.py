@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-import time
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ import pytest
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 from tilewright.runtime import cache as cache_module
+from tilewright.runtime import trust
 from tilewright.runtime.cache import Cache, cache_key
 
 BLOCKS = {"code.o": b"machine code" * 100, "plan.json": b"{}", "empty": b""}
@@ -65,11 +69,35 @@ def test_a_damaged_entry_is_a_miss_and_is_removed(cache: Cache) -> None:
         "truncated": content[: len(content) // 2],
         "empty": b"",
         "noise": b"\x80\x04" * 500,
+        "compressed": repacked(content, zipfile.ZIP_DEFLATED),
+        "compressed well": repacked(content, zipfile.ZIP_BZIP2),
     }
     for how, data in damaged.items():
         entry(cache).write_bytes(data)
         assert cache.get(KEY) is None, how
         assert not entry(cache).exists(), how
+    cache.put(KEY, BLOCKS)
+    assert cache.get(KEY) is not None
+
+
+def repacked(content: bytes, method: int) -> bytes:
+    """The same members, compressed."""
+    packed = BytesIO()
+    with zipfile.ZipFile(BytesIO(content)) as old, zipfile.ZipFile(packed, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("field", [4, 6, 8, 10, 14, 16, 20, 24, 28, 32, 36, 38, 42])  # of an entry of the directory
+def test_a_flipped_bit_in_the_directory_is_a_miss(field: int, bit: int, cache: Cache) -> None:
+    cache.put(KEY, BLOCKS)
+    content = bytearray(entry(cache).read_bytes())
+    content[content.index(b"PK\1\2") + field] ^= 1 << bit
+    entry(cache).write_bytes(content)
+    found = cache.get(KEY)
+    assert found is None or {name: bytes(block) for name, block in found.items()} == BLOCKS
     cache.put(KEY, BLOCKS)
     assert cache.get(KEY) is not None
 
@@ -102,15 +130,161 @@ def test_an_entry_larger_than_the_capacity_is_not_kept(tmp_path: Path) -> None:
     assert cache.statistics().entries == 0
 
 
-def test_abandoned_temporary_files_are_removed(cache: Cache) -> None:
+def test_what_a_killed_writer_leaves_is_removed_by_any_other(cache: Cache) -> None:
+    other = cache_key({"another": ""})
     cache.put(KEY, BLOCKS)
-    old, young = (entry(cache).parent / f".{name}.tmp" for name in ("old", "young"))
-    old.write_bytes(b"x")
-    young.write_bytes(b"x")
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    left = entry(cache).parent / f".tilewright-{'0' * 16}-{'0' * 16}.tmp"
+    left.write_bytes(b"x")
+    with left.open("rb") as at_work:
+        fcntl.flock(at_work, fcntl.LOCK_EX)
+        cache.put(other, BLOCKS)
+        assert left.exists()  # its writer lives
+    cache.put(other, BLOCKS)
+    assert not left.exists()
+
+
+# Whose files ----------------------------------------------------------------------------------------------------------
+
+FOREIGN = (
+    "ab/photo.zip",
+    "ab/.notes.tmp",
+    "cd/" + "0" * 64 + ".zip",
+    "ab/" + "x" * 64 + ".zip",
+    "notes.txt",
+    "ef/gh/i",
+)
+
+
+def fill(folder: Path, names: Sequence[str] = FOREIGN) -> dict[str, bytes]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+        os.utime(folder / name, (1000, 1000))
+    return contents(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_with_files_of_others_is_refused(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = fill(tmp_path, [name])
+    cache = Cache(tmp_path, 10)
+    with caplog.at_level(logging.WARNING):
+        cache.put(KEY, {"x": b""})
+    assert cache.get(KEY) is None
+    assert "CACHEDIR.TAG" in caplog.text
+    with pytest.raises(InvalidArgument, match="other files"):
+        cache.clear()
+    assert contents(tmp_path) == before
+
+
+def test_files_of_others_in_a_cache_survive_eviction_and_clearing(cache: Cache) -> None:
     cache.put(KEY, BLOCKS)
-    assert not old.exists()
-    assert young.exists()
+    fill(cache.directory)
+    outside = cache.directory.parent / "outside"
+    fill(outside, [f"{'0' * 64}.zip", f"a{'0' * 63}.zip", ".x.tmp"])
+    for shelf in ("00", "a0"):
+        (cache.directory / shelf).symlink_to(outside)
+    (entry(cache).parent / f"{KEY[:2]}{'1' * 62}.zip").symlink_to(outside / f"{'0' * 64}.zip")
+    before = contents(cache.directory) | contents(outside)
+    small = Cache(cache.directory, 1200)
+    for number in range(4):
+        small.put(cache_key({"number": str(number)}), {"x": bytes(500)})
+    small.clear()
+    assert small.statistics().entries == 0
+    after = contents(cache.directory) | contents(outside)
+    assert before.items() - after.items() == {(str(entry(cache).relative_to(cache.directory)), before_of(before))}
+
+
+def before_of(before: dict[str, bytes]) -> bytes:
+    return before[f"{KEY[:2]}/{KEY}.zip"]
+
+
+def test_links_in_a_cache_are_not_written_through(cache: Cache, tmp_path: Path) -> None:
+    cache.put(cache_key({}), BLOCKS)
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"mine")
+    entry(cache).parent.mkdir(exist_ok=True)
+    entry(cache).symlink_to(outside)
+    cache.put(KEY, BLOCKS)
+    assert cache.get(KEY) is None
+    assert outside.read_bytes() == b"mine"
+    entry(cache).unlink()
+    entry(cache).parent.rmdir()
+    (tmp_path / "folder").mkdir()
+    entry(cache).parent.symlink_to(tmp_path / "folder")
+    cache.put(KEY, BLOCKS)
+    assert cache.get(KEY) is None
+    assert not os.listdir(tmp_path / "folder")
+
+
+def test_a_cache_of_an_earlier_version_goes_on(cache: Cache) -> None:
+    cache.put(KEY, BLOCKS)
+    (cache.directory / "CACHEDIR.TAG").unlink()
+    fill(cache.directory, [f"machines/{'0' * 32}.yaml", f"{KEY[:2]}/.{KEY}.zip.abc_d012.tmp"])
+    assert cache.get(KEY) is not None
+    cache.put(cache_key({}), BLOCKS)
+    assert (cache.directory / "CACHEDIR.TAG").exists()
+
+
+# Who may write --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+@pytest.mark.parametrize("what", ["directory", "shelf", "entry", "parent"])
+def test_what_others_can_write_to_is_not_run(
+    what: str, mode: int, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "_only_own", lambda group: False)
+    cache.put(KEY, BLOCKS)
+    path = {
+        "directory": cache.directory, "shelf": entry(cache).parent, "entry": entry(cache),
+        "parent": cache.directory.parent,
+    }[what]  # fmt: skip
+    path.chmod(mode)
+    sticky_parent = what == "parent" and mode & 0o1000
+    assert (cache.get(KEY) is not None) == bool(sticky_parent)
+    if what in ("directory", "parent"):
+        assert bool(cache.refused()) == (not sticky_parent)
+
+
+@pytest.mark.parametrize("what", ["directory", "shelf", "entry", "parent", "link"])
+def test_what_another_user_owns_is_not_run(what: str, cache: Cache) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    cache.put(KEY, BLOCKS)
+    assert cache.get(KEY) is not None
+    if what == "link":
+        link = cache.directory.parent / "link"
+        link.symlink_to(cache.directory)
+        os.lchown(link, 65534, 65534)
+        cache = Cache(link, 1 << 20)
+    else:
+        parts = {"directory": cache.directory, "shelf": entry(cache).parent, "entry": entry(cache)}
+        os.chown(parts.get(what, cache.directory.parent), 65534, 65534)
+    assert cache.get(KEY) is None
+
+
+def test_a_group_without_other_members_is_no_other_user(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "_only_own", lambda group: True)
+    cache.put(KEY, BLOCKS)
+    cache.directory.chmod(0o775)
+    assert cache.get(KEY) is not None
+
+
+def test_a_cache_is_made_for_this_user_whatever_the_umask(cache: Cache) -> None:
+    before = os.umask(0)
+    try:
+        cache.put(KEY, BLOCKS)
+    finally:
+        os.umask(before)
+    assert cache.get(KEY) is not None
+    assert [path.stat().st_mode & 0o22 for path in (cache.directory, entry(cache).parent, entry(cache))] == [0] * 3
+
+
+# Disks ----------------------------------------------------------------------------------------------------------------
 
 
 def test_clear(cache: Cache) -> None:

@@ -143,6 +143,89 @@ def test_wrong_size_in_the_index(saved: Path) -> None:
         load(saved)
 
 
+def repacked(path: Path, change: Callable[[zipfile.ZipInfo], None], twice: str = "", extra: str = "") -> None:
+    """Write the archive again with its members changed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            change(info)
+            archive.writestr(info, content)
+        if twice:
+            archive.writestr(twice, members[twice])
+        if extra:
+            archive.writestr(extra, b"")
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "x.twm"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("constants.bin", bytes(10_000_000))
+        archive.writestr(INDEX, json.dumps({"format": "tilewright-archive", "version": 1, "members": {}}))
+    with pytest.raises(InvalidFile, match=r"'constants\.bin' is compressed by method 12"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("compress_type", zipfile.ZIP_DEFLATED, "compressed by method 8"),
+        ("compress_type", zipfile.ZIP_LZMA, "compressed by method 14"),
+        ("external_attr", 0o120777 << 16, "is not a file"),
+        ("external_attr", 0o010644 << 16, "is not a file"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_members_in_another_form(field: str, value: int, message: str, saved: Path) -> None:
+    repacked(saved, lambda info: setattr(info, field, value))
+    with pytest.raises(InvalidFile, match=message):
+        load(saved)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_members_twice_or_elsewhere(saved: Path) -> None:
+    for twice, extra, message in (
+        ("code.o", "", "same name"), ("", "/etc/passwd", "its members are not"), ("", "../x", "its members are not"),
+        ("", "folder/", "is not a file"),
+    ):  # fmt: skip
+        content = saved.read_bytes()
+        repacked(saved, lambda info: None, twice, extra)
+        with pytest.raises(InvalidFile, match=message):
+            load(saved)
+        saved.write_bytes(content)
+
+
+def test_an_encrypted_member(saved: Path) -> None:
+    content = bytearray(saved.read_bytes())
+    for signature, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.index(signature) + offset] |= 1
+    saved.write_bytes(content)
+    with pytest.raises(InvalidFile, match="encrypted"):
+        load(saved)
+
+
+def test_a_directory_of_very_many_members(tmp_path: Path) -> None:
+    path = tmp_path / "x.twm"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(25_000):
+            archive.writestr(zipfile.ZipInfo(str(number)), b"")
+    with pytest.raises(InvalidFile, match="lists 25000 members"):
+        load(path)
+
+
+def test_pickling_says_save(add_artifact: Make) -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot be pickled.*\n.*save it"):
+        pickle.dumps(Module(add_artifact(), threads=1))
+
+
+def test_memory_that_no_machine_has(add_artifact: Make, tmp_path: Path) -> None:
+    path = tmp_path / "x.twm"
+    add_artifact(arena_bytes=1 << 46).save(path)
+    with pytest.raises(InvalidArgument, match="bytes of arena"):
+        load(path, threads=1)
+
+
 def test_missing_member(add_artifact: Make, tmp_path: Path) -> None:
     blocks = dict(add_artifact().to_blocks())
     del blocks["program.tile"]
@@ -159,6 +242,8 @@ def test_missing_member(add_artifact: Make, tmp_path: Path) -> None:
         ("manifest.json", b"\xff", "not text"),
         ("plan.json", b"", "not JSON"),
         ("graph.json", b"[" * 100_000, "not JSON"),
+        ("graph.json", b"1" * 10_000, "not JSON"),
+        ("graph.json", rb'{"name": "\ud800"}', "not JSON"),
         ("constants.bin", b"123", "the constants are 3"),
         ("code.o", b"", "not an ELF object"),
         ("code.o", b"\x7fELF\x02\x01" + b"\xff" * 200, "not an ELF object"),
@@ -177,6 +262,9 @@ def test_malformed_members(member: str, content: bytes, message: str, add_artifa
         ("inputs", [{"name": "x", "dtype": "f31", "shape": []}], "unknown dtype 'f31'"),
         ("inputs", [{"name": "x", "dtype": "f32", "shape": [-1]}], r"inputs\[0\].shape\[0\].*-1"),
         ("inputs", [{"name": "x", "dtype": "f32", "shape": [1 << 62]}], "larger than any memory"),
+        ("inputs", [{"name": "x", "dtype": "f32", "shape": [0, 1 << 70]}], "larger than any memory"),
+        ("inputs", [{"name": "x", "dtype": "f32", "shape": [1] * 65}], "65 dimensions"),
+        ("arena_bytes", 1 << 70, "larger than any memory"),
         ("arena_bytes", 1.5, "1.5 is not a whole number"),
         ("scratch_bytes", True, "True is not a whole number"),
         ("triple", 3, "not a string"),

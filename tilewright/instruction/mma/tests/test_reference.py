@@ -65,7 +65,7 @@ def test_no_file_and_no_table(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="no such file"):
         read_recorded(tmp_path / "absent.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidFile, match="cannot be read"):
+    with pytest.raises(InvalidFile, match="not UTF-8"):
         read_recorded(tmp_path / "binary.csv")
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(InvalidFile, match="has no column target"):

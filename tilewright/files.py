@@ -1,0 +1,269 @@
+"""Files that users name: reading ends, and writing gives the old file or the whole new one.
+
+Everything in the package that reads a user's file or writes one does it here. Only regular files are read, so that a
+FIFO or a device neither blocks nor fills the memory, and none that is larger than its kind may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Final, TypeAlias
+
+from tilewright.errors import CompileError, InvalidArgument, InvalidFile
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # not a Unix: files left behind by a process that was killed stay
+    fcntl = None
+
+Content: TypeAlias = bytes | Callable[[IO[bytes]], None]  # the bytes, or what writes them to a file
+
+TEXT_BYTES: Final = 256 << 20  # more than any tile program, PTX text or table that can be worked with
+
+_KINDS: Final = {
+    stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}  # fmt: skip
+_TEMPORARY: Final = re.compile(r"\.tilewright-[0-9a-f]{16}-[0-9a-f]{16}\.tmp")
+_DESCRIPTORS: Final = ("/dev/", "/proc/")  # where names stand for open files, such as /dev/stdout
+
+
+# Paths ----------------------------------------------------------------------------------------------------------------
+
+
+def as_path(value: object, where: str = "") -> Path:
+    """`value`, a str or a PathLike of one, as a path. Raises InvalidArgument for what no file can be named."""
+    try:
+        text = os.fspath(value)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f"{value!r} is no path", where=where, help="a str or a pathlib.Path")
+    try:
+        if b"\0" in os.fsencode(text):
+            raise InvalidArgument(f"the path {text!r} holds a NUL", where=where, help="leave it out")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"the path {text!r} is no text of the file system", where=where) from None
+    return Path(text)
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> IO[bytes]:
+    """Open a regular file of at most `limit` bytes for reading. Raises OSError, also for any other kind of file."""
+    try:
+        _require_regular(os.stat(path))  # opening a device may already do something
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from None  # a NUL in the path
+    try:
+        status = os.fstat(descriptor)
+        _require_regular(status)
+        if limit is not None and status.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, the limit is {limit:,}")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(
+    path: str | os.PathLike[str], error: type[CompileError] = InvalidFile, *, help: str = "", limit: int = TEXT_BYTES
+) -> bytes:
+    """All bytes of a regular file. Raises `error` where that cannot be, or where there are more than `limit`."""
+    try:
+        with open_regular(path, limit) as file:
+            content = file.read(limit + 1)
+            if content is None or len(content) > limit:  # files of the system do not say how long they are
+                raise OSError(errno.EFBIG, f"it does not end within {limit:,} bytes")
+            return content
+    except FileNotFoundError:
+        raise error("there is no such file", where=str(path), help=help) from None
+    except OSError as failure:
+        raise error(f"cannot be read: {reason(failure)}", where=str(path), help=help) from failure
+    except MemoryError as failure:
+        raise error("cannot be read: it is larger than the memory", where=str(path), help=help) from failure
+
+
+def read_text(
+    path: str | os.PathLike[str], error: type[CompileError] = InvalidFile, *, help: str = "", limit: int = TEXT_BYTES
+) -> str:
+    """A regular file as UTF-8 text, without a byte order mark. Raises `error` as `read_bytes` does."""
+    content = read_bytes(path, error, help=help, limit=limit)
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as failure:
+        raise error(f"is not UTF-8 text at byte {failure.start}", where=str(path), help=help) from failure
+
+
+def read_input(name: str, stream: IO[str], error: type[CompileError], limit: int = TEXT_BYTES) -> str:
+    """The text of standard input. Raises `error` where it is not text or does not end within `limit` characters."""
+    try:
+        text = stream.read(limit + 1)
+    except (OSError, UnicodeDecodeError) as failure:
+        raise error(f"cannot be read: {reason(failure)}", where=name) from failure
+    if len(text) > limit:
+        raise error(f"does not end within {limit:,} characters", where=name)
+    return text
+
+
+def reason(failure: Exception) -> str:
+    """What a failure of the system or of a reader says, in one line."""
+    said = (getattr(failure, "strerror", None) or str(failure)).strip() or type(failure).__name__
+    return said.splitlines()[0]
+
+
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(status.st_mode), 'special')}, not a file")
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def write_file(path: str | os.PathLike[str], content: Content, where: str | None = None) -> None:
+    """`replace_file` for a file that a user names. Raises InvalidArgument where it cannot be written."""
+    named = as_path(path, where or "")
+    try:
+        replace_file(named, content)
+    except OSError as error:
+        message = f"cannot write {str(named)!r}" if where else "cannot write"
+        raise InvalidArgument(f"{message}: {reason(error)}", where=where or str(named)) from error
+
+
+def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
+    """Write `content` to `path`: others see the old file or the whole new one, never a part.
+
+    A symbolic link stays, what it points to is written. A file that is there keeps its permissions; a new one has
+    `mode` without the umask. A terminal, /dev/null or a FIFO that somebody reads is written as it is, anything else
+    that is not a regular file is refused. Raises OSError; then the old file is as it was. What a process that was
+    killed here leaves behind, the next one that writes to the same place removes.
+    """
+    status = _status(path)
+    if status is not None and (not stat.S_ISREG(status.st_mode) or os.path.abspath(path).startswith(_DESCRIPTORS)):
+        _write_in_place(path, status, content)
+        return
+    target = Path(os.path.realpath(path))
+    if status is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file is protected from writing")
+    stem = f".tilewright-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
+    remove_abandoned(target.parent, stem)
+    temporary, descriptor = _temporary(target.parent, stem, mode)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            _fill(file, content)
+        if status is not None:
+            _give(descriptor, status)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)  # and with it the lock, which says until here that the file has a writer
+
+
+def remove_abandoned(folder: Path, stem: str = "") -> None:
+    """Remove the temporary files of `replace_file` in a folder whose writers are no more."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    except OSError:
+        return  # what is wrong with the folder shows when something is written to it
+    for name in names:
+        if name.startswith(stem):
+            with contextlib.suppress(OSError):  # it has a writer, or another process removes it
+                _remove_unlocked(folder / name)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `replace_file` gives such names to files that it has not finished."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from None  # a NUL in the path
+
+
+def _write_in_place(path: Path, status: os.stat_result, content: Content) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if kind not in (stat.S_IFREG, stat.S_IFCHR, stat.S_IFIFO):
+        raise OSError(errno.EINVAL, f"it is {'a disk' if kind == stat.S_IFBLK else _KINDS.get(kind, 'special')}")
+    truncate = os.O_TRUNC if kind == stat.S_IFREG else 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | truncate)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "it is a FIFO that nobody reads, or a device that is not there") from None
+        raise
+    with os.fdopen(descriptor, "wb") as file, tempfile.TemporaryFile() as whole:
+        os.set_blocking(descriptor, True)
+        _fill(whole, content)  # an archive goes back and forth in its file
+        whole.seek(0)
+        shutil.copyfileobj(whole, file)
+
+
+def _temporary(folder: Path, stem: str, mode: int) -> tuple[Path, int]:
+    """A new file in `folder`, and a descriptor that holds it locked: no other process takes it for abandoned."""
+    while True:
+        path = folder / f"{stem}{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        if fcntl is None:
+            return path, descriptor
+        with contextlib.suppress(OSError):  # a file system without locks: nobody removes it either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # removed between the two calls above
+
+
+def _fill(file: IO[bytes], content: Content) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content)
+
+
+def _give(descriptor: int, status: os.stat_result) -> None:
+    """Give a file the owner, as far as that is allowed, and the permissions of another."""
+    if hasattr(os, "fchown"):
+        for user, group in ((status.st_uid, status.st_gid), (-1, status.st_gid)):
+            try:
+                os.fchown(descriptor, user, group)
+                break
+            except OSError:
+                continue
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def _remove_unlocked(path: Path) -> None:
+    if fcntl is None:
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
