@@ -154,6 +154,7 @@ class Planning:
         self.outputs = {tensor.name for tensor in self.graph.outputs}
         self.users = self.graph.consumers()
         self.views: dict[str, View] = {}  # by their sources
+        self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
         self.unfused: dict[str, str] = {}  # why others are computed before they are packed
         self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
@@ -194,10 +195,11 @@ class Planning:
                     continue
                 self.borders[source] = moved
             self.views[source] = view
+            self._viewed[view.result.name] = source
 
     def place_view(self, result: Tensor) -> bool:
         """Store a result where its source is, if it may be a view and the source's layout holds it."""
-        view = next((view for view in self.views.values() if view.result == result), None)
+        view = self._view_written_as(result)
         if view is None:
             return False
         source = self.stored(view.source)
@@ -212,6 +214,11 @@ class Planning:
             Decision(subject, f"that of {view.source.name}", f"{layout} holds the same elements in the same places")
         )
         return True
+
+    def _view_written_as(self, result: Tensor) -> View | None:
+        """The view whose result this is; the last one, where a tensor is the source of several."""
+        view = self.views.get(self._viewed.get(result.name, ""))
+        return view if view is not None and view.result == result else None
 
     def stored(self, tensor: Tensor) -> Stored:
         """How a tensor that is read is stored; constants are placed when first met."""
@@ -262,7 +269,9 @@ class Planning:
 
     def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
         """The mapping with which a CPU runs a compute as a product, if there is one, and why."""
-        if not isinstance(self.machine, Cpu):
+        if (
+            not isinstance(self.machine, Cpu) or node.accum is None
+        ):  # bodies of maps may be long: they are not looked up
             return None, None
         if node not in self._products:
             self._products[node] = find_product(
@@ -290,13 +299,13 @@ class Planning:
             return f"{len(users)} nodes read it"
         if group.name in self.views:
             return f"{self.views[group.name].result.name} is a view of it"
-        view = next((view for view in self.views.values() if view.result == result), None)
+        view = self._view_written_as(result)
         if view is not None and view.layout(self.layout(view.source)) is not None:
             return f"it is a view of {view.source.name}"
         if group.name in self.borders:
             return "it has a border"
         mapping = self.mapping_of(users[0])
-        reads = [read for read in users[0].reads() if read.tensor == result]
+        reads = [] if mapping is None else [read for read in users[0].reads() if read.tensor == result]
         if mapping is None or reads not in ([mapping.a], [mapping.b]):
             return "no product alone reads it, and once"
         if reads == [mapping.b]:

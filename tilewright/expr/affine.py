@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from operator import is_
 
 from tilewright.expr.core import Apply, Axis, Cast, Const, Dim, Expr, Read
 from tilewright.expr.dtypes import INDEX
@@ -144,20 +145,21 @@ def simplify(expr: Expr) -> Expr:
     """
     if isinstance(expr, Read):
         indices = tuple(simplify(index) for index in expr.indices)
-        return expr if indices == expr.indices else Read(expr.tensor, indices)
+        return expr if all(map(is_, indices, expr.indices)) else Read(expr.tensor, indices)
     if isinstance(expr, Cast):
         arg = simplify(expr.arg)
         if arg.dtype == expr.dtype:
             return arg
-        return expr if arg == expr.arg else Cast(arg, expr.dtype)
+        return expr if arg is expr.arg else Cast(arg, expr.dtype)
     if not isinstance(expr, Apply):
         return expr
     if expr.dtype == INDEX and expr.function in _LINEAR:
         form = affine(expr)  # before its parts, which it makes superfluous
         if form is not None:
-            return form.expression()
+            whole = form.expression()
+            return expr if whole == expr else whole  # what is normal already stays itself
     args = tuple(simplify(arg) for arg in expr.args)
-    node = expr if args == expr.args else Apply(expr.function, args, expr.dtype)
+    node = expr if all(map(is_, args, expr.args)) else Apply(expr.function, args, expr.dtype)
     if node.dtype == INDEX and node.function in _LINEAR:
         form = None if node is expr else affine(node)
         return node if form is None else form.expression()

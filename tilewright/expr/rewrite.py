@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
@@ -14,22 +15,33 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     rebuilt: Expr
     if isinstance(expr, Read):
         indices = tuple(transform(index, rule) for index in expr.indices)
-        rebuilt = expr if indices == expr.indices else Read(expr.tensor, indices)
+        rebuilt = expr if _same(indices, expr.indices) else Read(expr.tensor, indices)
     elif isinstance(expr, Apply):
         args = tuple(transform(arg, rule) for arg in expr.args)
-        rebuilt = expr if args == expr.args else Apply(expr.function, args, expr.dtype)
+        rebuilt = expr if _same(args, expr.args) else Apply(expr.function, args, expr.dtype)
     elif isinstance(expr, Cast):
         arg = transform(expr.arg, rule)
-        rebuilt = expr if arg == expr.arg else Cast(arg, expr.dtype)
+        rebuilt = expr if arg is expr.arg else Cast(arg, expr.dtype)
     else:
         rebuilt = expr
     replacement = rule(rebuilt)
     return rebuilt if replacement is None else replacement
 
 
+def _same(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+    """Whether nothing was rebuilt: identity, since equality of deep expressions costs as much as another walk."""
+    return all(map(is_, left, right))
+
+
 def substitute(expr: Expr, loops: Mapping[Axis, Expr]) -> Expr:
     """Replace loop variables, then simplify the index expressions this touches."""
-    return simplify(transform(expr, lambda node: loops.get(node) if isinstance(node, Axis) else None))
+    return simplify(_substituted(expr, loops))
+
+
+def _substituted(expr: Expr, loops: Mapping[Axis, Expr]) -> Expr:
+    if all(axis == index for axis, index in loops.items()):
+        return expr
+    return transform(expr, lambda node: loops.get(node) if isinstance(node, Axis) else None)
 
 
 def inline(consumer: Compute, producer: Compute) -> Compute:
@@ -38,7 +50,7 @@ def inline(consumer: Compute, producer: Compute) -> Compute:
 
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor == producer.output:
-            return substitute(producer.body, dict(zip(producer.axes, node.indices, strict=True)))
+            return _substituted(producer.body, dict(zip(producer.axes, node.indices, strict=True)))
         return None
 
     return replace(consumer, body=simplify(transform(consumer.body, rule)))

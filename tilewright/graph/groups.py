@@ -7,14 +7,17 @@ one map that consumes it point by point; a row group grows while every member is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.passes.inline_maps import reads_own_points
+
+_MOST_MEMBERS = 64  # of a row group: one kernel, whose code no instruction cache holds if it is longer
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
     for node in graph.nodes:
         if node.name in taken or node.accum is None:
             continue
-        members = _grow(graph, node, taken, position)
+        members = _grow(graph, node, taken, position, consumers)
         names = {member.name for member in members}
         stored = tuple(
             m.name
@@ -130,31 +133,38 @@ def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
             taken[member.name] = group
 
 
-def _grow(graph: Graph, first: Compute, taken: dict[str, Group], position: dict[str, int]) -> list[Compute]:
+def _grow(
+    graph: Graph,
+    first: Compute,
+    taken: dict[str, Group],
+    position: dict[str, int],
+    consumers: dict[str, list[Compute]],
+) -> list[Compute]:
     """Add later nodes that are computed from the rows of `first`: each rewritten over the loops of `first`.
 
+    Only what reads a member is looked at, in the order of the graph. What a member reads is earlier than `first` or a
+    member too, so that the group can run as one.
     Windows overlap, so that only what follows point by point shares a kernel with a reduction over windows.
     """
     windows = bool(_windows(first))
     members = [first]
     written: dict[str, tuple[Axis, ...]] = {first.name: first.axes}  # loops over which each member is written
-    forbidden: set[str] = set()  # depends on the group through a node outside it
-    for node in graph.nodes[position[first.name] + 1 :]:
-        inputs = {tensor.name for tensor in node.inputs()}
-        if inputs & forbidden:
-            forbidden.add(node.name)
-            continue
-        if not inputs & set(written):
-            continue
-        rewritten = None if node.name in taken else _over_shared_loops(node, first, written)
-        if rewritten is not None and windows and set(rewritten.loops) & set(first.reduce):
-            rewritten = None
-        late = any(position.get(name, -1) > position[first.name] and name not in written for name in inputs)
-        if rewritten is None or late:
-            forbidden.add(node.name)
+    start = position[first.name]
+    waiting = [position[user.name] for user in consumers.get(first.name, [])]
+    heapify(waiting)
+    seen = set(waiting)
+    while waiting and len(members) < _MOST_MEMBERS:
+        node = graph.nodes[heappop(waiting)]
+        late = any(position.get(tensor.name, -1) > start and tensor.name not in written for tensor in node.inputs())
+        rewritten = None if late or node.name in taken else _over_shared_loops(node, first, written)
+        if rewritten is None or (windows and set(rewritten.loops) & set(first.reduce)):
             continue
         members.append(rewritten)
         written[node.name] = rewritten.axes
+        for user in consumers.get(node.name, []):
+            if position[user.name] not in seen:
+                seen.add(position[user.name])
+                heappush(waiting, position[user.name])
     return members
 
 
@@ -207,21 +217,28 @@ def _ordered(graph: Graph, taken: dict[str, Group]) -> list[Group]:
     """Groups in an order that respects the tensors between them."""
     producer = {node.name: taken[node.name] for node in graph.nodes}
     done: list[Group] = []
-    state: dict[int, int] = {}
+    begun: set[int] = set()
+    finished: set[int] = set()
+    stack: list[tuple[Group, Iterator[Group]]] = []
 
-    def visit(group: Group) -> None:
-        if id(group) in state:
-            assert state[id(group)] == 2, "groups depend on each other in a circle"
-            return
-        state[id(group)] = 1
-        for node in group.nodes:
-            for tensor in node.inputs():
-                source = producer.get(tensor.name)
-                if source is not None and source is not group:
-                    visit(source)
-        state[id(group)] = 2
-        done.append(group)
+    def sources(group: Group) -> Iterator[Group]:
+        names = (tensor.name for node in group.nodes for tensor in node.inputs())
+        return (producer[name] for name in names if name in producer and producer[name] is not group)
 
     for node in graph.nodes:
-        visit(taken[node.name])
+        group: Group | None = taken[node.name]
+        while group is not None or stack:
+            if group is not None and id(group) not in begun:
+                begun.add(id(group))
+                stack.append((group, sources(group)))
+            if not stack:
+                break
+            current, rest = stack[-1]
+            group = next((each for each in rest if id(each) not in finished), None)
+            if group is None:
+                finished.add(id(current))
+                done.append(current)
+                stack.pop()
+            else:
+                assert id(group) not in begun, "groups depend on each other in a circle"
     return done

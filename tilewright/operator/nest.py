@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
@@ -50,13 +51,18 @@ class Nest:
 
     def covers_inner(self, node: NestNode) -> bool:
         """Whether a node has a value per inner point, directly or through the values it reads."""
-        if node.accum is not None:
-            return False
-        if node.uses(self.inner) or (node.index is not None and any(a in self.inner for a in walk(node.index))):
-            return True
-        own = {n.tensor.name: n for n in self.nodes}
-        reads = (r.tensor.name for r in walk(node.body) if isinstance(r, Read) and not r.indices)
-        return any(self.covers_inner(own[name]) for name in reads if name in own)
+        return node.tensor.name in self._covering
+
+    @cached_property
+    def _covering(self) -> frozenset[str]:
+        """The names of the nodes that have a value per inner point."""
+        found: set[str] = set()
+        for node in self.nodes:
+            reads = (r.tensor.name for r in walk(node.body) if isinstance(r, Read) and not r.indices)
+            indexed = node.index is not None and any(axis in self.inner for axis in walk(node.index))
+            if node.accum is None and (node.uses(self.inner) or indexed or not found.isdisjoint(reads)):
+                found.add(node.tensor.name)
+        return frozenset(found)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,7 @@ def emit_host(
 
     fields = {name: field(name) for name in FIELDS}
     parallel = _Callee(fields["parallel"], PARALLEL_TYPE)
+    stamp = _stamp_function(module, target)
     launches = [op for op in main.body.block.ops if isinstance(op, tile.LaunchOp)]
     slots = max((len(op.arguments) for op in launches), default=0) + 2
     with builder.goto_entry_block():
@@ -122,10 +123,10 @@ def emit_host(
             stride = builder.inttoptr(I64(scratch_bytes), POINTER)
             for number, pointer in enumerate([*passed, fields["scratch"], stride]):
                 builder.store(pointer, builder.gep(arguments, [I64(number)], source_etype=POINTER))
-            _stamp(builder, target, fields["profile"], 2 * len(found))
+            builder.call(stamp, [fields["profile"], I64(2 * len(found))])
             called = ir.FormattedConstant(POINTER, kernel.get_reference())
             builder.call(parallel, [fields["pool"], called, arguments, I64(func.programs)])
-            _stamp(builder, target, fields["profile"], 2 * len(found) + 1)
+            builder.call(stamp, [fields["profile"], I64(2 * len(found) + 1)])
             cost = func.cost.data if func.cost is not None else {}
             numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
             found.append(Launch(name, func.programs, numbers.get("flops", 0), numbers.get("bytes", 0)))
@@ -145,13 +146,23 @@ class _Callee:
         self.get_reference = pointer.get_reference
 
 
-def _stamp(builder: ir.IRBuilder, target: Target, profile: ir.Value, slot: int) -> None:
-    """Store the cycle counter in the profile, where there is one."""
+def _stamp_function(module: ir.Module, target: Target) -> ir.Function:
+    """`void (i64 *profile, i64 slot)`: stores the cycle counter in the profile, where there is one.
+
+    A function of its own keeps the sequence of launches free of branches, which LLVM would clean up one by one.
+    """
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), "stamp")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    profile, slot = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
     wanted = builder.icmp_unsigned("!=", builder.ptrtoint(profile, I64), I64(0))
     with builder.if_then(wanted, likely=False):
         name = "llvm.readcyclecounter" if target.x86 else "llvm.readsteadycounter"
-        counter = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(I64, []), name)
-        builder.store(builder.call(counter, []), builder.gep(profile, [I64(slot)], source_etype=I64))
+        counter = module.globals.get(name) or ir.Function(module, ir.FunctionType(I64, []), name)
+        builder.store(builder.call(counter, []), builder.gep(profile, [slot], source_etype=I64))
+    builder.ret_void()
+    return function
 
 
 def _buffer(builder: ir.IRBuilder, op: tile.BufferOp, fields: dict[str, ir.Value]) -> ir.Value:

@@ -78,8 +78,11 @@ def binary(b: GraphBuilder, x: Tensor, y: Tensor, function: str, *, name: str = 
     return map_elements(b, [x, y], lambda v, w: apply(function, v, w), name=name or function)
 
 
+_MOST_OPERANDS = 64  # of one node: bodies are walked by recursion, and kernels have as many arguments
+
+
 def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name: str = "") -> Tensor:
-    """``function`` folded over one or more tensors, in one compute."""
+    """``function`` folded over one or more tensors from the first to the last, many of them in several computes."""
 
     def fold(*values: Expr) -> Expr:
         total = values[0]
@@ -87,11 +90,21 @@ def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name:
             total = apply(function, total, value)
         return total
 
-    return map_elements(b, tensors, fold, name=name or function)
+    name = name or function
+    tensors = list(tensors)
+    total, begin = tensors[:1], 1
+    while len(tensors) - begin >= _MOST_OPERANDS:
+        following = tensors[begin : begin + _MOST_OPERANDS - 1]
+        total = [map_elements(b, [*total, *following], fold, name=f"{name}.{begin}")]
+        begin += len(following)
+    return map_elements(b, [*total, *tensors[begin:]], fold, name=name)
 
 
 def mean(b: GraphBuilder, tensors: Sequence[Tensor], *, name: str = "mean") -> Tensor:
     """Elementwise arithmetic mean of tensors."""
+    if len(tensors) >= _MOST_OPERANDS:
+        total = variadic(b, tensors, "add", name=f"{name}.sum")
+        return map_elements(b, [total], lambda value: value / len(tensors), name=name)
 
     def average(*values: Expr) -> Expr:
         total = values[0]

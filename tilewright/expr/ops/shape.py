@@ -6,6 +6,7 @@ Index expressions stay as affine as the shapes allow; see `reshape_indices`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import prod
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
@@ -219,7 +220,7 @@ def concat(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int, name: str =
                 f"concat of {first} and {other} along dimension {d}", help="equal dtypes, and equal extents elsewhere"
             )
     parts = [(t, int(static_shape(t.shape)[d])) for t in tensors]
-    starts = [sum(size for _, size in parts[:i]) for i in range(len(parts) + 1)]
+    starts = list(accumulate((size for _, size in parts), initial=0))
     axes = axes_of([starts[-1] if p == d else e for p, e in enumerate(static_shape(first.shape))])
     filled = [i for i, (_, size) in enumerate(parts) if size]
 

@@ -30,14 +30,15 @@ class FoldPadding:
         produced = {node.name for node in state.graph.nodes}
         outputs = {tensor.name for tensor in state.graph.outputs}
         borders = dict(state.borders)
-        nodes = list(state.graph.nodes)
+        nodes = state.graph.producers()
+        readers = state.graph.consumers()
         decisions = []
         folded = set()
         inputs = {tensor.name for tensor in state.graph.inputs}
         copies: dict[str, Compute] = {}
         taken = set(state.graph.tensors())
-        for number in range(len(nodes)):
-            pad = nodes[number]
+        for name in list(nodes):
+            pad = nodes[name]
             found = padding_of(pad)
             if found is None:
                 continue
@@ -53,11 +54,12 @@ class FoldPadding:
                 continue
             borders[read.tensor.name] = _joined(borders.get(read.tensor.name), border)
             plain = replace(pad, body=read)
-            nodes = [inline(node, plain) if pad.output in node.inputs() else node for node in nodes]
+            for reader in readers.get(name, ()):
+                nodes[reader.name] = inline(nodes[reader.name], plain)
             folded.add(pad.name)
             chosen = f"a border of {read.tensor.name}, {_words(border)}"
             decisions.append(Decision(f"padding {pad.name}", chosen, "all its readers find the border in memory"))
-        kept = (*copies.values(), *(node for node in nodes if node.name not in folded))
+        kept = (*copies.values(), *(node for node in nodes.values() if node.name not in folded))
         return Rewritten(replace(state.graph, nodes=kept), borders, (*state.decisions, *decisions))
 
 

@@ -41,24 +41,75 @@ class FoldScale:
     name: ClassVar[str] = "fold-scale"
 
     def apply(self, state: Rewritten) -> Rewritten:
-        graph = state.graph
+        folding = _Folding(state.graph)
         decisions = []
-        for product in graph.nodes:
+        for product in state.graph.nodes:
+            product = folding.nodes[product.name]
             if not self.is_product(product):
                 continue
-            found = _find(graph, product)
+            found = _find(folding, product)
             if isinstance(found, Refusal):
                 if found.rule:
                     decisions.append(
                         Decision(f"scale of {product.name}", "left in place", "it cannot be folded", refused=(found,))
                     )
                 continue
-            graph = found.rewritten(graph)
+            folding.fold(found)
             chosen = f"folded into {found.weights.tensor.name}"
             decisions.append(
                 Decision(f"scale of {product.name}", chosen, f"its factors are constants per {found.loop_names()}")
             )
-        return replace(state, graph=graph, decisions=(*state.decisions, *decisions))
+        return replace(state, graph=folding.finished(), decisions=(*state.decisions, *decisions))
+
+
+class _Folding:
+    """The nodes, their readers and the constants of a graph while scales are folded."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = graph.producers()
+        self.constants = dict(graph.constants)
+        self.outputs = {tensor.name for tensor in graph.outputs}
+        self._readers = {name: {node.name: None for node in found} for name, found in graph.consumers().items()}
+        self._taken = graph.tensors().keys() | graph.constants.keys()
+
+    def readers(self, name: str) -> list[Compute]:
+        """The nodes that read a tensor, in order."""
+        return [self.nodes[reader] for reader in self._readers.get(name, ())]
+
+    def finished(self) -> Graph:
+        return replace(self.graph, nodes=tuple(self.nodes.values()), constants=self.constants)
+
+    def fold(self, scale: _Scale) -> None:
+        old = scale.weights.tensor
+        weights = Tensor(self._unused(f"{old.name}.{scale.map.name}"), old.shape, old.dtype)
+        del self.constants[old.name]
+        self.constants[weights.name] = scale.scaled
+        scaled: Expr = scale.read
+        if scale.shift is not None:
+            extents = tuple(axis.extent for axis in scale.shift_axes)
+            shift = Tensor(self._unused(f"{scale.product.name}.shift"), extents, "f32")
+            self.constants[shift.name] = scale.shift
+            scaled = scale.read + Read(shift, scale.shift_axes)
+
+        def rule(expr: Expr) -> Expr | None:
+            return Read(weights, expr.indices) if isinstance(expr, Read) and expr.tensor == old else None
+
+        self._replace(scale.product, transform(scale.product.body, rule))
+        self._replace(scale.map, _replaced(scale.map.body, scale.whole, scaled))
+
+    def _replace(self, node: Compute, body: Expr) -> None:
+        changed = self.nodes[node.name] = replace(node, body=body)
+        for tensor in node.inputs():
+            self._readers[tensor.name].pop(node.name)
+        for tensor in changed.inputs():
+            self._readers.setdefault(tensor.name, {})[node.name] = None
+
+    def _unused(self, name: str) -> str:
+        while name in self._taken:
+            name += ".1"
+        self._taken.add(name)
+        return name
 
 
 @dataclass(frozen=True)
@@ -78,43 +129,15 @@ class _Scale:
     def loop_names(self) -> str:
         return ", ".join(axis.name for axis in self.loops) or "tensor"
 
-    def rewritten(self, graph: Graph) -> Graph:
-        old = self.weights.tensor
-        weights = Tensor(_unused(f"{old.name}.{self.map.name}", graph), old.shape, old.dtype)
-        constants = {name: array for name, array in graph.constants.items() if name != old.name}
-        constants[weights.name] = self.scaled
-        scaled: Expr = self.read
-        if self.shift is not None:
-            extents = tuple(axis.extent for axis in self.shift_axes)
-            shift = Tensor(_unused(f"{self.product.name}.shift", graph), extents, "f32")
-            constants[shift.name] = self.shift
-            scaled = self.read + Read(shift, self.shift_axes)
-
-        def rule(expr: Expr) -> Expr | None:
-            return Read(weights, expr.indices) if isinstance(expr, Read) and expr.tensor == old else None
-
-        changed = {
-            self.product.name: replace(self.product, body=transform(self.product.body, rule)),
-            self.map.name: replace(self.map, body=_replaced(self.map.body, self.whole, scaled)),
-        }
-        return replace(graph, nodes=tuple(changed.get(node.name, node) for node in graph.nodes), constants=constants)
-
-
-def _unused(name: str, graph: Graph) -> str:
-    taken = graph.tensors().keys() | graph.constants.keys()
-    while name in taken:
-        name += ".1"
-    return name
-
 
 _NOTHING = Refusal("", "")
 """There is no factor to fold, so there is nothing to say."""
 
 
-def _find(graph: Graph, product: Compute) -> _Scale | Refusal:
+def _find(graph: _Folding, product: Compute) -> _Scale | Refusal:
     """The scale behind a product, or the rule that keeps it where it is."""
-    readers = graph.consumers().get(product.name, [])
-    if len(readers) != 1 or product.output in graph.outputs or readers[0].accum is not None:
+    readers = graph.readers(product.name)
+    if len(readers) != 1 or product.name in graph.outputs or readers[0].accum is not None:
         return _NOTHING
     reader = readers[0]
     if not reads_own_points(reader, product.output):
@@ -128,7 +151,7 @@ def _find(graph: Graph, product: Compute) -> _Scale | Refusal:
         if not any(read.tensor.name in graph.constants for read in product.reads()):
             return _NOTHING
         return Refusal(what, "one operand is an f32 constant, and the sum is f32")
-    if weights.tensor in graph.outputs or len(graph.consumers()[weights.tensor.name]) > 1:
+    if weights.tensor.name in graph.outputs or len(graph.readers(weights.tensor.name)) > 1:
         return Refusal(what, "no other node reads the constant", weights.tensor.name)
     used = (node for node in walk(largest.alpha) if isinstance(node, Axis))
     loops = tuple(dict.fromkeys(axis for axis in used if axis.extent != 1))

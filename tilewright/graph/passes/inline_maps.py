@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
 from tilewright.expr.rewrites.flat_to_split import find_split
@@ -43,6 +46,29 @@ Rule = Callable[[Compute, Compute, bool], bool]
 """Whether a producer is worth inlining into a consumer; the last argument: it is the only one, and no output."""
 
 
+@dataclass(frozen=True)
+class _Size:
+    """Nodes of a body: all, floats (which simplification keeps where no condition is on indices), reads by tensor."""
+
+    nodes: int
+    floats: int
+    conditional: bool
+    reads: Mapping[str, int]
+
+    @classmethod
+    def of(cls, node: Compute) -> _Size:
+        nodes, floats, conditional = 0, 0, False
+        reads: dict[str, int] = {}
+        for each in walk(node.body):
+            nodes += 1
+            floats += dtypes.is_float(each.dtype)
+            if isinstance(each, Read):
+                reads[each.tensor.name] = reads.get(each.tensor.name, 0) + 1
+            elif each.dtype == "bool":
+                conditional |= isinstance(each, Const) or any(child.dtype == INDEX for child in each.children())
+        return cls(nodes, floats, conditional, reads)
+
+
 class _Inlining:
     """The nodes of a graph while maps move into their consumers."""
 
@@ -53,46 +79,53 @@ class _Inlining:
         self.outputs = {tensor.name for tensor in graph.outputs}
         self.nodes = {node.name: node for node in graph.nodes}
         self.users: dict[str, set[str]] = {name: set() for name in self.nodes}
+        self._sizes: dict[str, _Size] = {}
         for node in graph.nodes:
             self._count(node, node.inputs())
 
     def run(self) -> Graph:
-        waiting = [node.name for node in self.graph.nodes]
+        waiting = deque((node.name, user) for node in self.graph.nodes for user in sorted(self.users[node.name]))
         while waiting:
-            producer = self.nodes.get(waiting.pop(0))
-            if producer is None or producer.accum is not None or not self.users[producer.name]:
+            name, user = waiting.popleft()
+            producer, consumer = self.nodes.get(name), self.nodes.get(user)
+            if producer is None or consumer is None or producer.accum is not None or user not in self.users[name]:
                 continue
-            alone = len(self.users[producer.name]) == 1 and producer.name not in self.outputs
-            for name in sorted(self.users[producer.name]):
-                consumer = self.nodes[name]
-                merged = self._merged(producer, consumer, alone)
-                if merged is not None:
-                    self.nodes[name] = merged
-                    read = merged.inputs()  # without what was under a condition that holds nowhere
-                    waiting.extend(self._count(merged, [each for each in producer.inputs() if each in read]))
-                    waiting.extend(self._discount(merged, [each for each in consumer.inputs() if each not in read]))
-            if not self.users[producer.name] and producer.name not in self.outputs:
-                del self.nodes[producer.name]
+            alone = len(self.users[name]) == 1 and name not in self.outputs
+            merged = self._merged(producer, consumer, alone)
+            if merged is None:
+                continue
+            self.nodes[user] = merged
+            self._sizes.pop(user, None)
+            read = merged.inputs()  # without what was under a condition that holds nowhere
+            self._count(merged, [each for each in producer.inputs() if each in read])
+            waiting.extend((each.name, user) for each in producer.inputs() if user in self.users.get(each.name, ()))
+            waiting.extend(self._discount(merged, [each for each in consumer.inputs() if each not in read]))
+            if not self.users[name] and name not in self.outputs:
+                del self.nodes[name]
                 waiting.extend(self._discount(producer, producer.inputs()))  # each has one consumer fewer
         return replace(self.graph, nodes=tuple(self.nodes.values()))
 
-    def _count(self, user: Compute, tensors: Sequence[Tensor]) -> list[str]:
-        """Note `user` as a consumer; gives the names of those tensors that nodes write."""
-        written = [tensor.name for tensor in tensors if tensor.name in self.users]
-        for name in written:
-            self.users[name].add(user.name)
-        return written
+    def _count(self, user: Compute, tensors: Sequence[Tensor]) -> None:
+        """Note `user` as a consumer of those tensors that nodes write."""
+        for tensor in tensors:
+            if tensor.name in self.users:
+                self.users[tensor.name].add(user.name)
 
-    def _discount(self, user: Compute, tensors: Sequence[Tensor]) -> list[str]:
-        """Note that `user` is no longer a consumer; gives the names of those tensors that nodes write."""
-        written = [tensor.name for tensor in tensors if tensor.name in self.users]
-        for name in written:
-            self.users[name].discard(user.name)
-        return written
+    def _discount(self, user: Compute, tensors: Sequence[Tensor]) -> list[tuple[str, str]]:
+        """Note that `user` is no longer a consumer; gives the tensors that have one consumer left, and that one."""
+        left: list[tuple[str, str]] = []
+        for tensor in tensors:
+            users = self.users.get(tensor.name)
+            if users is not None:
+                users.discard(user.name)
+                left += [(tensor.name, last) for last in users if len(users) == 1]
+        return left
 
     def _merged(self, producer: Compute, consumer: Compute, alone: bool) -> Compute | None:
         """The consumer with the producer in it, or None where that is refused."""
         if not self.wanted(producer, consumer, alone) or self._may_be_view(producer):
+            return None
+        if self._is_too_large(producer, consumer):
             return None
         merged = inline(consumer, producer)
         if sum(1 for _ in walk(merged.body)) > self.options.body_nodes:
@@ -104,6 +137,21 @@ class _Inlining:
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
             return None
         return merged
+
+    def _is_too_large(self, producer: Compute, consumer: Compute) -> bool:
+        """Whether both bodies together would be over the limit whatever simplification does, told by their sizes."""
+        here, there = self._size(consumer), self._size(producer)
+        if here.nodes > 2 * self.options.body_nodes:
+            return True
+        if here.conditional or there.conditional:
+            return False
+        reads = here.reads.get(producer.name, 0)
+        return here.floats + reads * (there.floats - 1) > self.options.body_nodes
+
+    def _size(self, node: Compute) -> _Size:
+        if node.name not in self._sizes:
+            self._sizes[node.name] = _Size.of(node)
+        return self._sizes[node.name]
 
     def _may_be_view(self, node: Compute) -> bool:
         """Whether a node only merges dimensions of what a product writes, which may be stored like that."""
@@ -168,7 +216,6 @@ def _may_inline(producer: Compute, consumer: Compute, alone: bool) -> bool:
         return False
     points = prod(static_shape(tuple(axis.extent for axis in consumer.loops)))
     elements = prod(static_shape(producer.output.shape))
-    costly = any(isinstance(node, Apply) and node.function in COSTLY for node in walk(producer.body))
-    if points > elements and costly:
+    if points > elements and any(isinstance(node, Apply) and node.function in COSTLY for node in walk(producer.body)):
         return False
     return points <= 2 * elements or consumer.accum is None

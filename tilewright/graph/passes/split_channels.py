@@ -32,25 +32,41 @@ class SplitChannels:
     name: ClassVar[str] = "split-channels"
 
     def apply(self, state: Rewritten) -> Rewritten:
-        graph, decisions = state.graph, list(state.decisions)
+        splitting, decisions = _Splitting(state.graph), list(state.decisions)
         for node in state.graph.nodes:
             split = find_split(node)
             if split is None:
                 continue
-            graph = _split(graph, node, split)
+            splitting.split(node, split)
             cuts = (f"{axis.name} at {' and '.join(map(str, at))}" for axis, at in split.strides.items() if at)
             decisions.append(Decision(f"loops of {node.name}", f"cut {', '.join(cuts)}", "every index is affine then"))
-        return replace(state, graph=graph, decisions=tuple(decisions))
+        return replace(state, graph=splitting.finished(), decisions=tuple(decisions))
 
 
-def _split(graph: Graph, node: Compute, split: LoopSplit) -> Graph:
-    """The graph with `node`, and the map that follows it if there is one, over loops in pieces."""
-    constants = dict(graph.constants)
-    taken = set(graph.tensors()) | set(constants)
-    inner, merge = split.apply(node, unique(f"{node.name}.split", taken))
-    made = {node.name: [_with_split_constants(inner, constants), merge]}
-    following = _following(graph, node)
-    if following is not None:
+class _Splitting:
+    """The nodes of a graph while some are replaced by several."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants = dict(graph.constants)
+        self.outputs = {tensor.name for tensor in graph.outputs}
+        self._taken = set(graph.tensors()) | set(self.constants)
+        self._pieces = {node.name: [node] for node in graph.nodes}  # what became of each node, in order
+        self._origin = {node.name: node.name for node in graph.nodes}  # the node that a piece comes from
+        self._readers = {name: {node.name: node for node in found} for name, found in graph.consumers().items()}
+
+    def finished(self) -> Graph:
+        nodes = tuple(piece for pieces in self._pieces.values() for piece in pieces)
+        return replace(self.graph, nodes=nodes, constants=self.constants)
+
+    def split(self, node: Compute, split: LoopSplit) -> None:
+        """Replace `node`, and the map that follows it if there is one, by nodes over loops in pieces."""
+        inner, merge = split.apply(node, self._unused(f"{node.name}.split"))
+        inner = _with_split_constants(inner, self.constants)
+        following = self._following(node)
+        if following is None:
+            self._replace(node, [inner, merge])
+            return
 
         def rule(expr: Expr) -> Expr | None:
             if isinstance(expr, Read) and expr.tensor == node.output:
@@ -60,19 +76,32 @@ def _split(graph: Graph, node: Compute, split: LoopSplit) -> Graph:
         strides = dict(zip(_live(following), (split.strides[axis] for axis in _live(node)), strict=True))
         outer = LoopSplit({axis: strides.get(axis, ()) for axis in following.axes})
         over_points = replace(following, body=transform(following.body, rule))
-        epilogue, merge = outer.apply(over_points, unique(f"{following.name}.split", taken))
-        made[node.name].pop()
-        made[following.name] = [_with_split_constants(epilogue, constants), merge]
-    nodes = [each for old in graph.nodes for each in made.get(old.name, [old])]
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+        epilogue, merge = outer.apply(over_points, self._unused(f"{following.name}.split"))
+        self._replace(node, [inner])
+        self._replace(following, [_with_split_constants(epilogue, self.constants), merge])
 
+    def _following(self, node: Compute) -> Compute | None:
+        """The map that alone reads a reduction, at the points it writes."""
+        readers = list(self._readers.get(node.name, {}).values())
+        if len(readers) != 1 or node.name in self.outputs or readers[0].accum is not None:
+            return None
+        return readers[0] if reads_own_points(readers[0], node.output) else None
 
-def _following(graph: Graph, node: Compute) -> Compute | None:
-    """The map that alone reads a reduction, at the points it writes."""
-    readers = graph.consumers().get(node.name, [])
-    if len(readers) != 1 or node.output in graph.outputs or readers[0].accum is not None:
-        return None
-    return readers[0] if reads_own_points(readers[0], node.output) else None
+    def _replace(self, node: Compute, pieces: list[Compute]) -> None:
+        origin = self._origin[node.name]
+        place = self._pieces[origin].index(node)
+        self._pieces[origin][place : place + 1] = pieces
+        for tensor in node.inputs():
+            self._readers[tensor.name].pop(node.name)
+        for piece in pieces:
+            self._origin[piece.name] = origin
+            for tensor in piece.inputs():
+                self._readers.setdefault(tensor.name, {})[piece.name] = piece
+
+    def _unused(self, hint: str) -> str:
+        name = unique(hint, self._taken)
+        self._taken.add(name)
+        return name
 
 
 def _live(node: Compute) -> list[Axis]:

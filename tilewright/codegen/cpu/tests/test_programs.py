@@ -165,3 +165,11 @@ def test_products_of_words(
     else:
         inputs = [generator.standard_normal(size).astype(ml_dtypes.bfloat16) for size in (a_size, b_size)]
         agrees(module, inputs, [np.zeros(c_size, np.float32)])
+
+
+def test_the_sequence_of_launches_has_no_branches() -> None:
+    """LLVM gives up, and ends the process, after simplifying a thousand of them in one function."""
+    module = aimed(random_kernel(0, functions=False).module)
+    text, _, _ = pipeline.llvm_text(module, pipeline.target_of(module))
+    main = text[text.index('define i32 @"tw_main"') :]
+    assert "br " not in main[: main.index("\n}")]

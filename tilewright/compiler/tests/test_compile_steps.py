@@ -1,0 +1,163 @@
+"""Compile time is linear in the size of a graph: counted in calls of functions, not in seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.compile import resolve_target
+from tilewright.compiler.plan import make_plan
+from tilewright.compiler.program import Placement
+from tilewright.expr.core import Tensor, select
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, linalg, norm, shape
+from tilewright.options import Options
+from tilewright.runtime.memory import Buffer, plan_arena
+
+Build = Callable[[GraphBuilder, int], list[Tensor]]
+
+
+def chain_of_selects(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (17, 33), "f32")
+    for _ in range(n):
+        x = elementwise.map_elements(b, [x], lambda v: select(v > 0.0, v, v * 0.1), name="leaky")
+    return [x]
+
+
+def residual(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (17, 33), "f32")
+    for _ in range(n):
+        x = elementwise.binary(b, x, elementwise.unary(b, x, "tanh"), "add")
+    return [x]
+
+
+def scaled_products(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (4, 8), "f32")
+    for i in range(n):
+        weight = b.constant(np.full((8, 8), 1 / (i + 1), np.float32))
+        scale = b.constant(np.full((8,), i + 2, np.float32))
+        x = elementwise.binary(b, linalg.matmul(b, x, weight), scale, "mul")
+    return [x]
+
+
+def grouped_convolutions(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (1, 4, 7, 7), "f32")
+    for i in range(n):
+        weight = b.constant(np.full((4, 2, 3, 3), i + 1, np.float32))
+        x = elementwise.relu(b, conv.conv(b, x, weight, groups=2, pads=(1, 1, 1, 1)))
+    return [x]
+
+
+def row_groups(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (5, 17), "f32")
+    for _ in range(n):
+        x = elementwise.relu(b, norm.softmax(b, x))
+    return [x]
+
+
+def fan_out_and_in(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = elementwise.unary(b, b.input("x", (n, 3), "f32"), "tanh")
+    return [shape.concat(b, [elementwise.relu(b, shape.narrow(b, x, 0, i, 1)) for i in range(n)], axis=0)]
+
+
+def wide_sum(b: GraphBuilder, n: int) -> list[Tensor]:
+    return [elementwise.variadic(b, [b.input(f"x{i}", (1, 3), "f32") for i in range(n)], "add")]
+
+
+def many_outputs(b: GraphBuilder, n: int) -> list[Tensor]:
+    x = b.input("x", (n, 3), "f32")
+    return [shape.narrow(b, x, 0, i, 1) for i in range(n)]
+
+
+GRAPHS: dict[Build, int] = {
+    chain_of_selects: 34,
+    residual: 25,
+    scaled_products: 8,
+    grouped_convolutions: 3,
+    row_groups: 30,
+    fan_out_and_in: 85,
+    wide_sum: 150,
+    many_outputs: 30,
+}
+
+
+def calls_of(work: Callable[[], Any]) -> Counter[CodeType]:
+    """How often each Python function is called."""
+    calls: Counter[CodeType] = Counter()
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            calls[frame.f_code] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def superlinear(work: Callable[[int], Any], n: int) -> list[str]:
+    """Functions that are called far more than twice as often for 2n as for n."""
+    less, more = calls_of(lambda: work(n)), calls_of(lambda: work(2 * n))
+    return [
+        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {less[code]} calls, then {more[code]}"
+        for code in more
+        if more[code] > 2.6 * less[code] + 2 * n
+    ]
+
+
+@pytest.mark.parametrize("build", GRAPHS, ids=lambda build: build.__name__)
+def test_planning_a_graph_of_twice_the_size_takes_twice_the_steps(build: Build) -> None:
+    machine = resolve_target("host")
+    options = Options(cache=False)
+
+    def graph_of(n: int) -> Graph:
+        b = GraphBuilder(build.__name__)
+        return b.finish(build(b, n))
+
+    def plan(n: int) -> None:
+        made = make_plan(graph_of(n), machine, 1, options)
+        Placement(made)
+        made.mapped_graph()
+
+    plan(2 * GRAPHS[build])  # what is kept from one graph to the next is known then
+    assert not superlinear(plan, GRAPHS[build])
+
+
+def test_importing_twice_the_nodes_takes_twice_the_steps() -> None:
+    onnx = pytest.importorskip("onnx")
+    from tilewright.frontend.onnx.importer import import_model
+
+    def model(n: int) -> Any:
+        helper = onnx.helper
+        nodes = [helper.make_node(("Relu", "Tanh")[i % 2], [f"t{i}"], [f"t{i + 1}"]) for i in range(n)]
+        nodes.append(helper.make_node("Concat", [f"t{i + 1}" for i in range(n)], ["y"], axis=0))
+        values = [helper.make_tensor_value_info(name, 1, [rows, 3]) for name, rows in (("t0", 1), ("y", n))]
+        graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+    models = {n: model(n) for n in (3, 100, 200)}
+    import_model(models[3])
+    assert not superlinear(lambda n: import_model(models[n]), 100)
+
+
+def test_placing_buffers_takes_steps_for_those_that_are_live_together_only() -> None:
+    def place(n: int) -> None:
+        plan_arena([Buffer(f"b{i}", 100, i, i + i % 3) for i in range(n)])
+
+    assert not superlinear(place, 300)
+
+
+def test_a_sum_of_many_inputs_and_a_long_row_group_do_not_exhaust_the_stack() -> None:
+    machine = resolve_target("host")
+    for build, n in ((wide_sum, 1000), (row_groups, 300)):
+        b = GraphBuilder(build.__name__)
+        make_plan(b.finish(build(b, n)), machine, 1, Options(cache=False))
