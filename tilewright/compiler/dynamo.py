@@ -10,6 +10,11 @@ that, weights are inputs like others. Writes that torch's version counter does n
 view, are not seen: call `torch._dynamo.reset()` after them. Tensors made in inference mode have no version counter
 and stay inputs.
 
+Shapes. A module is compiled for fixed extents. When a size or a number changes from one call to the next, Dynamo hands
+the subgraph over again with symbols for them. Such a subgraph gets one compiled module per combination of sizes,
+strides and numbers that it is called with, up to `_MOST_SHAPES`; it runs in eager mode with others after that. A
+warning says each, once.
+
 Fallback. A subgraph that cannot be compiled runs in eager mode, and a warning of the logger "tilewright.dynamo" says
 why, once per subgraph.
 """
@@ -28,6 +33,7 @@ from tilewright.options import Options
 logger = logging.getLogger("tilewright.dynamo")
 
 _MOST_VARIANTS = 16  # compiled modules of one subgraph with different weights; equal layers of a network share one
+_MOST_SHAPES = 16  # compiled modules of one subgraph for different sizes
 _SETTINGS = ("machine", "threads", "options")
 
 Run = Callable[..., Any]
@@ -39,9 +45,12 @@ def backend(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Run:
     `torch.compile(..., options={"threads": 2})` sets arguments of `tilewright.compile`: `machine`, `threads` and
     `options`. Raises InvalidArgument for others.
     """
-    subgraph = _Subgraph(gm, _static_positions(gm, example_inputs), _settings(kwargs))
+    static, settings = _static_positions(gm, example_inputs), _settings(kwargs)
     try:
         _check_inference(gm, example_inputs)
+        if _has_symbols(gm, example_inputs):
+            return _ByShape(gm, static, settings)
+        subgraph = _Subgraph(gm, static, settings)
         subgraph.compile(example_inputs)
     except CompileError as error:
         return _eager(gm, error)
@@ -116,6 +125,47 @@ class _Subgraph:
         return run
 
 
+class _ByShape:
+    """A subgraph with symbolic sizes: a `_Subgraph` for each combination of sizes that it is called with."""
+
+    def __init__(self, gm: Any, static: Sequence[int], settings: Mapping[str, Any]) -> None:
+        self.gm, self.static, self.settings = gm, static, settings
+        self.numbers = _numbers(gm)
+        self.subgraphs: dict[Any, Run] = {}
+        self.others: Run | None = None  # runs what no subgraph is for, once no more are made
+
+    def __call__(self, *inputs: Any) -> Any:
+        sizes = tuple((each.shape, each.stride()) if hasattr(each, "stride") else each for each in inputs)
+        numbers = tuple(inputs[place].item() for place in self.numbers)
+        key = (sizes, numbers)
+        run = self.subgraphs.get(key) or self.others or self._specialised(key, numbers, inputs)
+        return run(*inputs)
+
+    def _specialised(self, key: Any, numbers: Sequence[float], inputs: Sequence[Any]) -> Run:
+        if len(self.subgraphs) == _MOST_SHAPES:
+            error = Unsupported(f"it is compiled for {_MOST_SHAPES} combinations of sizes, which is the most")
+            self.others = _eager(self.gm, error)
+            return self.others
+        if len(self.subgraphs) == 1:
+            count = _operators(self.gm)
+            logger.warning(
+                "sizes change: a subgraph of %d operators is compiled for each, up to %d", count, _MOST_SHAPES
+            )
+        gm = _with_numbers(self.gm, dict(zip(self.numbers, numbers, strict=True)))
+        subgraph = _Subgraph(gm, self.static, self.settings)
+        try:
+            subgraph.compile(inputs)
+        except CompileError as error:
+            run = _eager(self.gm, error)
+            if not self.subgraphs:
+                self.others = run  # an operator that is not supported is so for all sizes
+                return run
+            self.subgraphs[key] = run
+            return run
+        self.subgraphs[key] = subgraph
+        return subgraph
+
+
 # What Dynamo hands over -----------------------------------------------------------------------------------------
 
 
@@ -150,17 +200,48 @@ def _check_inference(gm: Any, example_inputs: Sequence[Any]) -> None:
     import torch
 
     for node, value in zip(_placeholders(gm), example_inputs, strict=True):
-        if not isinstance(value, torch.Tensor) or _is_symbolic(node.meta.get("example_value")):
-            raise Unsupported(f"its shapes are symbolic ({node.name})", help="torch.compile(…, dynamic=False)")
-        if value.device.type != "cpu":
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
             raise Unsupported(f"{node.name} is on {value.device}", help="tensors on the CPU")
-    tensors = [*example_inputs, *gm.parameters()]
+    tensors = [value for value in (*example_inputs, *gm.parameters()) if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise Unsupported("gradients are wanted", help="call it under torch.inference_mode() or torch.no_grad()")
 
 
-def _is_symbolic(value: Any) -> bool:
-    return any(not isinstance(extent, int) for extent in getattr(value, "shape", ()))
+def _has_symbols(gm: Any, example_inputs: Sequence[Any]) -> bool:
+    """Whether sizes or numbers are inputs of the subgraph, and known when it is called only."""
+    promised = [
+        node.meta.get("example_value", value) for node, value in zip(_placeholders(gm), example_inputs, strict=True)
+    ]
+    return any(
+        not hasattr(value, "shape") or any(not isinstance(extent, int) for extent in (*value.shape, *value.stride()))
+        for value in promised
+    )
+
+
+def _numbers(gm: Any) -> list[int]:
+    """Positions of inputs that hold a Python float, which Dynamo passes as a tensor and takes out with `item`."""
+    return [place for place, node in enumerate(_placeholders(gm)) if any(user.target == "item" for user in node.users)]
+
+
+def _with_numbers(gm: Any, numbers: Mapping[int, float]) -> Any:
+    """`gm` with these numbers in place of what `item` takes from the inputs at these positions."""
+    import torch
+
+    if not numbers:
+        return gm
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    fixed = torch.fx.GraphModule(gm, graph)
+    placeholders = _placeholders(fixed)
+    for place, number in numbers.items():
+        for user in [user for user in placeholders[place].users if user.target == "item"]:
+            for reader in list(user.users):
+                swap = lambda node, user=user, number=number: number if node is user else node  # noqa: E731
+                reader.args = torch.fx.map_arg(reader.args, swap)
+                reader.kwargs = torch.fx.map_arg(reader.kwargs, swap)
+            graph.erase_node(user)
+    fixed.recompile()
+    return fixed
 
 
 def _placeholders(gm: Any) -> list[Any]:
@@ -169,10 +250,13 @@ def _placeholders(gm: Any) -> list[Any]:
 
 def _eager(gm: Any, error: CompileError) -> Run:
     """The subgraph as it is, with a warning."""
-    operators = sum(node.op.startswith("call") for node in gm.graph.nodes)
-    logger.warning("a subgraph of %d operators runs in eager mode: %s", operators, error)
+    logger.warning("a subgraph of %d operators runs in eager mode: %s", _operators(gm), error)
     forward: Run = gm.forward
     return forward
+
+
+def _operators(gm: Any) -> int:
+    return sum(node.op.startswith("call") for node in gm.graph.nodes)
 
 
 # Compiling ------------------------------------------------------------------------------------------------------
@@ -186,12 +270,12 @@ def _compiled(gm: Any, inputs: Sequence[Any], constants: Sequence[int], settings
     results = _results(gm, inputs)
     fresh = [node for node, form in results if isinstance(form, _Fresh)]
     views = [node for node, form in results if form is _VIEW]
-    if not fresh or len(constants) == len(inputs):
+    if not fresh or all(place in constants or not hasattr(value, "shape") for place, value in enumerate(inputs)):
         raise Unsupported("it computes nothing from its inputs but views of them")
     graph = import_fx(_with_outputs(gm, fresh), inputs, constants=constants)
     module = compile_graph(graph, **settings)
     fixed = frozenset(constants)
-    read = [position for position in range(len(inputs)) if position not in fixed]
+    read = [place for place, value in enumerate(inputs) if place not in fixed and hasattr(value, "shape")]
     assert len(module.manifest.inputs) == len(read), "a compiled module has all inputs of its graph"
     view = _with_outputs(gm, views, views=True).forward if views else None
 
@@ -240,12 +324,12 @@ def _results(gm: Any, inputs: Sequence[Any]) -> list[tuple[Any, Form]]:
     (output,) = [node for node in gm.graph.nodes if node.op == "output"]
     nodes = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        given = [mode.from_tensor(value) for value in inputs]
+        given = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
         try:
             values = gm(*given)
         except (RuntimeError, TypeError, ValueError) as error:
             raise Unsupported(f"its shapes depend on data: {error}") from error
-    owned = {tensor.untyped_storage()._cdata for tensor in given}
+    owned = {value.untyped_storage()._cdata for value in given if isinstance(value, torch.Tensor)}
     results: list[tuple[Any, Form]] = []
     fresh: list[Any] = []
     for node, value in zip(nodes, values if isinstance(values, (tuple, list)) else (values,), strict=True):

@@ -153,7 +153,7 @@ def test_numbers_of_other_types() -> None:
     ("reason", "make", "grad", "dynamic"),
     [
         (r"gradients are wanted\n.*no_grad\(\)", network, True, False),
-        ("its shapes are symbolic", network, False, True),
+        (r"_fft_r2c", lambda: lambda x: torch.fft.fft(x).real, False, True),
         ("changes a tensor in place that outlives the call", lambda: network().train(), False, False),
         (r"(?s)2 nodes:.*_fft_r2c.*view_as_real", lambda: lambda x: torch.fft.fft(x).real, False, False),
         (r"aten\.randn_like.*no importer|aten\.rand", lambda: lambda x: x + 0 * torch.rand_like(x), False, False),
@@ -177,6 +177,49 @@ def test_fallback_runs_in_eager_mode_and_says_why(
     assert len(caplog.records) == len(count.runs) == 1
     assert "runs in eager mode" in caplog.text
     assert re.search(reason, caplog.text), caplog.text
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_change_get_a_module_each(dynamic: bool | None, caplog: pytest.LogCaptureFixture) -> None:
+    module, count = network(), Counting()
+    compiled = torch.compile(module, backend=count, dynamic=dynamic)
+    with torch.no_grad():
+        for batch in (2, 3, 7, 3, 2):
+            assert_same(module, compiled, torch.randn(batch, 8))
+        module[0].weight.add_(1.0)
+        assert_same(module, compiled, torch.randn(7, 8))
+    by_shape = count.runs[-1]
+    assert isinstance(by_shape, dynamo._ByShape)
+    assert by_shape.others is None
+    (record,) = caplog.records
+    assert re.fullmatch(r"sizes change: a subgraph of \d operators is compiled for each, up to 16", record.message)
+
+
+def test_instances_of_other_widths_and_numbers_that_change_are_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    count = Counting()
+    call = torch.compile(lambda layer, x, n: (torch.relu(layer(x)) * n, n + 1, x.shape[0]), backend=count)
+    with torch.no_grad():
+        for width, n in ((5, 2), (7, 3), (9, 4)):
+            layer, x = torch.nn.Linear(width, width).eval(), torch.randn(3, width)
+            found, following, rows = call(layer, x, n)
+            torch.testing.assert_close(found, torch.relu(layer(x)) * n, rtol=TOLERANCE, atol=TOLERANCE)
+            assert (following, rows) == (n + 1, 3)
+    assert "eager" not in caplog.text
+
+
+def test_sizes_beyond_the_most_run_in_eager_mode_and_say_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dynamo, "_MOST_SHAPES", 2)
+    count = Counting()
+    compiled = torch.compile(lambda x: torch.relu(x) + 1, backend=count, dynamic=True)
+    with torch.no_grad():
+        for extent in (3, 5, 7, 9, 3):
+            assert_same(lambda x: torch.relu(x) + 1, compiled, torch.randn(extent, 2))
+    assert len(count.runs[-1].subgraphs) == 2
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "sizes change", "a subgraph of 2 operators runs in eager mode",
+    ]  # fmt: skip
 
 
 def test_unknown_setting_is_an_error() -> None:
