@@ -50,6 +50,8 @@ class Options:
     pin            pin worker threads to distinct cores of the caller's affinity mask (never the caller itself), unless
                    a container's CPU quota grants less than those cores
     openmp         run on an OpenMP runtime that is already loaded in the process, if there is one
+    output_pool_bytes
+                   memory of large outputs that the process keeps for later calls when no array refers to it; 0: none
     disable        names of optimisation passes to switch off
     verify_each    verify the tile program after each pass
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
@@ -72,6 +74,7 @@ class Options:
     cache_bytes: int = 2 << 30
     pin: bool = field(default_factory=_default_pin)
     openmp: bool = True
+    output_pool_bytes: int = 256 << 20
     disable: tuple[str, ...] = ()
     verify_each: bool = False
     device: str = field(default_factory=_default_device)
@@ -86,6 +89,9 @@ class Options:
         object.__setattr__(self, "cache_dir", as_path(self.cache_dir, "cache_dir"))  # a str is a path too
         if self.cache_bytes < 0:
             raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
+        if type(self.output_pool_bytes) is not int or self.output_pool_bytes < 0:
+            message = f"output_pool_bytes is {self.output_pool_bytes!r}"
+            raise InvalidArgument(message, help="a size in bytes, 0 or more; 0 keeps no memory")
         if self.search not in SEARCHES:
             raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
         if self.route not in ROUTES:

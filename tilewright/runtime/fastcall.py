@@ -1,9 +1,11 @@
-"""The short way into a module: a built-in function, made of machine code, that checks arrays and calls `tw_main`.
+"""The short way into a module: built-in functions, made of machine code, that check arrays and call `tw_main`.
 
-`fast(inputs, outputs)` takes two tuples. Where every item is a NumPy array of exactly the dtype, shape and storage
+`arrays(inputs, outputs)` takes two tuples. Where every item is a NumPy array of exactly the dtype, shape and storage
 that the module wants, no output overlaps another tensor, and no other thread is in this function, it runs the module
 without the interpreter lock and returns True. In any other case it does nothing and returns False: then
-`Module` takes the long way, which copies, converts, or says what is wrong. Checking here reads the fields of the array
+`Module` takes the long way, which copies, converts, or says what is wrong. `addresses(numbers)` takes one tuple, the
+addresses of all tensors, inputs first, of which `Module` knows that they fit; it returns False only where another
+thread is in one of the two. Checking arrays reads the fields of the array
 objects, whose places are part of NumPy's binary interface; `available` holds them against what NumPy says.
 """
 
@@ -15,7 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from string import Template
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +40,6 @@ _PYTHON = (
 )  # fmt: skip
 _METH_FASTCALL = 0x80
 
-FastFunction = Callable[[tuple[Any, ...], tuple[Any, ...]], bool]
-
 
 class _MethodDef(ctypes.Structure):
     _fields_ = (
@@ -48,7 +48,10 @@ class _MethodDef(ctypes.Structure):
 
 
 class FastCall:
-    """The function for one module and one call structure; `function` works while this object lives."""
+    """The two functions for one module and one call structure, which work while this object lives."""
+
+    arrays: Callable[[tuple[Any, ...], tuple[Any, ...]], bool]
+    addresses: Callable[[tuple[int, ...]], bool]
 
     def __init__(
         self,
@@ -81,11 +84,12 @@ class FastCall:
             }  # fmt: skip
             for name, value in fields.items():
                 record[_RECORD[name]] = value
-        method = _MethodDef(b"tw_fast", code.address("tw_fast"), _METH_FASTCALL, None)
-        self._alive.append(method)
         signature = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         new = signature(("PyCFunction_NewEx", ctypes.pythonapi))
-        self.function = cast(FastFunction, new(ctypes.addressof(method), int(self._state.ctypes.data), None))
+        for attribute, name in (("arrays", "tw_fast"), ("addresses", "tw_fast_at")):
+            method = _MethodDef(name.encode(), code.address(name), _METH_FASTCALL, None)
+            self._alive.append(method)
+            setattr(self, attribute, new(ctypes.addressof(method), int(self._state.ctypes.data), None))
 
 
 @functools.cache
@@ -124,7 +128,7 @@ def _code() -> Code:
     words |= {f"STATE_{name}": value for name, value in _STATE.items()}
     words |= {f"RECORD_{name}": value for name, value in _RECORD.items()}
     text = Template(_IR).substitute(words, TYPE=_HEADER - 8, RUNTIME_ERROR=runtime_error)
-    return load_ir(text, ["tw_fast"], symbols)
+    return load_ir(text, ["tw_fast", "tw_fast_at"], symbols)
 
 
 def _address(function: Any) -> int:
@@ -172,13 +176,56 @@ check_outputs:
 check_overlap:
   %apart = call i1 @all_apart(ptr %records, i64 %input_count, i64 %output_count)
   br i1 %apart, label %check_busy, label %refuse
-check_busy:  ; under the interpreter lock, so no atomics
+check_busy:
   %busy = load i64, ptr %state
   %idle = icmp eq i64 %busy, 0
-  br i1 %idle, label %run, label %refuse
-run:
+  br i1 %idle, label %ready, label %refuse
+ready:
+  %tensors = add i64 %input_count, %output_count
+  %result = call ptr @run(ptr %state, i64 %tensors)
+  ret ptr %result
+refuse:
+  %false = call ptr @PyBool_FromLong(i64 0)
+  ret ptr %false
+}
+
+; Run with the addresses in a tuple of integers, which the caller has checked. False if another thread is in here.
+define ptr @tw_fast_at(ptr %self, ptr %arguments, i64 %count) {
+entry:
+  %state = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %addresses = load ptr, ptr %arguments
+  %records = getelementptr i64, ptr %state, i64 $STATE_RECORDS
+  %tensors = call i64 @PyTuple_Size(ptr %addresses)
+  %busy = load i64, ptr %state
+  %idle = icmp eq i64 %busy, 0
+  br i1 %idle, label %next, label %refuse
+next:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %note ]
+  %more = icmp slt i64 %i, %tensors
+  br i1 %more, label %note, label %ready
+note:
+  %i_next = add i64 %i, 1
+  %words = shl i64 %i, 3
+  %record = getelementptr i64, ptr %records, i64 %words
+  %item = call ptr @PyTuple_GetItem(ptr %addresses, i64 %i)
+  %data = call ptr @PyLong_AsVoidPtr(ptr %item)
+  %data_note = getelementptr i64, ptr %record, i64 $RECORD_DATA
+  store ptr %data, ptr %data_note
+  br label %next
+ready:
+  %result = call ptr @run(ptr %state, i64 %tensors)
+  ret ptr %result
+refuse:
+  %false = call ptr @PyBool_FromLong(i64 0)
+  ret ptr %false
+}
+
+; Run with the data pointers in the records: True, or an exception. Under the interpreter lock, so no atomics.
+define internal ptr @run(ptr %state, i64 %tensors) {
+entry:
   store i64 1, ptr %state
-  call void @place_all(ptr %records, i64 %input_count, i64 %output_count)
+  %records = getelementptr i64, ptr %state, i64 $STATE_RECORDS
+  call void @place_all(ptr %records, i64 %tensors)
   %call_at = getelementptr i64, ptr %state, i64 $STATE_CALL
   %call = load ptr, ptr %call_at
   %main_at = getelementptr i64, ptr %state, i64 $STATE_MAIN
@@ -192,9 +239,6 @@ run:
 done:
   %true = call ptr @PyBool_FromLong(i64 1)
   ret ptr %true
-refuse:
-  %false = call ptr @PyBool_FromLong(i64 0)
-  ret ptr %false
 failure:
   call void @PyErr_SetString(ptr inttoptr (i64 $RUNTIME_ERROR to ptr), ptr @message)
   ret ptr null
@@ -312,9 +356,8 @@ no:
 }
 
 ; Write the data pointers into the call.
-define internal void @place_all(ptr %records, i64 %inputs, i64 %outputs) {
+define internal void @place_all(ptr %records, i64 %tensors) {
 entry:
-  %tensors = add i64 %inputs, %outputs
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i_next, %place ]

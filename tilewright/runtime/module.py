@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -27,8 +28,9 @@ from tilewright.runtime.counter import ticks_per_second
 from tilewright.runtime.loader import load_object
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
+from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
-from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
+from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output, written
 
 # Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
 _FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
@@ -76,16 +78,16 @@ class Module:
         self._main = _MAIN(self._main_address)
         self._constants = aligned(artifact.constants)
         self._contexts: list[_Context] = []
-        self._forms = [(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.outputs]
-        self._single = len(self._forms) == 1
-        self._fast: fastcall.FastFunction | None = None
+        self._limit_bytes = (options or Options()).output_pool_bytes
+        self._empty = [self._maker(spec) for spec in self.manifest.outputs]
+        self._single = len(self._empty) == 1
+        self._fast: fastcall.FastCall | None = None
         if fastcall.available():
             manifest, context = self.manifest, self._make_context()
             call, pointers = context.address, context.address + 8 * len(_FIELDS)
-            self._fast_call = fastcall.FastCall(
+            self._fast = fastcall.FastCall(
                 manifest.inputs, manifest.outputs, call, pointers, self._main_address, alive=context
             )
-            self._fast = self._fast_call.function
 
     @property
     def manifest(self) -> Manifest:
@@ -111,10 +113,10 @@ class Module:
         """
         if self._fast is not None and (not arrays or type(arrays[0]) is np.ndarray):
             if out is None:
-                results: tuple[Any, ...] = tuple([np.empty(shape, dtype) for shape, dtype in self._forms])
+                results: tuple[Any, ...] = tuple([empty() for empty in self._empty])
             else:
                 results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-            if self._fast(arrays, results):
+            if self._fast.arrays(arrays, results):
                 return results[0] if self._single else results
         return self._call_any(arrays, out)
 
@@ -167,6 +169,8 @@ class Module:
         inputs = self._ready_inputs(arrays)
         outputs = self._ready_outputs(inputs, out)
         self._run(inputs, outputs, None)
+        if out is not None:
+            written(outputs)
         return outputs[0].owner if self._single else tuple(output.owner for output in outputs)
 
     def _ready_inputs(self, arrays: Sequence[Any]) -> list[View]:
@@ -182,7 +186,7 @@ class Module:
         specs = self.manifest.outputs
         if out is None:
             torch = any(is_torch(view.owner) for view in inputs)
-            return [empty(spec, torch) for spec in specs]
+            return [empty(spec, torch, self._limit_bytes) for spec in specs]
         arrays = list(out) if isinstance(out, (tuple, list)) else [out]
         if len(arrays) != len(specs):
             raise InvalidArgument(
@@ -194,12 +198,22 @@ class Module:
         _check_apart(inputs, self.manifest.inputs, outputs, specs)
         return outputs
 
+    def _maker(self, spec: TensorSpec) -> Callable[[], np.ndarray[Any, Any]]:
+        """Makes an array of NumPy for an output."""
+        dtype = numpy_dtype(spec.dtype)
+        if pooled(spec.bytes, self._limit_bytes):
+            return partial(OUTPUTS.empty, spec.shape, dtype, self._limit_bytes)
+        return partial(np.empty, spec.shape, dtype)
+
     def _run(self, inputs: Sequence[View], outputs: Sequence[View], stamps: np.ndarray[Any, Any] | None) -> None:
+        addresses = tuple([view.address for view in (*inputs, *outputs)])
+        if stamps is None and self._fast is not None and self._fast.addresses(addresses):
+            return
         try:
             context = self._contexts.pop()
         except IndexError:
             context = self._make_context()
-        context.set_pointers(*(view.address for view in inputs), *(view.address for view in outputs))
+        context.set_pointers(addresses)
         context.words[_CALL["profile"]] = stamps.ctypes.data if stamps is not None else 0
         status = self._main(context.address)
         self._contexts.append(context)
@@ -240,7 +254,7 @@ class _Context:
         for name, value in values.items():
             self.words[_CALL[name]] = value
 
-    def set_pointers(self, *addresses: int) -> None:
+    def set_pointers(self, addresses: Sequence[int]) -> None:
         self.words[len(_FIELDS) :] = list(addresses)
 
 

@@ -5,7 +5,9 @@ torch is never imported here before the user has done so.
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import numpy as np
 from tilewright.errors import InvalidArgument, InvalidExpression
 from tilewright.expr.dtypes import from_numpy, numpy_dtype
 from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.outputs import OUTPUTS, pooled
 
 _TORCH_NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -24,11 +27,12 @@ _DLPACK_CPU = (1, 3)  # kDLCPU, kDLCUDAHost: dlpack.h
 
 
 class View(NamedTuple):
-    """Contiguous elements in memory, and the array that owns them."""
+    """Contiguous elements in memory, the array that owns them, and what else has to live as long as this."""
 
     address: int
     bytes: int
     owner: Any
+    alive: Any = None
 
     @property
     def end(self) -> int:
@@ -42,6 +46,7 @@ def ready_input(array: Any, spec: TensorSpec) -> View:
     where = f"input {spec.name!r}"
     array = _as_array(array, spec, where)
     _check(array, spec, where)
+    _check_memory(array, where)
     if is_torch(array):
         contiguous = array.resolve_neg().contiguous()
         return View(contiguous.data_ptr(), spec.bytes, contiguous)
@@ -58,45 +63,72 @@ def ready_output(array: Any, spec: TensorSpec) -> View:
         raise InvalidArgument(f"out is a {_type(array)}, which cannot be written", where=where, help=f"an array {spec}")
     given, array = array, _as_array(array, spec, where)
     _check(array, spec, where)
+    _check_memory(array, where)
     if is_torch(array):
-        fits, address = False, 0
+        fits, address = _is_ready_tensor(array, spec), array.data_ptr()
     else:
         fits, address = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative, array.ctypes.data
         if not array.flags.writeable:
             raise InvalidArgument("out is read-only", where=where, help="give an array that can be written, or no out")
     if not fits:
         raise InvalidArgument("out is not contiguous", where=where, help=f"give a contiguous {spec}, or no out")
-    return View(address, spec.bytes, given)
+    return View(address, spec.bytes, given, array)
 
 
-def empty(spec: TensorSpec, torch: bool) -> View:
-    """A new array for an output, of torch or of NumPy."""
-    if torch:
-        library = sys.modules["torch"]
-        tensor = library.empty(spec.shape, dtype=torch_dtype(spec.dtype))
-        return View(tensor.data_ptr(), spec.bytes, tensor)
-    array = np.empty(spec.shape, numpy_dtype(spec.dtype))
-    return View(array.ctypes.data, spec.bytes, array)
+def written(outputs: Iterable[View]) -> None:
+    """Tell torch that its tensors among arrays given as `out` have been written to, as its own functions do."""
+    for output in outputs:
+        tensor = output.owner if output.alive is None else output.alive  # the latter is of no subclass
+        if is_torch(tensor) and not tensor.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(tensor)
+
+
+def empty(spec: TensorSpec, torch: bool, limit_bytes: int) -> View:
+    """A new array for an output, of torch or of NumPy, in the pool of outputs (`limit_bytes`) if it is large.
+
+    Raises InvalidArgument where torch is in a mode in which new tensors have no memory.
+    """
+    if not torch:
+        array = OUTPUTS.empty(spec.shape, numpy_dtype(spec.dtype), limit_bytes)
+        return View(array.ctypes.data, spec.bytes, array)
+    library, dtype = sys.modules["torch"], torch_dtype(spec.dtype)
+    if pooled(spec.bytes, limit_bytes):
+        bits = np.dtype(f"i{spec.bytes // math.prod(spec.shape)}")  # NumPy lacks some types
+        tensor = library.from_numpy(OUTPUTS.empty(spec.shape, bits, limit_bytes)).view(dtype)
+    else:
+        tensor = library.empty(spec.shape, dtype=dtype, device="cpu")
+    address = tensor.data_ptr()
+    if not address and spec.bytes:
+        message = f"torch makes a {type(tensor).__name__} without memory for it in the mode it is in"
+        raise InvalidArgument(message, where=f"output {spec.name!r}", help="call the module outside of this mode")
+    return View(address, spec.bytes, tensor)
 
 
 def is_torch(array: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may still be importing it
+    return tensor is not None and isinstance(array, tensor)
 
 
 def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
-    """Whether this is a torch tensor that can be used as it is."""
-    torch = sys.modules.get("torch")
-    return (
-        torch is not None
-        and isinstance(array, torch.Tensor)
-        and array.dtype is torch_dtype(spec.dtype)
-        and array.shape == spec.shape
-        and array.is_cpu
-        and array.layout is torch.strided
-        and array.is_contiguous()
-        and not array.is_neg()
-    )
+    """Whether this is a torch tensor, not of a subclass, that can be used as it is: with memory for all elements."""
+    if not is_torch(array):
+        return False
+    torch = sys.modules["torch"]
+    if type(array) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    try:
+        return (
+            array.dtype is torch_dtype(spec.dtype)
+            and array.shape == spec.shape
+            and array.is_cpu
+            and array.layout is torch.strided
+            and array.is_contiguous()
+            and not array.is_neg()
+            and (array.data_ptr() != 0 or not spec.bytes)
+            and array.storage_offset() * array.element_size() + spec.bytes <= array.untyped_storage().nbytes()
+        )
+    except RuntimeError:  # wrappers of transformations, nested tensors: they have no such thing as this memory
+        return False
 
 
 @cache
@@ -108,10 +140,7 @@ def torch_dtype(dtype: str) -> Any:
 def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
     """`array` itself if it is of NumPy or torch, else NumPy's view of it."""
     if is_torch(array):
-        if array.device.type != "cpu" or array.layout is not sys.modules["torch"].strided:
-            kind = f"a {array.layout} tensor on {array.device}"
-            raise InvalidArgument(f"got {kind}", where=where, help="a dense tensor on the CPU: `.cpu()`, `.to_dense()`")
-        return array
+        return _plain(array, where)
     if isinstance(array, (np.ndarray, np.generic)):
         return np.asarray(array)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
@@ -127,6 +156,40 @@ def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
         where=where,
         help=f"numpy.asarray(..., dtype={_numpy_name(spec.dtype)}), or a torch tensor",
     )
+
+
+def _plain(tensor: Any, where: str) -> Any:
+    """A dense tensor of torch on the CPU as torch sees it, whatever its class overrides."""
+    torch = sys.modules["torch"]
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = tensor if type(tensor) is torch.Tensor else torch.Tensor.as_subclass(tensor, torch.Tensor)
+            kind = f"a {plain.layout} tensor on {plain.device}" if not plain.is_nested else "a nested tensor"
+            dense = plain.is_cpu and plain.layout is torch.strided and not plain.is_nested
+    except Exception as error:  # of the code of a subclass
+        message = f"this {_type(tensor)} cannot be viewed as a plain tensor: {error}"
+        raise InvalidArgument(message, where=where, help="give a torch.Tensor with elements in memory") from error
+    if not dense:
+        raise InvalidArgument(f"got {kind}", where=where, help="a dense tensor on the CPU: `.cpu()`, `.to_dense()`")
+    return plain
+
+
+def _check_memory(array: Any, where: str) -> None:
+    """Raise InvalidArgument unless all elements of a tensor of torch lie in memory that it has; NumPy's always do."""
+    if not is_torch(array) or not all(array.shape):
+        return
+    try:
+        address, available = array.data_ptr(), array.untyped_storage().nbytes()
+    except RuntimeError as error:
+        message, advice = f"this tensor has no memory: {error}", "call the module outside of torch's transformations"
+        raise InvalidArgument(message, where=where, help=advice) from error
+    last = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.stride(), strict=True))
+    needed = (array.storage_offset() + last + 1) * array.element_size()
+    if not address:
+        raise InvalidArgument("this tensor has no memory", where=where, help="give one whose elements are there")
+    if available < needed:
+        fact = f"the tensor takes {needed} bytes of a storage of {available}"
+        raise InvalidArgument(fact, where=where, help="do not resize the storage of a tensor that is in use")
 
 
 def _check(array: Any, spec: TensorSpec, where: str) -> None:

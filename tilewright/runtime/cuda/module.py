@@ -75,6 +75,7 @@ class DeviceModule(Module):
         chosen = device or options.device
         self.driver: Driver = open_driver(chosen) if isinstance(chosen, str) else chosen
         self._single = len(self.manifest.outputs) == 1
+        self._limit_bytes = options.output_pool_bytes
         self._streams: OrderedDict[int, _Context] = OrderedDict()  # the stream used last comes last
         self._lock = threading.Lock()
         try:
@@ -194,7 +195,7 @@ class DeviceModule(Module):
         specs = self.manifest.outputs
         if out is None and example is None:
             torch = any(is_torch(array) for array in arrays)
-            return [(empty(spec, torch), True) for spec in specs]
+            return [(empty(spec, torch, self._limit_bytes), True) for spec in specs]
         if out is None:
             made = [device_arrays.empty_like(example, spec, f"output {spec.name!r}") for spec in specs]
             return [(View(view.address, view.bytes, (view.owner, None)), False) for view in made]
