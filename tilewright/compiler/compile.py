@@ -256,12 +256,13 @@ def _generate(
     else:
         code, program, forms, facts = _for_gpu(plan, placement, machine, options)
     manifest = Manifest(**_interface(plan, machine, names_of_outputs), **facts)
+    originals = plan.graph.all_constants()
     graph = {
         "graph": serialize.to_json(plan.graph),
         "constants": {
             name: {"offset": offset, "layout": plan.stored[name].layout.to_json(), "of": plan.sources.get(name, name)}
             for name, offset in placement.offsets.items()
-            if plan.sources.get(name, name) in plan.graph.constants  # not what was computed from them for this machine
+            if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
         },
     }
     decisions = {
@@ -301,7 +302,7 @@ def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -
     program = tile_program(plan, placement, machine, options)
     made = generate(program)
     launches = tuple(
-        Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes)
+        Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes, trips=launch.trips)
         for kernel, launch in zip(plan.kernels, made.launches, strict=True)
     )
     facts = {
@@ -343,7 +344,7 @@ def stored_graph(artifact: Artifact) -> Graph:
         held = json.loads(artifact.graph)
         structure, placed = held["graph"], held["constants"]
         constants: dict[str, np.ndarray[Any, Any]] = {}
-        declared = {name: (dtype, shape) for name, dtype, shape in structure["constants"]}
+        declared = {name: (dtype, shape) for name, dtype, shape in _constants(structure)}
         for entry in placed.values():
             layout = Packed.from_json(entry["layout"])
             dtype, shape = declared[entry["of"]]
@@ -353,6 +354,14 @@ def stored_graph(artifact: Artifact) -> Graph:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InvalidFile(f"the stored graph is damaged: {error!r}", where=artifact.manifest.name) from error
     return serialize.from_json(structure, constants)
+
+
+def _constants(structure: Any) -> Iterator[tuple[str, str, list[int]]]:
+    """The constants that a stored graph declares, in its loops too."""
+    yield from structure["constants"]
+    for node in structure["nodes"]:
+        if "loop" in node:
+            yield from _constants(node)
 
 
 def _spec(tensor: Any) -> TensorSpec:
@@ -366,7 +375,7 @@ def _key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, names: 
     return cache_key(
         {
             "program": structure,
-            "decisions": decisions + layouts,
+            "decisions": decisions + layouts + repr(plan.loops),
             "machine": machine.digest(),
             "threads": str(threads),
             "outputs": repr(names),

@@ -18,7 +18,7 @@ from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import TRIPLE
 from tilewright.compiler.plan import Plan
-from tilewright.compiler.program import Placement, steps
+from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.graph.passes import table
 from tilewright.kernel import dialect as tile
@@ -49,7 +49,7 @@ def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
     """The tile program of a plan, whole tiles."""
     attribute = GpuTarget(*described(machine)).attribute()
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    return build_module(steps(plan), places, arena, constants, attribute)[0]
+    return build_module(steps(plan), sizes(plan), places, arena, constants, attribute)[0]
 
 
 def distribute(program: ModuleOp, options: Options) -> None:
@@ -110,7 +110,7 @@ def launches(code: PtxCode) -> tuple[manifest.Launch, ...]:
     found = []
     for launch in code.launches:
         programs = prod(code.kernel(launch.kernel).grid)
-        operands = tuple(manifest.Operand(each.space, each.index, each.bytes) for each in launch.arguments)
+        operands = tuple(manifest.Operand(each.space, each.index, each.bytes, each.offset) for each in launch.arguments)
         found.append(manifest.Launch(launch.kernel, launch.kernel, programs, launch.flops, launch.bytes, operands))
     return tuple(found)
 

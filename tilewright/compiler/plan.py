@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.compiler.gpu_products import plan_block_product
+from tilewright.compiler.loops import plan_loop
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute, static_shape
-from tilewright.expr.graph import Graph
-from tilewright.graph.groups import form_groups
+from tilewright.expr.graph import Graph, Loop
+from tilewright.graph.groups import Group, form_groups
 from tilewright.graph.passes import table
 from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
@@ -50,23 +51,31 @@ def make_plan(
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.graph.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
-    groups = form_groups(planning.graph, lambda node: planning.product_of(node) is not None)
-    planning.find_views(groups)
-    for group in groups:
+    _plan_nodes(planning)
+    for tensor in planning.closed.outputs:
+        assert planning.plan.stored[tensor.name].space == "output"
+    planning.keep_constants()
+    return planning.plan
+
+
+def _plan_nodes(planning: Planning) -> None:
+    """Plan the kernels of a graph, or of the body of a loop."""
+    steps = form_groups(planning.closed, lambda node: planning.product_of(node) is not None)
+    planning.find_views([step for step in steps if isinstance(step, Group)])
+    for group in steps:
+        if isinstance(group, Loop):
+            plan_loop(planning, group, _plan_nodes)
+            continue
         if group.decision is not None:
             planning.plan.decisions.append(group.decision)
         apart = planning.apart(group)
         planning.unfused.update(dict.fromkeys(group.stored, apart))
         if group.kind == "product":
-            (plan_product if isinstance(machine, Cpu) else plan_block_product)(planning, group)
+            (plan_product if isinstance(planning.machine, Cpu) else plan_block_product)(planning, group)
         elif not apart:
             planning.fused[group.name] = group
         else:
             plan_rows(planning, group)
-    for tensor in planning.graph.outputs:
-        assert planning.plan.stored[tensor.name].space == "output"
-    planning.keep_constants()
-    return planning.plan
 
 
 def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
@@ -92,6 +101,7 @@ def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
 def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Options) -> Price:
     """What a product would cost on the record that it would run on; products that differ in names cost the same."""
     planning = Planning(prepared.graph, prepared, machine, threads, options)
+    planning.constants = prepared.graph.all_constants()
     known: dict[Any, tuple[float, int] | None] = {}
 
     def price(node: Compute) -> tuple[float, int] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -15,8 +16,8 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
+from tilewright.expr.live import live
 from tilewright.graph.groups import Group
-from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.block_product import BlockProduct, find_block_product
 from tilewright.instruction.block_tiles import Candidate, Ranking
@@ -25,6 +26,7 @@ from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product
 from tilewright.instruction.registry import standard
 from tilewright.instruction.relayout import none_twice
 from tilewright.layouts import Packed, permuted, row_major
+from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
@@ -41,7 +43,8 @@ from tilewright.tiles.notation import print_tree
 class Stored:
     """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
 
-    A view lives in the memory of another tensor, its `owner`. `slack` elements behind the last one may be read too.
+    A view lives in the memory of another tensor, its `owner`, from element `begin`. `slack` elements behind the last
+    one may be read too. A "slice" is where its loop says (`PlannedLoop.moving`).
     """
 
     tensor: Tensor
@@ -49,6 +52,7 @@ class Stored:
     space: str
     owner: str = ""
     slack: int = 0
+    begin: int = 0
 
     @property
     def memory(self) -> str:
@@ -81,6 +85,21 @@ class Kernel:
         return (*self.reads, *self.writes)
 
 
+@dataclass(frozen=True)
+class PlannedLoop:
+    """Kernels `begin` to `end` of a plan run `trips` times.
+
+    `moving` says where the slices of each trip are. Tensors in `local` hold nothing from one trip to the next.
+    """
+
+    name: str
+    trips: int
+    begin: int
+    end: int
+    moving: Mapping[str, Moving]
+    local: frozenset[str]
+
+
 def _undecided(*_: Any) -> None:
     """Leave a choice to the rules."""
 
@@ -111,6 +130,7 @@ class Plan:
     mapped: dict[str, tuple[Compute, ...]] = field(default_factory=dict)
     stored: dict[str, Stored] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
+    loops: list[PlannedLoop] = field(default_factory=list)  # inner ones before those around them
     decisions: list[Decision] = field(default_factory=list)
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -121,11 +141,13 @@ class Plan:
 
         Borders, which are written where a tensor is stored, are nodes as well.
         """
-        computed = self.computed.graph
-        nodes = [each for node in computed.nodes for each in self.mapped.get(node.name, (node,))]
-        distinct = tuple({node.name: node for node in nodes}.values())
-        mapped = replace(self.computed, graph=replace(computed, nodes=distinct))
-        return remove_dead(mapped.explicit())
+
+        def mapped(graph: Graph) -> Graph:
+            nodes = [each for node in graph.nodes for each in self.mapped.get(node.name, (node,))]
+            distinct = tuple({node.name: node for node in nodes}.values())
+            return replace(self.computed, graph=replace(graph, nodes=distinct)).explicit()
+
+        return live(self.computed.graph.map_graphs(mapped))
 
 
 class Planning:
@@ -141,6 +163,7 @@ class Planning:
         choose: ChooseProduct | None = None,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
         self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine
@@ -148,16 +171,30 @@ class Planning:
         self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
-        self.graph = rewritten.graph
         self.borders = dict(rewritten.borders)
+        self._take(rewritten.graph)
+        written = (Stored(tensor, _rows(tensor), "output") for tensor in rewritten.graph.outputs)
+        self.results.update((stored.tensor.name, stored) for stored in written)
+
+    def inside(self, body: Graph, results: Mapping[str, Stored]) -> Planning:
+        """The planning of the body of a loop, which adds to the same plan; its results are stored like this."""
+        inner = copy(self)
+        inner._take(body)
+        inner.results.update(results)
+        return inner
+
+    def _take(self, graph: Graph) -> None:
+        """Make this the planning of a graph, its loops aside. What these read is stored row by row, as outputs are."""
+        self.closed, self.graph = graph, graph.opened()
         self.constants = dict(self.graph.constants)
         self.outputs = {tensor.name for tensor in self.graph.outputs}
+        operands = (tensor for tensor in self.graph.outputs if tensor not in graph.outputs)
+        self.results = {tensor.name: Stored(tensor, _rows(tensor), "arena") for tensor in operands}
         self.users = self.graph.consumers()
         self.views: dict[str, View] = {}  # by their sources
         self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
         self.unfused: dict[str, str] = {}  # why others are computed before they are packed
-        self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
 
     # Storage --------------------------------------------------------------------------------------------------
 
@@ -171,7 +208,7 @@ class Planning:
         """
         shape = static_shape(tensor.shape)
         if tensor.name in self.outputs:
-            self.place(tensor, row_major(shape), "output")
+            self.plan.stored[tensor.name] = self.results[tensor.name]
             return
         if tensor.name in self.views:
             together = self.views[tensor.name].grouped(order)
@@ -209,7 +246,7 @@ class Planning:
             why = Refusal(f"that of {view.source.name}", "it stores each dimension as one run", str(source.layout))
             self.plan.decisions.append(Decision(subject, "a copy", "no view holds it", refused=(why,)))
             return False
-        self.plan.stored[result.name] = Stored(result, layout, source.space, source.memory)
+        self.plan.stored[result.name] = Stored(result, layout, source.space, source.memory, begin=source.begin)
         self.plan.decisions.append(
             Decision(subject, f"that of {view.source.name}", f"{layout} holds the same elements in the same places")
         )
@@ -241,8 +278,9 @@ class Planning:
         """
         plan = self.plan
         kept = {name for kernel in plan.kernels for name in kernel.reads}
+        kept |= {name for loop in plan.loops for each in loop.moving.values() for name in (each.whole, each.first)}
         held = {plan.sources.get(name, name) for name in kept}
-        for name, array in plan.graph.constants.items():
+        for name, array in plan.graph.all_constants().items():
             if name not in held:
                 self.constants[name] = array
                 tensor = Tensor(name, array.shape, dtypes.from_numpy(array.dtype))
@@ -342,6 +380,10 @@ class Planning:
         self.plan.kernels.append(kernel)
         tree = print_tree(tree_of(work, schedule))
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
+
+
+def _rows(tensor: Tensor) -> Packed:
+    return row_major(static_shape(tensor.shape))
 
 
 def is_plain(read: Read) -> bool:

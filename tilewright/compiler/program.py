@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiler.plan import Plan
-from tilewright.lower.steps import Place, Step
+from tilewright.compiler.planning import Kernel
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor
+from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.runtime.memory import Buffer, align, allocate, plan_arena
 
 
-def steps(plan: Plan) -> list[Step]:
+def steps(plan: Plan) -> list[Step | Repeated]:
     """The launches of a plan as `lower` takes them."""
-    made = []
-    for kernel in plan.kernels:
-        arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
-        moved = sum(plan.stored[name].bytes for name in kernel.arguments)
-        made.append(Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved))
-    return made
+    moving = {name: each for loop in plan.loops for name, each in loop.moving.items()}
+    made: list[tuple[int, Step | Repeated]] = [(n, _step(plan, kernel)) for n, kernel in enumerate(plan.kernels)]
+    for loop in plan.loops:
+        inside = [step for number, step in made if loop.begin <= number < loop.end]
+        names = {name for name, stored in plan.stored.items() if stored.memory in loop.moving} | set(loop.moving)
+        places = {name: moving[plan.stored[name].memory if name in plan.stored else name] for name in names}
+        outside = [(number, step) for number, step in made if not loop.begin <= number < loop.end]
+        if inside:
+            made = sorted([*outside, (loop.begin, Repeated(loop.trips, inside, places))], key=lambda item: item[0])
+    return [step for _, step in made]
+
+
+def _step(plan: Plan, kernel: Kernel) -> Step:
+    arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
+    moved = sum(plan.stored[name].bytes for name in kernel.arguments)
+    return Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved)
+
+
+def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:
+    """The elements that tensors take in memory."""
+    return {name: (stored.tensor, stored.flat.size) for name, stored in plan.stored.items()}
 
 
 class Placement:
@@ -30,13 +49,10 @@ class Placement:
         self.constants_bytes = 0
         numbers = {tensor.name: i for i, tensor in enumerate(plan.graph.inputs)}
         results = {tensor.name: i for i, tensor in enumerate(plan.graph.outputs)}
-        uses: dict[str, list[int]] = {}
-        for step, kernel in enumerate(plan.kernels):
-            for name in kernel.arguments:
-                uses.setdefault(plan.stored[name].memory, []).append(step)
+        uses = _uses(plan)
         buffers = []
         for name, stored in plan.stored.items():
-            if stored.owner:
+            if stored.owner or stored.space == "slice":
                 continue
             if stored.space == "input":
                 self.places[name] = Place("input", numbers[name])
@@ -47,13 +63,15 @@ class Placement:
                 self.places[name] = Place("constant", self.constants_bytes)
                 self.constants_bytes += align(stored.bytes)
             elif name in uses:
-                buffers.append(Buffer(name, stored.bytes, uses[name][0], uses[name][-1]))
+                buffers.append(Buffer(name, stored.bytes, min(uses[name]), max(uses[name])))
         offsets, self.arena_bytes = plan_arena(buffers)
         for name, offset in offsets.items():
             self.places[name] = Place("arena", offset)
         for name, stored in plan.stored.items():
             if stored.memory in self.places:
-                self.places[name] = self.places[stored.memory]
+                place = self.places[stored.memory]
+                offset = stored.begin * dtypes.size_bytes(stored.tensor.dtype)
+                self.places[name] = replace(place, index=place.index + offset)
 
     def packed(self, plan: Plan) -> np.ndarray[Any, Any]:
         """The constants in their layouts, one block of bytes."""
@@ -63,3 +81,29 @@ class Placement:
             storage = stored.layout.pack(plan.constants[name]).view(np.uint8).reshape(-1)
             block[offset : offset + storage.size] = storage
         return block
+
+
+def _uses(plan: Plan) -> dict[str, set[int]]:
+    """The kernels, by number, during which the memory of a tensor is in use.
+
+    A loop holds what comes from outside or goes on to the next trip from its first kernel to its last.
+    """
+    moving = {name: each for loop in plan.loops for name, each in loop.moving.items()}
+
+    def memories(name: str) -> set[str]:
+        memory = plan.stored[name].memory
+        if memory not in moving:
+            return {memory}
+        each = moving[memory]
+        return memories(each.whole) | (memories(each.first) if each.first else set())
+
+    uses: dict[str, set[int]] = {}
+    for number, kernel in enumerate(plan.kernels):
+        for name in kernel.arguments:
+            for memory in memories(name):
+                uses.setdefault(memory, set()).add(number)
+    for loop in plan.loops:
+        for name, numbers in uses.items():
+            if name not in loop.local and any(loop.begin <= number < loop.end for number in numbers):
+                numbers.update((loop.begin, loop.end - 1))
+    return uses

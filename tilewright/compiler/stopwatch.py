@@ -57,7 +57,9 @@ class Stopwatch:
 
         names = {name for kernel in kernels for name in kernel.arguments}
         names |= {plan.stored[name].memory for name in names}
-        part = replace(plan, kernels=list(kernels), stored={n: s for n, s in plan.stored.items() if n in names})
+        stored = {name: each for name, each in plan.stored.items() if name in names}
+        stored |= {name: replace(each, space="arena") for name, each in stored.items() if each.space == "slice"}
+        part = replace(plan, kernels=list(kernels), stored=stored, loops=[])  # of a loop one trip is timed
         made = generate(tile_program(part, Placement(part), self.machine, self.options))
         launches = tuple(
             Launch(kernel.name, each.kernel, each.programs, each.flops, each.bytes)

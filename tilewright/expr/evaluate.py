@@ -37,7 +37,7 @@ from tilewright.expr.core import (
     Tensor,
     identity,
 )
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Graph, Loop
 
 Array = np.ndarray[Any, Any]
 
@@ -60,15 +60,50 @@ def evaluate(
     """
     values = _check_inputs(graph, inputs)
     sizes = _dim_sizes(graph.inputs, values)
+    found = _run_graph(graph, values, sizes, precise)
+    return [_finish(value, tensor, wide and precise) for value, tensor in zip(found, graph.outputs, strict=True)]
+
+
+def _run_graph(graph: Graph, values: dict[str, Array], sizes: Mapping[Dim, int], precise: bool) -> list[Array]:
+    """The outputs of a graph whose inputs are in `values`; other values go there while they are needed."""
     values.update(graph.constants)
-    last_use = {tensor.name: number for number, node in enumerate(graph.nodes) for tensor in node.inputs()}
+    steps = graph.steps()
+    last_use = {tensor.name: number for number, step in enumerate(steps) for tensor in step.inputs()}
     kept = {tensor.name for tensor in graph.outputs}
-    for number, node in enumerate(graph.nodes):
-        values[node.name] = _run(node, values, sizes, precise)
-        for tensor in (*node.inputs(), node.output):
+    for number, step in enumerate(steps):
+        if isinstance(step, Compute):
+            values[step.name] = _run(step, values, sizes, precise)
+            written: tuple[Tensor, ...] = (step.output,)
+        else:
+            values.update(_run_loop(step, values, sizes, precise))
+            written = step.outputs()
+        for tensor in (*step.inputs(), *written):
             if tensor.name not in kept and last_use.get(tensor.name, number) <= number:
                 values.pop(tensor.name, None)
-    return [_finish(values[tensor.name], tensor, wide and precise) for tensor in graph.outputs]
+    return [values[tensor.name] for tensor in graph.outputs]
+
+
+def _run_loop(loop: Loop, values: Mapping[str, Array], sizes: Mapping[Dim, int], precise: bool) -> dict[str, Array]:
+    """The results of a loop by name."""
+    states = [values[each.initial.name] for each in loop.carried]
+    rows: dict[Tensor, dict[int, Array]] = {each.whole: {} for each in loop.stacked}
+    for trip in range(loop.trips):
+        back = loop.trips - 1 - trip
+        inside = {each.part.name: values[each.whole.name][back if each.backwards else trip] for each in loop.sliced}
+        inside |= {each.state.name: state for each, state in zip(loop.carried, states, strict=True)}
+        inside |= {tensor.name: values[tensor.name] for tensor in loop.captured()}
+        found = dict(zip(loop.body.outputs, _run_graph(loop.body, inside, sizes, precise), strict=True))
+        states = [found[each.following] for each in loop.carried]
+        for each in loop.stacked:
+            rows[each.whole][back if each.backwards else trip] = found[each.part]
+    results = {each.final.name: state for each, state in zip(loop.carried, states, strict=True)}
+    for whole, parts in rows.items():
+        dtype = dtypes.numpy_dtype("f64" if precise and dtypes.is_float(whole.dtype) else whole.dtype)
+        stacked = np.empty(tuple(sizes[e] if isinstance(e, Dim) else e for e in whole.shape), dtype)
+        for place, part in parts.items():
+            stacked[place] = part
+        results[whole.name] = stacked
+    return results
 
 
 def evaluate_compute(

@@ -193,9 +193,11 @@ def _longer(left: Extent, right: Extent) -> Extent:
 
 
 def check_bounds(graph: Graph) -> None:
-    """`check` every node of a graph."""
+    """`check` every node of a graph and of its loops."""
     for node in graph.nodes:
         check(node)
+    for loop in graph.loops:
+        check_bounds(loop.body)
 
 
 def check(compute: Compute) -> None:

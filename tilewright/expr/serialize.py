@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,12 +29,13 @@ from tilewright.expr.core import (
     Tensor,
     apply,
 )
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Carried, Graph, Loop, Sliced, Stacked, loop_of
 
 FORMAT = "tilewright-graph"
 VERSION = 1
 _LARGEST_EXTENT = 1 << 62
 _DEEPEST = 400  # levels of an expression in a file
+_DEEPEST_LOOP = 20  # loops in loops in a file
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "inputs": [_encode_tensor(tensor, dims) for tensor in graph.inputs],
         "constants": [_encode_tensor(tensor, dims) for tensor in constants],
-        "nodes": [_encode_node(node, dims) for node in graph.nodes],
+        "nodes": _encode_steps(graph, dims),
         "outputs": [tensor.name for tensor in graph.outputs],
     }
     return {**found, "dims": dims}
@@ -83,24 +84,22 @@ def content_digest(graph: Graph) -> str:
     Names (of graph, tensors, loops, dimensions) and `source` do not take part; the order of inputs, nodes and outputs
     does, and so do constants that something reads.
     """
+    arrays = graph.all_constants()
     constants = dict.fromkeys(
-        tensor.name
-        for tensor in (*(tensor for node in graph.nodes for tensor in node.inputs()), *graph.outputs)
-        if tensor.name in graph.constants
+        tensor.name for tensor in (*graph.tensors().values(), *graph.outputs) if tensor.name in arrays
     )
-    tensors = (
-        *(tensor.name for tensor in graph.inputs), *constants, *(node.name for node in graph.nodes),
-    )  # fmt: skip
+    defined = [name for step in graph.steps() for name in _defined(step)]
+    tensors = (*(tensor.name for tensor in graph.inputs), *constants, *defined)
     names = {name: f"t{number}" for number, name in enumerate(tensors)}
     dims: dict[str, list[int]] = {}
     structure = [
         [_encode_tensor(tensor, dims, names) for tensor in graph.inputs],
-        [_encode_node(node, dims, names) for node in graph.nodes],
+        _encode_steps(graph, dims, names),
         [names[tensor.name] for tensor in graph.outputs],
     ]
     digest = hashlib.sha256(_canonical(structure, dims))
     for name in constants:
-        array = graph.constants[name]
+        array = arrays[name]
         digest.update(_canonical([dtypes.from_numpy(array.dtype), list(array.shape)], {}))
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
@@ -137,6 +136,47 @@ def _encode_extent(extent: Extent, dims: dict[str, list[int]], names: Names) -> 
 def _encode_tensor(tensor: Tensor, dims: dict[str, list[int]], names: Names = None) -> list[Any]:
     name = tensor.name if names is None else names[tensor.name]
     return [name, tensor.dtype, [_encode_extent(extent, dims, names) for extent in tensor.shape]]
+
+
+def _encode_steps(graph: Graph, dims: dict[str, list[int]], names: Names = None) -> list[dict[str, Any]]:
+    """Nodes and loops in the order of `steps`."""
+    return [
+        _encode_node(step, dims, names) if isinstance(step, Compute) else _encode_loop(step, dims, names)
+        for step in graph.steps()
+    ]
+
+
+def _encode_loop(loop: Loop, dims: dict[str, list[int]], names: Names) -> dict[str, Any]:
+    def tensor(each: Tensor) -> list[Any]:
+        return _encode_tensor(each, dims, names)
+
+    def known(each: Tensor) -> str:
+        return each.name if names is None else names[each.name]
+
+    constants = () if names is not None else loop.body.constants.items()
+    return {
+        "loop": "" if names is not None else loop.name,
+        "trips": loop.trips,
+        "sliced": [[tensor(each.part), known(each.whole), each.backwards] for each in loop.sliced],
+        "carried": [
+            [tensor(each.state), known(each.initial), known(each.following), tensor(each.final)]
+            for each in loop.carried
+        ],
+        "stacked": [[known(each.part), tensor(each.whole), each.backwards] for each in loop.stacked],
+        "constants": [tensor(Tensor(name, a.shape, dtypes.from_numpy(a.dtype))) for name, a in constants],
+        "nodes": _encode_steps(loop.body, dims, names),
+    }
+
+
+def _defined(step: Compute | Loop) -> Iterator[str]:
+    """Names of tensors that a node or a loop defines, constants aside."""
+    if isinstance(step, Compute):
+        yield step.name
+        return
+    yield from (tensor.name for tensor in step.parameters())
+    for inner in step.body.steps():
+        yield from _defined(inner)
+    yield from (tensor.name for tensor in step.outputs())
 
 
 def _encode_node(node: Compute, dims: dict[str, list[int]], names: Names = None) -> dict[str, Any]:
@@ -177,6 +217,7 @@ class _Reader:
         self.constants = constants
         self.dims: dict[str, Dim] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.given: dict[str, Tensor] = {}  # constants
 
     def fail(self, place: str, wanted: str) -> NoReturn:
         raise InvalidFile(f"{place or 'graph'}: expected {wanted}", help="write the file again with this version")
@@ -189,19 +230,61 @@ class _Reader:
             place = f"dims.{name}"
             self.dims[name] = Dim(name, *(self.extent_size(size, place) for size in self.items(entry, place, 3)))
         inputs = [self.tensor(entry, place) for place, entry in self.entries(top, "inputs")]
+        values = self.values(top, "")
+        nodes, loops = self.steps(top, "", 0)
+        outputs = [self.known(name, place) for place, name in self.entries(top, "outputs")]
+        name = self.get(top, "name", str, "")
+        return Graph(tuple(inputs), tuple(outputs), nodes, values, name, loops)
+
+    def values(self, record: dict[str, Any], where: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The constants that are declared here; one of a body may be one of the graph around it."""
         values: dict[str, np.ndarray[Any, Any]] = {}
-        for place, entry in self.entries(top, "constants"):
-            tensor = self.tensor(entry, place)
+        for place, entry in self.entries(record, "constants", where):
+            repeated = isinstance(entry, list) and entry[:1] and isinstance(entry[0], str) and entry[0] in self.given
+            tensor = self.given[entry[0]] if repeated else self.tensor(entry, place)
+            self.given[tensor.name] = tensor
             array = self.constants.get(tensor.name)
             if array is None:
                 raise InvalidFile(f"{place}: the values of {tensor} are not given")
             if array.shape != tensor.shape or array.dtype != dtypes.numpy_dtype(tensor.dtype):
                 raise InvalidFile(f"{place}: {tensor} is given as {array.dtype}{list(array.shape)}")
             values[tensor.name] = array
-        nodes = [self.node(entry, place) for place, entry in self.entries(top, "nodes")]
-        outputs = [self.known(name, place) for place, name in self.entries(top, "outputs")]
-        name = self.get(top, "name", str, "")
-        return Graph(tuple(inputs), tuple(outputs), tuple(nodes), values, name)
+        return values
+
+    def steps(self, record: dict[str, Any], where: str, depth: int) -> tuple[tuple[Compute, ...], tuple[Loop, ...]]:
+        nodes: list[Compute] = []
+        loops: list[Loop] = []
+        for place, entry in self.entries(record, "nodes", where):
+            if isinstance(entry, dict) and "loop" in entry:
+                loops.append(self.loop(entry, place, depth + 1))
+            else:
+                nodes.append(self.node(entry, place))
+        return tuple(nodes), tuple(loops)
+
+    def loop(self, record: dict[str, Any], place: str, depth: int) -> Loop:
+        if depth > _DEEPEST_LOOP:
+            self.fail(place, f"loops at most {_DEEPEST_LOOP} deep")
+        name, trips = self.get(record, "loop", str, place), self.extent_size(record.get("trips"), f"{place}.trips")
+        sliced = []
+        for where, entry in self.entries(record, "sliced", place):
+            part, whole, backwards = self.items(entry, where, 3)
+            sliced.append(Sliced(self.tensor(part, where), self.known(whole, where), self.take(backwards, bool, where)))
+        begun = []
+        for where, entry in self.entries(record, "carried", place):
+            state, initial, following, final = self.items(entry, where, 4)
+            begun.append((self.tensor(state, where), self.known(initial, where), following, final, where))
+        constants = self.values(record, place)
+        nodes, loops = self.steps(record, place, depth)
+        carried = [
+            Carried(state, initial, self.known(following, where), self.tensor(final, where))
+            for state, initial, following, final, where in begun
+        ]
+        stacked = []
+        for where, entry in self.entries(record, "stacked", place):
+            part, whole, backwards = self.items(entry, where, 3)
+            known = self.known(part, where)
+            stacked.append(Stacked(known, self.tensor(whole, where), self.take(backwards, bool, where)))
+        return loop_of(name, trips, nodes, loops, constants, sliced, carried, stacked)
 
     def take(self, value: Any, kind: type, place: str) -> Any:
         if type(value) is not kind:

@@ -18,6 +18,17 @@ A graph adds `graph NAME`, `dim N in [LOW, HIGH] % DIVISOR`, `const W: f32[3, 3]
 
 A number takes its dtype from what it is combined with; `0.5_f16`, `inf_f32` say it. `true` and `false` are bool. Names
 that are not ``letters.digits`` are written as JSON strings: ``"conv1/weight:0"[k, c]``.
+
+A loop of 8 trips walks the rows of `x`, here the last one first, with a state that is `h0` at first; its states are
+stacked into `rows`, in the order of the trips, and the last one is `last`::
+
+    loop steps times 8
+    slice x.t of x backwards
+    state h of h0
+    h.next: f32[i:4] = h[i] * 0.5 + x.t[i]
+    carry h to h.next as last
+    stack h.next as rows
+    end
 """
 
 from __future__ import annotations
@@ -47,7 +58,7 @@ from tilewright.expr.core import (
     apply,
 )
 from tilewright.expr.dtypes import DType
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Carried, Graph, Loop, Sliced, Stacked, loop_of
 from tilewright.expr.infer import UNKNOWN, infer
 
 _KEYWORDS = frozenset(
@@ -88,13 +99,42 @@ def print_compute(compute: Compute) -> str:
 
 def print_graph(graph: Graph) -> str:
     """A graph without the values of its constants; `parse_graph` of it with these values gives the graph back."""
-    lines = [f"graph {_name(graph.name)}", *_dim_lines(_dims(graph.tensors().values(), graph.nodes))]
+    lines = [f"graph {_name(graph.name)}", *_dim_lines(_dims(graph.tensors().values(), _all_nodes(graph)))]
     lines += [f"input {_declaration(tensor)}" for tensor in graph.inputs]
-    for name, array in graph.constants.items():
-        lines.append(f"const {_declaration(Tensor(name, array.shape, dtypes.from_numpy(array.dtype)))}")
-    lines += [print_statement(node) for node in graph.nodes]
+    lines += _constant_lines(graph)
+    lines += _step_lines(graph)
     lines += [f"output {_name(tensor.name)}" for tensor in graph.outputs]
     return "\n".join(lines) + "\n"
+
+
+def _all_nodes(graph: Graph) -> list[Compute]:
+    return [*graph.nodes, *(node for loop in graph.loops for node in _all_nodes(loop.body))]
+
+
+def _constant_lines(graph: Graph) -> list[str]:
+    tensors = [Tensor(name, array.shape, dtypes.from_numpy(array.dtype)) for name, array in graph.constants.items()]
+    return [f"const {_declaration(tensor)}" for tensor in tensors]
+
+
+def _step_lines(graph: Graph) -> list[str]:
+    lines: list[str] = []
+    for step in graph.steps():
+        lines += [print_statement(step)] if isinstance(step, Compute) else _loop_lines(step)
+    return lines
+
+
+def _loop_lines(loop: Loop) -> list[str]:
+    back = {False: "", True: " backwards"}
+    return [
+        f"loop {_name(loop.name)} times {loop.trips}",
+        *(f"slice {_name(e.part.name)} of {_name(e.whole.name)}{back[e.backwards]}" for e in loop.sliced),
+        *(f"state {_name(e.state.name)} of {_name(e.initial.name)}" for e in loop.carried),
+        *_constant_lines(loop.body),
+        *_step_lines(loop.body),
+        *(f"carry {_name(e.state.name)} to {_name(e.following.name)} as {_name(e.final.name)}" for e in loop.carried),
+        *(f"stack {_name(e.part.name)} as {_name(e.whole.name)}{back[e.backwards]}" for e in loop.stacked),
+        "end",
+    ]
 
 
 def print_statement(compute: Compute) -> str:
@@ -237,8 +277,11 @@ def parse_graph(
         if name not in parser.tensors:
             parser.fail(token, f"output {name} is not a tensor of this graph", help="write it in a node above")
         outputs.append(parser.tensors[name])
+    if parser.open_loops:
+        parser.fail(parser.open_loops[-1].token, "this loop has no end", help="write end behind it")
     values = {name: parser.constants[name] for name in parser.declared_constants}
-    return Graph(tuple(parser.inputs), tuple(outputs), tuple(parser.nodes), values, parser.name)
+    loops = tuple(parser.loops)
+    return Graph(tuple(parser.inputs), tuple(outputs), tuple(parser.nodes), values, parser.name, loops)
 
 
 @dataclass(frozen=True)
@@ -259,6 +302,20 @@ class _Node:
     dtype: DType | None = None
     real: bool = False  # an untyped number in it is not an integer
     depth: int = field(default=1)
+
+
+@dataclass
+class _OpenLoop:
+    """A loop whose end is not read yet, and what the graph around it has so far."""
+
+    token: _Token
+    name: str
+    trips: int
+    outer: tuple[list[Compute], list[Loop], list[str]]
+    sliced: list[Sliced] = field(default_factory=list)
+    states: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    carried: list[Carried] = field(default_factory=list)
+    stacked: list[Stacked] = field(default_factory=list)
 
 
 class _Parser:
@@ -287,6 +344,8 @@ class _Parser:
         self.tokens = self._lex()
         self.place = 0
         self.nesting = 0
+        self.loops: list[Loop] = []
+        self.open_loops: list[_OpenLoop] = []
 
     # Tokens
 
@@ -376,6 +435,10 @@ class _Parser:
             "graph": self.graph_line, "dim": self.dim_line, "input": self.tensor_line, "const": self.tensor_line,
             "output": self.output_line,
         }  # fmt: skip
+        of_loops = {
+            "loop": self.loop_line, "slice": self.slice_line, "state": self.state_line, "carry": self.carry_line,
+            "stack": self.stack_line, "end": self.end_line,
+        }  # fmt: skip
         while self.place < len(self.tokens):
             token = self.peek()
             if token.kind == "newline":
@@ -384,6 +447,9 @@ class _Parser:
             if token.kind == "name" and token.text in lines:
                 self.next()
                 lines[token.text](token)
+            elif token.kind == "name" and token.text in of_loops and self.peek(1).text not in (":", "["):
+                self.next()
+                of_loops[token.text](token)
             else:
                 self.statement()
             if self.peek().kind != "newline":
@@ -420,7 +486,10 @@ class _Parser:
                 self.expect(",")
             shape.append(self.extent())
         tensor = Tensor(name, tuple(shape), dtype)
-        self.define(token, tensor)
+        if keyword.text == "input" and self.open_loops:
+            self.fail(keyword, "an input inside of a loop", help="declare it above the loop")
+        if keyword.text == "input" or not self.open_loops or self.tensors.get(name) != tensor:
+            self.define(token, tensor)  # a constant of a loop may be one of the graph around it
         if keyword.text == "input":
             self.inputs.append(tensor)
             return
@@ -435,6 +504,89 @@ class _Parser:
     def output_line(self, keyword: _Token) -> None:
         self.graph_only = keyword
         self.outputs.append(self.identifier("a tensor's name"))
+
+    # Lines of loops
+
+    def loop_line(self, keyword: _Token) -> None:
+        self.graph_only = keyword
+        name = self.identifier("the name of a loop")[1]
+        self.expect("times")
+        trips = self.integer("how often it runs")[1]
+        outer = (self.nodes, self.loops, self.declared_constants)
+        self.open_loops.append(_OpenLoop(keyword, name, trips, outer))
+        self.nodes, self.loops, self.declared_constants = [], [], []
+
+    def opened(self, keyword: _Token) -> _OpenLoop:
+        if not self.open_loops:
+            self.fail(keyword, f"{keyword.text} outside of a loop", help="write loop NAME times TRIPS above")
+        return self.open_loops[-1]
+
+    def known(self, wanted: str) -> tuple[_Token, Tensor]:
+        token, name = self.identifier(wanted)
+        if name not in self.tensors:
+            self.fail(token, f"tensor {name} is not known here", help="declare or write it above")
+        return token, self.tensors[name]
+
+    def backwards(self) -> bool:
+        return self.accept("backwards") is not None
+
+    def slice_line(self, keyword: _Token) -> None:
+        opened = self.opened(keyword)
+        token, name = self.identifier("the name of a slice")
+        self.expect("of")
+        whole = self.known("the tensor whose rows it is")[1]
+        if not whole.shape:
+            self.fail(token, f"{whole} has no rows")
+        part = Tensor(name, whole.shape[1:], whole.dtype)
+        self.define(token, part)
+        opened.sliced.append(Sliced(part, whole, self.backwards()))
+
+    def state_line(self, keyword: _Token) -> None:
+        opened = self.opened(keyword)
+        token, name = self.identifier("the name of a state")
+        self.expect("of")
+        initial = self.known("the tensor that it is at first")[1]
+        state = Tensor(name, initial.shape, initial.dtype)
+        self.define(token, state)
+        opened.states[name] = (state, initial)
+
+    def carry_line(self, keyword: _Token) -> None:
+        opened = self.opened(keyword)
+        token, name = self.identifier("a state")
+        if name not in opened.states:
+            known = ", ".join(opened.states) or "none"
+            self.fail(token, f"{name} is no state of this loop that is not carried yet", help=f"one of: {known}")
+        state, initial = opened.states.pop(name)
+        self.expect("to")
+        following = self.known("the tensor that it is in the next trip")[1]
+        self.expect("as")
+        token, name = self.identifier("a name for what it is at last")
+        final = Tensor(name, state.shape, state.dtype)
+        self.define(token, final)
+        opened.carried.append(Carried(state, initial, following, final))
+
+    def stack_line(self, keyword: _Token) -> None:
+        opened = self.opened(keyword)
+        part = self.known("a tensor of every trip")[1]
+        self.expect("as")
+        token, name = self.identifier("a name for all of them")
+        whole = Tensor(name, (opened.trips, *part.shape), part.dtype)
+        self.define(token, whole)
+        opened.stacked.append(Stacked(part, whole, self.backwards()))
+
+    def end_line(self, keyword: _Token) -> None:
+        opened = self.opened(keyword)
+        if opened.states:
+            self.fail(keyword, f"state {next(iter(opened.states))} is not carried", help="write carry STATE to …")
+        constants = {name: self.constants[name] for name in self.declared_constants}
+        with _At(self, opened.token):
+            found = loop_of(
+                opened.name, opened.trips, self.nodes, self.loops, constants, opened.sliced, opened.carried,
+                opened.stacked,
+            )  # fmt: skip
+        self.open_loops.pop()
+        self.nodes, self.loops, self.declared_constants = opened.outer
+        self.loops.append(found)
 
     def define(self, token: _Token, tensor: Tensor) -> None:
         if tensor.name in self.tensors:

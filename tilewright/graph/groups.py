@@ -7,13 +7,13 @@ one map that consumes it point by point; a row group grows while every member is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Graph, Loop
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.passes.inline_maps import reads_own_points
 
@@ -44,10 +44,10 @@ class Group:
         return self.nodes[0]
 
 
-def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group]:
-    """Cut the graph into groups, in an order in which they can run."""
+def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group | Loop]:
+    """Cut the nodes of a graph into groups, and give these and its loops in an order in which they can run."""
     taken: dict[str, Group] = {}
-    _take_products(graph, is_product, taken)
+    _take_products(graph.opened(), is_product, taken)
     _take_rows(graph, taken)
     for node in graph.nodes:
         if node.name not in taken:
@@ -113,12 +113,20 @@ def _single(node: Compute) -> Group:
 
 def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
     consumers = graph.consumers()
-    outputs = {tensor.name for tensor in graph.outputs}
-    position = {node.name: place for place, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
+    outputs = {tensor.name for tensor in graph.opened().outputs}
+    steps = graph.steps()
+    nodes = [step for step in steps if isinstance(step, Compute)]
+    position = {node.name: place for place, node in enumerate(nodes)}
+    # The results of a loop come late, so that no node that needs them runs together with what the loop needs.
+    before = 0
+    for step in steps:
+        before += isinstance(step, Compute)
+        if isinstance(step, Loop):
+            position.update((tensor.name, before) for tensor in step.outputs())
+    for node in nodes:
         if node.name in taken or node.accum is None:
             continue
-        members = _grow(graph, node, taken, position, consumers)
+        members = _grow(nodes, node, taken, position, consumers)
         names = {member.name for member in members}
         stored = tuple(
             m.name
@@ -134,7 +142,7 @@ def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
 
 
 def _grow(
-    graph: Graph,
+    nodes: Sequence[Compute],
     first: Compute,
     taken: dict[str, Group],
     position: dict[str, int],
@@ -154,7 +162,7 @@ def _grow(
     heapify(waiting)
     seen = set(waiting)
     while waiting and len(members) < _MOST_MEMBERS:
-        node = graph.nodes[heappop(waiting)]
+        node = nodes[heappop(waiting)]
         late = any(position.get(tensor.name, -1) > start and tensor.name not in written for tensor in node.inputs())
         rewritten = None if late or node.name in taken else _over_shared_loops(node, first, written)
         if rewritten is None or (windows and set(rewritten.loops) & set(first.reduce)):
@@ -213,20 +221,22 @@ def _renamed(node: Compute, names: dict[Axis, Axis]) -> Compute:
     return replace(node, axes=axes, reduce=reduce, body=substitute(node.body, dict(replaced)))
 
 
-def _ordered(graph: Graph, taken: dict[str, Group]) -> list[Group]:
-    """Groups in an order that respects the tensors between them."""
-    producer = {node.name: taken[node.name] for node in graph.nodes}
-    done: list[Group] = []
+def _ordered(graph: Graph, taken: dict[str, Group]) -> list[Group | Loop]:
+    """Groups and loops in an order that respects the tensors between them."""
+    producer: dict[str, Group | Loop] = {node.name: taken[node.name] for node in graph.nodes}
+    producer |= {tensor.name: loop for loop in graph.loops for tensor in loop.outputs()}
+    done: list[Group | Loop] = []
     begun: set[int] = set()
     finished: set[int] = set()
-    stack: list[tuple[Group, Iterator[Group]]] = []
+    stack: list[tuple[Group | Loop, Iterator[Group | Loop]]] = []
 
-    def sources(group: Group) -> Iterator[Group]:
-        names = (tensor.name for node in group.nodes for tensor in node.inputs())
+    def sources(group: Group | Loop) -> Iterator[Group | Loop]:
+        parts: Sequence[Compute | Loop] = (group,) if isinstance(group, Loop) else group.nodes
+        names = (tensor.name for part in parts for tensor in part.inputs())
         return (producer[name] for name in names if name in producer and producer[name] is not group)
 
-    for node in graph.nodes:
-        group: Group | None = taken[node.name]
+    for step in graph.steps():
+        group: Group | Loop | None = taken[step.name] if isinstance(step, Compute) else step
         while group is not None or stack:
             if group is not None and id(group) not in begun:
                 begun.add(id(group))

@@ -60,6 +60,9 @@ from tilewright.kernel.block_memory import StageOp as StageOp
 from tilewright.kernel.block_memory import StagingOp as StagingOp
 from tilewright.kernel.block_memory import UnstageOp as UnstageOp
 from tilewright.kernel.box_stores import OPERATIONS as BOX_STORES
+from tilewright.kernel.host_loops import FirstOp as FirstOp
+from tilewright.kernel.host_loops import LoopOp as LoopOp
+from tilewright.kernel.host_loops import SliceOp as SliceOp
 from tilewright.kernel.programs import BlockRankOp as BlockRankOp
 from tilewright.kernel.programs import BufferOp as BufferOp
 from tilewright.kernel.programs import FuncOp as FuncOp
@@ -571,8 +574,8 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
 Tile = Dialect(
     "tile",
     [
-        FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, AllocOp, LoadOp, StoreOp, GatherOp,
-        PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
+        FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
+        LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
         BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, CompareOp, SelectOp, CastOp, Tf32Op, ReduceOp, DotOp,
         *RING_OPERATIONS,
         *BOX_STORES,

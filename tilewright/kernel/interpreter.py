@@ -26,14 +26,17 @@ from tilewright.kernel.dialect import (
     BlockRankOp,
     BufferOp,
     CommitOp,
+    FirstOp,
     FuncOp,
     GatherOp,
     LaunchOp,
     LoadOp,
+    LoopOp,
     MainOp,
     PrefetchOp,
     ProgramIdOp,
     ReturnOp,
+    SliceOp,
     StageOp,
     StagingOp,
     StoreOp,
@@ -92,15 +95,35 @@ def run_main(
         raise InvalidProgram("the program has no tile.main", help="run a single kernel with run_kernel")
     memory = _Memory(main, inputs, outputs, constants)
     views: dict[SSAValue, View] = {}
-    for op in main.body.block.ops:
-        if isinstance(op, BufferOp):
-            views[op.result] = memory.view(op)
-        elif isinstance(op, LaunchOp):
-            kernel = _kernel(module, op.kernel.root_reference.data)
-            given = [views[argument] for argument in op.arguments]
-            _refuse_overlap(kernel, given)
-            _launch(kernel, given, seed, races, order)
+    trips: dict[SSAValue, int] = {}
+
+    def run(block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, BufferOp):
+                views[op.result] = memory.view(op)
+            elif isinstance(op, SliceOp):
+                views[op.result] = _slice(views[op.whole], op.element(trips[op.trip]), op.elements)
+            elif isinstance(op, FirstOp):
+                views[op.result] = views[op.later if trips[op.trip] else op.first]
+            elif isinstance(op, LoopOp):
+                for trip in range(op.count):
+                    trips[op.body.block.args[0]] = trip
+                    run(op.body.block)
+            elif isinstance(op, LaunchOp):
+                kernel = _kernel(module, op.kernel.root_reference.data)
+                given = [views[argument] for argument in op.arguments]
+                _refuse_overlap(kernel, given)
+                _launch(kernel, given, seed, races, order)
+
+    run(main.body.block)
     memory.check_outputs()
+
+
+def _slice(view: View, begin: int, count: int) -> View:
+    """A part of a view; empty where a trip has none, which nothing then reads."""
+    part = slice(begin, begin + count) if begin >= 0 else slice(0, 0)
+    written = None if view.written is None else view.written[part]
+    return View(view.array[part], written, view.start + begin * view.element_bytes)
 
 
 class _Memory:

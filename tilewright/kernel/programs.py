@@ -247,7 +247,7 @@ class BlockRankOp(IRDLOperation):
 
 @irdl_op_definition
 class MainOp(IRDLOperation):
-    """The host sequence of a module: buffers and launches, in order.
+    """The host sequence of a module: buffers, launches and loops of launches, in order.
 
     `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
     """
@@ -275,8 +275,8 @@ class MainOp(IRDLOperation):
         if self.body.block.args:
             raise VerifyException("tile.main takes no arguments: buffers are tile.buffer")
         for op in self.body.block.ops:
-            if not isinstance(op, BufferOp | LaunchOp | ReturnOp):
-                raise VerifyException(f"tile.main holds buffers and launches only, not {op.name}")
+            if not isinstance(op, BufferOp | LaunchOp | ReturnOp) and op.name != "tile.loop":
+                raise VerifyException(f"tile.main holds buffers, launches and loops only, not {op.name}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" arena {self.arena_bytes.value.data} constants {self.constants_bytes.value.data}")

@@ -27,12 +27,14 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import box_stores, rings, simt, simt_async, simt_warpgroup
 from tilewright.kernel.dialect import (
+    FirstOp,
     FuncOp,
     GatherOp,
     LaunchOp,
     LoadOp,
     MainOp,
     PrefetchOp,
+    SliceOp,
     StageOp,
     StoreOp,
     UnstageOp,
@@ -42,6 +44,7 @@ from tilewright.kernel.elements import ELEMENT
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
 VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
+    SliceOp: (0,), FirstOp: (1, 2),
     LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), StageOp: (0, 2), UnstageOp: (0,),
     simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),

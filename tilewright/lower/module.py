@@ -6,20 +6,19 @@ Kernels once each, the host sequence, the plan of the arena.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from xdsl.builder import Builder
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
-from xdsl.ir import Attribute, SSAValue
-from xdsl.rewriter import InsertPoint
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, MemRefType, ModuleOp
+from xdsl.ir import Attribute, Block, SSAValue
 
+from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
 from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.builder import view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
-from tilewright.lower.steps import Place, Step
+from tilewright.lower.steps import Moving, Place, Repeated, Step
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
@@ -27,29 +26,93 @@ from tilewright.operator.nest_blocks import NestBlocks
 
 
 def build_module(
-    steps: Sequence[Step], places: Mapping[str, Place], arena_bytes: int, constants_bytes: int, target: DictionaryAttr
+    steps: Sequence[Step | Repeated],
+    sizes: Mapping[str, tuple[Tensor, int]],
+    places: Mapping[str, Place],
+    arena_bytes: int,
+    constants_bytes: int,
+    target: DictionaryAttr,
 ) -> tuple[ModuleOp, list[str]]:
-    """The tile program and the kernel of every launch. Kernels that came out equal are emitted once."""
-    functions: list[tile.FuncOp] = []
-    known: dict[str, str] = {}
-    launched: list[str] = []
+    """The tile program and the kernel of every launch. Kernels that came out equal are emitted once.
+
+    `sizes` has the elements that tensors take in memory, for those that parts of which move with a loop.
+    """
     main = tile.MainOp(arena_bytes, constants_bytes)
-    builder = Builder(InsertPoint.at_end(main.body.block))
-    buffers: dict[tuple[str, int, str], SSAValue] = {}
-    names: set[str] = set()
-    for step in steps:
+    building = _Building(main, places, sizes)
+    building.add(steps, _Scope(main.body.block, {}))
+    return ModuleOp([*building.functions, main], {"tile.target": target}), building.launched
+
+
+@dataclass
+class _Scope:
+    """The host sequence or the body of a loop: where operations go, and the tensors that move there."""
+
+    block: Block
+    moving: Mapping[str, Moving]
+    outer: _Scope | None = None
+    views: dict[tuple[str, str], SSAValue] = field(default_factory=dict)
+
+
+class _Building:
+    """The kernels and the host sequence while they grow."""
+
+    def __init__(self, main: tile.MainOp, places: Mapping[str, Place], sizes: Mapping[str, tuple[Tensor, int]]) -> None:
+        self.main, self.places, self.sizes = main, places, sizes
+        self.functions: list[tile.FuncOp] = []
+        self.launched: list[str] = []
+        self._known: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._buffers: dict[tuple[str, int, str], SSAValue] = {}
+
+    def add(self, steps: Sequence[Step | Repeated], scope: _Scope) -> None:
+        for step in steps:
+            if isinstance(step, Repeated):
+                loop = tile.LoopOp(step.trips)
+                self.add(step.steps, _Scope(loop.body.block, step.moving, scope))
+                scope.block.add_op(loop)
+                continue
+            kernel = self._kernel(step)
+            self.launched.append(kernel)
+            views = [self._view(tensor.name, view_type(tensor.dtype, size), scope) for tensor, size in step.arguments]
+            scope.block.add_op(tile.LaunchOp(kernel, views))
+
+    def _kernel(self, step: Step) -> str:
         anonymous = _without_names(step)
         key = repr((anonymous.work, anonymous.schedule, anonymous.arguments, step.flops, step.bytes))
-        if key not in known:
-            known[key] = _unique(step.name, names)
-            functions.append(_lowered(anonymous, known[key]))
-        launched.append(known[key])
-        views = [
-            _buffer(builder, buffers, places[tensor.name], view_type(tensor.dtype, size))
-            for tensor, size in step.arguments
-        ]
-        builder.insert(tile.LaunchOp(known[key], views))
-    return ModuleOp([*functions, main], {"tile.target": target}), launched
+        if key not in self._known:
+            self._known[key] = _unique(step.name, self._names)
+            self.functions.append(_lowered(anonymous, self._known[key]))
+        return self._known[key]
+
+    def _view(self, name: str, type_: MemRefType[Attribute], scope: _Scope) -> SSAValue:
+        """The memory of a tensor; slices are taken in the loop that moves them, buffers are outside of all loops."""
+        if name in scope.moving:
+            key = (name, str(type_))
+            if key not in scope.views:
+                scope.views[key] = self._slice(scope.moving[name], type_, scope)
+            return scope.views[key]
+        if scope.outer is not None:
+            return self._view(name, type_, scope.outer)
+        place = self.places[name]
+        found = (place.space, place.index, str(type_))
+        if found not in self._buffers:
+            op = tile.BufferOp(place.space, place.index, type_)
+            self.main.body.block.add_op(op)
+            self._buffers[found] = op.result
+        return self._buffers[found]
+
+    def _slice(self, moving: Moving, type_: MemRefType[Attribute], scope: _Scope) -> SSAValue:
+        assert scope.outer is not None, "what moves is in a loop"
+        tensor, size = self.sizes[moving.whole]
+        whole = self._view(moving.whole, view_type(tensor.dtype, size), scope.outer)
+        trip = scope.block.args[0]
+        op = tile.SliceOp(whole, trip, moving.start, moving.stride, moving.period, type_)
+        scope.block.add_op(op)
+        if not moving.first:
+            return op.result
+        first = tile.FirstOp(trip, self._view(moving.first, type_, scope.outer), op.result)
+        scope.block.add_op(first)
+        return first.result
 
 
 def _without_names(step: Step) -> Step:
@@ -100,12 +163,3 @@ def _unique(name: str, taken: set[str]) -> str:
         unique = f"{plain}.{count}"
     taken.add(unique)
     return unique
-
-
-def _buffer(builder: Builder, known: dict[tuple[str, int, str], SSAValue], place: Place, type_: Attribute) -> SSAValue:
-    key = (place.space, place.index, str(type_))
-    if key not in known:
-        op = tile.BufferOp(place.space, place.index, type_)  # type: ignore[arg-type]
-        builder.insert(op)
-        known[key] = op.result
-    return known[key]

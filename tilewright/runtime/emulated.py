@@ -19,7 +19,7 @@ Extents = tuple[int, int, int]
 
 
 class Buffer(Protocol):
-    """Memory of a launch: input or output number `index`, or `index` bytes into the constants or the arena."""
+    """Memory of a launch: input or output number `index` from byte `offset`; or `index` bytes into other memory."""
 
     @property
     def space(self) -> str: ...
@@ -27,6 +27,8 @@ class Buffer(Protocol):
     def index(self) -> int: ...
     @property
     def bytes(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
 
 
 class Launch(Protocol):
@@ -155,8 +157,8 @@ class _Memories:
         from tilewright import emulator
 
         if buffer.space in self.arrays:
-            array, start = self.arrays[buffer.space][buffer.index], 0
-            if len(array) != buffer.bytes:
+            array, start = self.arrays[buffer.space][buffer.index], buffer.offset
+            if len(array) != buffer.bytes and (start + buffer.bytes > len(array) or len(array) % buffer.bytes):
                 where = f"{buffer.space} {buffer.index}"
                 raise InvalidArgument(f"{len(array)} bytes", where=where, help=f"the program has {buffer.bytes}")
         else:
@@ -173,7 +175,7 @@ class _Memories:
 
     def _fresh(self, buffer: Buffer) -> Array | None:
         if buffer.space == "output":
-            return self.fresh["output", buffer.index]
+            return self.fresh["output", buffer.index][buffer.offset : buffer.offset + buffer.bytes]
         if buffer.space == "arena":
             return self.fresh["arena", 0][buffer.index : buffer.index + buffer.bytes]
         return None

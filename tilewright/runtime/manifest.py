@@ -39,14 +39,16 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of a launch: input or output number `index`, or `index` bytes into the constants or the arena."""
+    """An argument of a launch: input or output `index` from byte `offset`, or from byte `index` of other memory."""
 
     space: str
     index: int
     bytes: int
+    offset: int = 0
 
     def __str__(self) -> str:
         place = f"{self.space} {self.index}" if self.space in ("input", "output") else f"{self.space}+{self.index}"
+        place += f"+{self.offset}" if self.offset else ""
         return f"{place} ({self.bytes} bytes)"
 
 
@@ -81,7 +83,8 @@ class Kernel:
 class Launch:
     """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
 
-    `operands` are those of a kernel of a GPU; on a CPU the code knows them.
+    `operands` are those of a kernel of a GPU; on a CPU the code knows them. In a loop on a CPU a launch runs `trips`
+    times: `flops` and `bytes` are those of all trips, `programs` those of one.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Launch:
     flops: int = 0
     bytes: int = 0
     operands: tuple[Operand, ...] = ()
+    trips: int = 1
 
 
 @dataclass(frozen=True)
@@ -156,13 +160,19 @@ def _of_a_gpu(fields: _Reader) -> dict[str, Any]:
         for operand in launch.operands:
             whole = sizes.get(operand.space)
             fits = (
-                operand.index < len(whole) and operand.bytes == whole[operand.index]
+                operand.index < len(whole) and _is_part(operand, whole[operand.index])
                 if whole is not None
                 else operand.index + operand.bytes <= flat.get(operand.space, -1)
             )
             if not fits:
                 raise InvalidFile(f"{operand} is not in the module", where=where)
     return {"code": code, "machine": fields.text("machine"), "kernels": kernels}
+
+
+def _is_part(operand: Operand, whole: int) -> bool:
+    """Whether an operand is all of an array of `whole` bytes, or one of its rows."""
+    end = operand.offset + operand.bytes
+    return end <= whole if operand.bytes == 0 else end <= whole and whole % operand.bytes == 0
 
 
 def _tensor(item: _Reader) -> TensorSpec:
@@ -181,11 +191,13 @@ def _launch(item: _Reader) -> Launch:
     name, kernel = item.text("name"), item.text("kernel")
     programs, flops, size = item.size("programs"), item.size("flops", _MOST_COUNT), item.size("bytes", _MOST_COUNT)
     operands = tuple(map(_operand, item.items("operands"))) if "operands" in item.value else ()
-    return Launch(name, kernel, programs, flops, size, operands)
+    trips = item.size("trips") if "trips" in item.value else 1
+    return Launch(name, kernel, programs, flops, size, operands, trips)
 
 
 def _operand(item: _Reader) -> Operand:
-    return Operand(item.text("space"), item.size("index"), item.size("bytes"))
+    offset = item.size("offset") if "offset" in item.value else 0
+    return Operand(item.text("space"), item.size("index"), item.size("bytes"), offset)
 
 
 def _kernel(item: _Reader) -> Kernel:

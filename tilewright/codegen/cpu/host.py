@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter
 from tilewright.codegen.cpu.memory import NONTEMPORAL_ALIGNMENTS
@@ -14,6 +14,7 @@ from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.values import I8, I32, I64, POINTER
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.simt import element_bytes
 
 #: Fields of the call structure, in order (docs/developers/design.md, "Object code").
 FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
@@ -23,12 +24,13 @@ PARALLEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER, I64])
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of the host sequence, for reports."""
+    """One launch of the host sequence, for reports; one in a loop runs `trips` times, and `flops` are those of all."""
 
     kernel: str
     programs: int
     flops: int
     bytes: int
+    trips: int = 1
 
 
 def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[ir.Function, int]:
@@ -100,40 +102,99 @@ def emit_host(
 
     fields = {name: field(name) for name in FIELDS}
     parallel = _Callee(fields["parallel"], PARALLEL_TYPE)
-    stamp = _stamp_function(module, target)
-    launches = [op for op in main.body.block.ops if isinstance(op, tile.LaunchOp)]
+    launches = [op for op in tile.operations(main.body) if isinstance(op, tile.LaunchOp)]
     slots = max((len(op.arguments) for op in launches), default=0) + 2
     with builder.goto_entry_block():
         arguments = builder.alloca(ir.ArrayType(POINTER, slots))
     arguments.type = POINTER
-    views: dict[SSAValue, ir.Value] = {}
-    found: list[Launch] = []
-    for op in main.body.block.ops:
-        if isinstance(op, tile.BufferOp):
-            views[op.result] = _buffer(builder, op, fields)
-        elif isinstance(op, tile.LaunchOp):
-            name = op.kernel.root_reference.data
-            if name not in kernels:
-                raise InvalidProgram(f"launches unknown kernel {name!r}", help=f"one of {', '.join(kernels)}")
-            kernel, func = kernels[name]
-            given, wanted = [a.type for a in op.arguments], list(func.function_type.inputs.data)
-            if given != wanted:
-                raise InvalidProgram(f"kernel {name} takes {wanted}, is launched with {given}")
-            passed = [views[argument] for argument in op.arguments]
-            stride = builder.inttoptr(I64(scratch_bytes), POINTER)
-            for number, pointer in enumerate([*passed, fields["scratch"], stride]):
-                builder.store(pointer, builder.gep(arguments, [I64(number)], source_etype=POINTER))
-            builder.call(stamp, [fields["profile"], I64(2 * len(found))])
-            called = ir.FormattedConstant(POINTER, kernel.get_reference())
-            builder.call(parallel, [fields["pool"], called, arguments, I64(func.programs)])
-            builder.call(stamp, [fields["profile"], I64(2 * len(found) + 1)])
-            cost = func.cost.data if func.cost is not None else {}
-            numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
-            found.append(Launch(name, func.programs, numbers.get("flops", 0), numbers.get("bytes", 0)))
-        else:
-            raise InvalidProgram(f"operation {op.name} in tile.main")
+    host = _Host(builder, _stamp_function(module, target), fields, parallel, arguments, kernels, scratch_bytes)
+    host.emit(main.body.block, 1)
     builder.ret(I32(0))
-    return found
+    return host.launches
+
+
+class _Host:
+    """The host sequence while it is emitted; values of views are pointers."""
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        stamp: ir.Function,
+        fields: dict[str, ir.Value],
+        parallel: _Callee,
+        arguments: ir.Value,
+        kernels: dict[str, tuple[ir.Function, tile.FuncOp]],
+        scratch_bytes: int,
+    ) -> None:
+        self.builder, self.stamp, self.fields, self.parallel = builder, stamp, fields, parallel
+        self.arguments, self.kernels, self.scratch_bytes = arguments, kernels, scratch_bytes
+        self.values: dict[SSAValue, ir.Value] = {}
+        self.launches: list[Launch] = []
+
+    def emit(self, block: Block, trips: int) -> None:
+        """Emit the operations of a block that runs `trips` times in all."""
+        for op in block.ops:
+            if isinstance(op, tile.BufferOp):
+                self.values[op.result] = _buffer(self.builder, op, self.fields)
+            elif isinstance(op, tile.SliceOp):
+                self.values[op.result] = self._slice(op)
+            elif isinstance(op, tile.FirstOp):
+                begins = self.builder.icmp_unsigned("==", self.values[op.trip], I64(0))
+                first, later = self.values[op.first], self.values[op.later]
+                self.values[op.result] = self.builder.select(begins, first, later)
+            elif isinstance(op, tile.LoopOp):
+                self._loop(op, trips)
+            elif isinstance(op, tile.LaunchOp):
+                self._launch(op, trips)
+            else:
+                raise InvalidProgram(f"operation {op.name} in tile.main")
+
+    def _slice(self, op: tile.SliceOp) -> ir.Value:
+        builder, trip, period = self.builder, self.values[op.trip], int(op.period.value.data)
+        if period:
+            trip = builder.urem(trip, I64(period))
+        width = element_bytes(op.result)
+        moved = builder.mul(trip, I64(int(op.stride.value.data) * width))
+        offset = builder.add(moved, I64(int(op.start.value.data) * width))
+        return builder.gep(self.values[op.whole], [offset], source_etype=I8)
+
+    def _loop(self, op: tile.LoopOp, trips: int) -> None:
+        builder = self.builder
+        before = builder.block
+        body = builder.append_basic_block("trip")
+        builder.branch(body)
+        builder.position_at_end(body)
+        trip = builder.phi(I64)
+        trip.add_incoming(I64(0), before)
+        self.values[op.body.block.args[0]] = trip
+        self.emit(op.body.block, trips * op.count)
+        following = builder.add(trip, I64(1))
+        trip.add_incoming(following, builder.block)
+        after = builder.append_basic_block("after")
+        builder.cbranch(builder.icmp_unsigned("<", following, I64(op.count)), body, after)
+        builder.position_at_end(after)
+
+    def _launch(self, op: tile.LaunchOp, trips: int) -> None:
+        builder, name = self.builder, op.kernel.root_reference.data
+        if name not in self.kernels:
+            raise InvalidProgram(f"launches unknown kernel {name!r}", help=f"one of {', '.join(self.kernels)}")
+        kernel, func = self.kernels[name]
+        given, wanted = [a.type for a in op.arguments], list(func.function_type.inputs.data)
+        if given != wanted:
+            raise InvalidProgram(f"kernel {name} takes {wanted}, is launched with {given}")
+        passed = [self.values[argument] for argument in op.arguments]
+        stride = builder.inttoptr(I64(self.scratch_bytes), POINTER)
+        for number, pointer in enumerate([*passed, self.fields["scratch"], stride]):
+            builder.store(pointer, builder.gep(self.arguments, [I64(number)], source_etype=POINTER))
+        number, profile, kept = len(self.launches), self.fields["profile"], I64(int(trips > 1))
+        builder.call(self.stamp, [profile, I64(2 * number), kept])
+        called = ir.FormattedConstant(POINTER, kernel.get_reference())
+        builder.call(self.parallel, [self.fields["pool"], called, self.arguments, I64(func.programs)])
+        builder.call(self.stamp, [profile, I64(2 * number + 1), kept])
+        cost = func.cost.data if func.cost is not None else {}
+        numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
+        flops, moved = (trips * numbers.get(key, 0) for key in ("flops", "bytes"))
+        self.launches.append(Launch(name, func.programs, flops, moved, trips))
 
 
 class _Callee:
@@ -147,20 +208,23 @@ class _Callee:
 
 
 def _stamp_function(module: ir.Module, target: Target) -> ir.Function:
-    """`void (i64 *profile, i64 slot)`: stores the cycle counter in the profile, where there is one.
+    """`void (i64 *profile, i64 slot, i64 kept)`: stores the cycle counter in the profile, where there is one.
 
-    A function of its own keeps the sequence of launches free of branches, which LLVM would clean up one by one.
+    Of what is there `kept` times as much stays: 1 in loops, which add up their trips. A function of its own keeps the
+    sequence of launches free of branches, which LLVM would clean up one by one.
     """
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), "stamp")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64, I64]), "stamp")
     function.linkage = "internal"
     function.attributes.add("noinline")
-    profile, slot = function.args
+    profile, slot, kept = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     wanted = builder.icmp_unsigned("!=", builder.ptrtoint(profile, I64), I64(0))
     with builder.if_then(wanted, likely=False):
         name = "llvm.readcyclecounter" if target.x86 else "llvm.readsteadycounter"
         counter = module.globals.get(name) or ir.Function(module, ir.FunctionType(I64, []), name)
-        builder.store(builder.call(counter, []), builder.gep(profile, [slot], source_etype=I64))
+        place, now = builder.gep(profile, [slot], source_etype=I64), builder.call(counter, [])
+        before = builder.mul(builder.load(place, typ=I64), kept)
+        builder.store(builder.add(before, now), place)
     builder.ret_void()
     return function
 

@@ -1,6 +1,6 @@
-"""Recurrent layers (RNN, GRU, LSTM), unrolled over time: every step is a handful of computes.
+"""Recurrent layers (RNN, GRU, LSTM): a loop over time for each direction.
 
-Shapes and gate orders are those of the ONNX operators with layout 0: x [T, N, I], w [D, G*H, I], r [D, G*H, H],
+Shapes are those of the ONNX operators with layout 0: x [T, N, I], w [D, G*H, I], r [D, G*H, H],
 bias [D, 2*G*H] (input biases, then recurrent ones), states [D, N, H], result [T, D, N, H]; D is 2 when bidirectional.
 The products with x are formed for all steps at once. With `lengths` [N], steps past the end of a sequence leave its
 state as it is and give zeros.
@@ -8,8 +8,10 @@ state as it is and give zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, select, static_shape
@@ -18,8 +20,6 @@ from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, fill, softplus_of
 from tilewright.expr.ops.nodes import contract
 from tilewright.expr.ops.shape import concat, reshape, stack
-
-MOST_STEPS = 4096
 
 #: Activation by its ONNX name, of a value, alpha and beta; with the defaults of both.
 ACTIVATIONS: dict[str, tuple[Callable[[Expr, float, float], Expr], float, float]] = {
@@ -59,7 +59,10 @@ class Activation:
 
 @dataclass(frozen=True)
 class Layer:
-    """What the three kinds of layers share. `directions` says for each direction whether it runs backwards."""
+    """What the three kinds of layers share. `directions` says for each direction whether it runs backwards.
+
+    With a `projection` [D, P, H] the state of an LSTM is ``projection H`` and has P values, as r has columns.
+    """
 
     x: Tensor
     w: Tensor
@@ -69,19 +72,20 @@ class Layer:
     initial: Tensor | None = None
     directions: Sequence[bool] = (False,)
     name: str = "recurrent"
+    projection: Tensor | None = None
 
     def sizes(self, gates: int) -> tuple[int, int, int, int]:
         """Steps, batch, inputs and hidden size, after a check of all shapes."""
         steps, batch, inputs = _shape(self.x, 3, self.name)
-        if not 1 <= steps <= MOST_STEPS:
-            raise InvalidExpression(f"{self.name}: {steps} steps", help=f"1 to {MOST_STEPS}, since they are unrolled")
-        ways, rows, hidden = _shape(self.r, 3, self.name)
+        ways, rows, shown = _shape(self.r, 3, self.name)
+        hidden = shown if self.projection is None else _shape(self.projection, 3, self.name)[2]
         expected = {
-            "r": (self.r, (len(self.directions), gates * hidden, hidden)),
+            "r": (self.r, (len(self.directions), gates * hidden, shown)),
+            "projection": (self.projection, (ways, shown, hidden)),
             "w": (self.w, (len(self.directions), gates * hidden, inputs)),
             "bias": (self.bias, (ways, 2 * rows)),
             "lengths": (self.lengths, (batch,)),
-            "initial": (self.initial, (ways, batch, hidden)),
+            "initial": (self.initial, (ways, batch, shown)),
         }
         for role, (tensor, shape) in expected.items():
             if tensor is not None and tensor.shape != shape:
@@ -100,38 +104,46 @@ def rnn(b: GraphBuilder, layer: Layer, activations: Sequence[Activation]) -> tup
     """``H' = f(W x + R H + bias)``; one activation per direction. Returns all states and the last."""
     batch, hidden = layer.sizes(1)[1], layer.sizes(1)[3]
 
-    def step(cell: _Cell, t: int, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        recurrent = cell.recurrent(states[0], 0, hidden, f"{t}.recurrent")
+    def step(cell: _Cell, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        recurrent = cell.recurrent(states[0], 0, "recurrent")
         n, h = axes_of((batch, hidden))
-        value = activations[cell.way](cell.inputs[t, n, h] + recurrent[n, h])
-        return (cell.emit((n, h), value, t, "state"),)
+        value = activations[cell.way](cell.inputs[n, h] + recurrent[n, h])
+        return (cell.emit((n, h), value, "state"),)
 
     return _layer(b, layer, 1, [None], step)[:2]
 
 
 def gru(
-    b: GraphBuilder, layer: Layer, activations: Sequence[Activation], *, linear_before_reset: bool = False
+    b: GraphBuilder,
+    layer: Layer,
+    activations: Sequence[Activation],
+    *,
+    linear_before_reset: bool = False,
+    order: str = "zrh",
 ) -> tuple[Tensor, Tensor]:
-    """Gates z, r, h: ``H' = (1 - z) * h + z * H``; two activations per direction. Returns all states and the last."""
+    """Gates z, r, h: ``H' = (1 - z) * h + z * H``; two activations per direction. Returns all states and the last.
+
+    `order` is that of the gates in the weights, h last.
+    """
+    update_column, reset_column = (order.index(gate) * layer.sizes(3)[3] for gate in "zr")
     batch, hidden = layer.sizes(3)[1], layer.sizes(3)[3]
 
-    def step(cell: _Cell, t: int, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def step(cell: _Cell, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         f, g = activations[2 * cell.way : 2 * cell.way + 2]
         state = states[0]
         n, h = axes_of((batch, hidden))
-        gates = cell.recurrent(state, 0, 2 * hidden, f"{t}.gates")
-        reset = f(cell.inputs[t, n, h + hidden] + gates[n, h + hidden])
+        gates = cell.recurrent(state, 0, "gates")
+        reset = f(cell.inputs[n, h + reset_column] + gates[n, h + reset_column])
         if linear_before_reset:
-            product = cell.recurrent(state, 2 * hidden, hidden, f"{t}.hidden")
-            candidate = g(cell.inputs[t, n, h + 2 * hidden] + reset * product[n, h])
+            candidate = g(cell.inputs[n, h + 2 * hidden] + reset * gates[n, h + 2 * hidden])
         else:
-            kept = cell.emit((n, h), reset * state[n, h], t, "reset")
-            product = cell.recurrent(kept, 2 * hidden, hidden, f"{t}.hidden")
-            candidate = g(cell.inputs[t, n, h + 2 * hidden] + product[n, h])
-        update = f(cell.inputs[t, n, h] + gates[n, h])
-        return (cell.emit((n, h), (1.0 - update) * candidate + update * state[n, h], t, "state"),)
+            kept = cell.emit((n, h), reset * state[n, h], "reset")
+            product = cell.recurrent(kept, 2, "hidden")
+            candidate = g(cell.inputs[n, h + 2 * hidden] + product[n, h])
+        update = f(cell.inputs[n, h + update_column] + gates[n, h + update_column])
+        return (cell.emit((n, h), (1.0 - update) * candidate + update * state[n, h], "state"),)
 
-    return _layer(b, layer, 3, [None], step)[:2]
+    return _layer(b, layer, 3, [None], step, (0,) if linear_before_reset else (0, 2))[:2]
 
 
 def lstm(
@@ -142,30 +154,33 @@ def lstm(
     initial_cell: Tensor | None = None,
     peephole: Tensor | None = None,
     input_forget: bool = False,
+    order: str = "iofc",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gates i, o, f, c: ``C' = f * C + i * c``, ``H' = o * h(C')``; three activations per direction.
 
-    `peephole` [D, 3*H] weighs the cell in the gates i, o, f; with `input_forget` f is 1 - i. Returns all states, the
-    last state and the last cell.
+    `peephole` [D, 3*H] weighs the cell in the gates i, o, f; with `input_forget` f is 1 - i. `order` is that of the
+    gates in the weights. Returns all states, the last state and the last cell.
     """
     batch, hidden = layer.sizes(4)[1], layer.sizes(4)[3]
 
-    def step(cell: _Cell, t: int, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def step(cell: _Cell, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         f, g, last = activations[3 * cell.way : 3 * cell.way + 3]
         state, memory = states
         n, h = axes_of((batch, hidden))
-        product = cell.recurrent(state, 0, 4 * hidden, f"{t}.gates")
+        product = cell.recurrent(state, 0, "gates")
 
-        def gate(position: int, seen: Tensor | None) -> Expr:
-            column = h + position * hidden
-            value = cell.inputs[t, n, column] + product[n, column]
-            return value if peephole is None or seen is None else value + peephole[cell.way, column] * seen[n, h]
+        def gate(letter: str, seen: Tensor | None) -> Expr:
+            column = h + order.index(letter) * hidden
+            value = cell.inputs[n, column] + product[n, column]
+            if peephole is None or seen is None:
+                return value
+            return value + peephole[cell.way, h + "iof".index(letter) * hidden] * seen[n, h]
 
-        entered = f(gate(0, memory))
-        forgotten = 1.0 - entered if input_forget else f(gate(2, memory))
-        following = cell.emit((n, h), forgotten * memory[n, h] + entered * g(gate(3, None)), t, "cell")
-        shown = f(gate(1, following)) * last(following[n, h])
-        return cell.emit((n, h), shown, t, "state"), following
+        entered = f(gate("i", memory))
+        forgotten = 1.0 - entered if input_forget else f(gate("f", memory))
+        following = cell.emit((n, h), forgotten * memory[n, h] + entered * g(gate("c", None)), "cell")
+        shown = cell.emit((n, h), f(gate("o", following)) * last(following[n, h]), "state")
+        return shown if cell.projection is None else cell.projected(shown), following
 
     outputs, state, memory = _layer(b, layer, 4, [initial_cell], step)
     return outputs, state, memory
@@ -173,70 +188,115 @@ def lstm(
 
 @dataclass(frozen=True)
 class _Cell:
-    """One direction of a layer; `inputs` [T, N, G*H] are the products with x, plus the input biases."""
+    """One step in one direction of a layer.
+
+    `weights` [G*H, H] are the recurrent ones of some gates, by the first of these; `inputs` [N, G*H] are the products
+    with x, plus the input biases; `position` [] is the place of the step.
+    """
 
     b: GraphBuilder
     layer: Layer
     way: int
+    weights: Mapping[int, Tensor]
     inputs: Tensor
+    position: Tensor | None = None
+    projection: Tensor | None = None
 
-    def recurrent(self, state: Tensor, first: int, count: int, suffix: str) -> Tensor:
-        """``R H + recurrent bias`` [N, count] for the gate rows from `first`."""
+    def recurrent(self, state: Tensor, gate: int, suffix: str) -> Tensor:
+        """``R H + recurrent bias`` for the gates whose weights are together with those of `gate`."""
         layer, way = self.layer, self.way
-        batch, hidden = static_shape(state.shape)
-        rows = static_shape(layer.r.shape)[1]
-        n, k, j = Axis("n", batch), Axis("k", count), Axis("j", hidden)
+        batch, width = static_shape(state.shape)
+        rows, (count, _) = static_shape(layer.r.shape)[1], static_shape(self.weights[gate].shape)
+        first = 0 if gate == 0 else rows - count
+        n, k, j = Axis("n", batch), Axis("k", count), Axis("j", width)
         bias = layer.bias
         return contract(
-            self.b, (n, k), [state[n, j], layer.r[way, k + first, j]], (j,), accumulate=None, out_dtype=state.dtype,
+            self.b, (n, k), [state[n, j], self.weights[gate][k, j]], (j,), accumulate=None, out_dtype=state.dtype,
             epilogue=None if bias is None else lambda v, axes: v + bias[way, axes[1] + first + rows].cast(v.dtype),
             name=f"{layer.name}.{way}.{suffix}",
         )  # fmt: skip
 
-    def emit(self, axes: Sequence[Axis], body: Expr, t: int, role: str) -> Tensor:
-        return emit(self.b, axes, body, name=f"{self.layer.name}.{self.way}.{t}.{role}", source=self.layer.name)
+    def projected(self, shown: Tensor) -> Tensor:
+        assert self.projection is not None, "called where there is one"
+        size, hidden = static_shape(self.projection.shape)
+        n, p, j = Axis("n", static_shape(shown.shape)[0]), Axis("p", size), Axis("j", hidden)
+        factors = [shown[n, j], self.projection[p, j]]
+        return contract(
+            self.b, (n, p), factors, (j,), accumulate=None, out_dtype=shown.dtype,
+            name=f"{self.layer.name}.{self.way}.projected",
+        )  # fmt: skip
+
+    def emit(self, axes: Sequence[Axis], body: Expr, role: str) -> Tensor:
+        return emit(self.b, axes, body, name=f"{self.layer.name}.{self.way}.{role}", source=self.layer.name)
 
 
-Step = Callable[[_Cell, int, tuple[Tensor, ...]], tuple[Tensor, ...]]
+Step = Callable[[_Cell, Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def _layer(
-    b: GraphBuilder, layer: Layer, gates: int, further: Sequence[Tensor | None], step: Step
+    b: GraphBuilder, layer: Layer, gates: int, further: Sequence[Tensor | None], step: Step, first: Sequence[int] = (0,)
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run `step` over time in every direction. `further` are the initial values of states beside H: one for LSTM."""
+    """Run `step` over time in every direction. `further` are the initial values of states beside H: one for LSTM.
+
+    `first` are the gates with which a product of the recurrent weights begins.
+    """
     steps, batch, _, hidden = layer.sizes(gates)
-    extra = further if gates == 4 else ()
+    width = _shape(layer.r, 3, layer.name)[2]
+    starts = [(layer.initial, width), *((start, hidden) for start in (further if gates == 4 else ()))]
     shown: list[Tensor] = []
     finals: list[tuple[Tensor, ...]] = []
     for way, backwards in enumerate(layer.directions):
-        cell = _Cell(b, layer, way, _input_products(b, layer, way))
-        states = tuple(
-            _initial(b, layer, start, way, batch, hidden, f"{layer.name}.{way}.initial")
-            for start in (layer.initial, *extra)
-        )
-        outputs: dict[int, Tensor] = {}
-        for t in reversed(range(steps)) if backwards else range(steps):
-            results = step(cell, t, states)
-            states = _masked(cell, t, results, states)
-            outputs[t] = results[0] if layer.lengths is None else _masked(cell, t, results[:1], ())[0]
-        rows = stack(b, [outputs[t] for t in range(steps)], axis=0, name=f"{layer.name}.{way}.all")
-        shown.append(reshape(b, rows, (steps, 1, batch, hidden), name=f"{layer.name}.{way}.rows"))
-        finals.append(states)
+        initial = [_initial(b, layer, start, way, batch, size, f"{layer.name}.{way}.initial") for start, size in starts]
+        ends = [*(gate * hidden for gate in first[1:]), gates * hidden]
+        weights = {
+            gate: _of_way(b, layer.r, way, f"{layer.name}.{way}.weights", gate * hidden, end)
+            for gate, end in zip(first, ends, strict=True)
+        }
+        projection = layer.projection
+        if projection is not None:
+            projection = _of_way(b, projection, way, f"{layer.name}.{way}.projection")
+        sliced = [_input_products(b, layer, way)]
+        if layer.lengths is not None:
+            sliced.append(b.constant(np.arange(steps, dtype=np.int64), f"{layer.name}.{way}.positions"))
+
+        def trip(
+            parts: Sequence[Tensor],
+            states: Sequence[Tensor],
+            way: int = way,
+            backwards: bool = backwards,
+            weights: Mapping[int, Tensor] = weights,
+            projection: Tensor | None = projection,
+        ) -> tuple[Sequence[Tensor], Sequence[tuple[Tensor, bool]]]:
+            cell = _Cell(b, layer, way, weights, parts[0], parts[1] if len(parts) > 1 else None, projection)
+            results = step(cell, states)
+            row = results[0] if layer.lengths is None else _masked(cell, results[:1], ())[0]
+            return _masked(cell, results, states), [(row, backwards)]
+
+        last, (rows,) = b.loop(f"{layer.name}.{way}", steps, [(x, backwards) for x in sliced], initial, trip)
+        shown.append(reshape(b, rows, (steps, 1, batch, width), name=f"{layer.name}.{way}.rows"))
+        finals.append(tuple(last))
     everything = concat(b, shown, axis=1, name=layer.name)
-    last = [stack(b, [s[i] for s in finals], axis=0, name=f"{layer.name}.last") for i in range(len(finals[0]))]
-    return everything, last[0], last[-1]
+    last_states = [stack(b, [s[i] for s in finals], axis=0, name=f"{layer.name}.last") for i in range(len(finals[0]))]
+    return everything, last_states[0], last_states[-1]
 
 
 def _input_products(b: GraphBuilder, layer: Layer, way: int) -> Tensor:
     steps, batch, inputs = static_shape(layer.x.shape)
     rows = static_shape(layer.w.shape)[1]
     t, n, k, i = Axis("t", steps), Axis("n", batch), Axis("k", rows), Axis("i", inputs)
-    bias = layer.bias
+    bias, weights = layer.bias, _of_way(b, layer.w, way, f"{layer.name}.{way}.w")
     return contract(
-        b, (t, n, k), [layer.x[t, n, i], layer.w[way, k, i]], (i,), accumulate=None, out_dtype=layer.x.dtype,
+        b, (t, n, k), [layer.x[t, n, i], weights[k, i]], (i,), accumulate=None, out_dtype=layer.x.dtype,
         epilogue=None if bias is None else lambda v, axes: v + bias[way, axes[2]].cast(v.dtype),
         name=f"{layer.name}.{way}.inputs",
     )  # fmt: skip
+
+
+def _of_way(b: GraphBuilder, weights: Tensor, way: int, name: str, begin: int = 0, end: int | None = None) -> Tensor:
+    """Rows of the weights of one direction: a product reads them whole, so that constants are packed ahead of time."""
+    _, rows, columns = static_shape(weights.shape)
+    axes = axes_of((rows if end is None else end - begin, columns))
+    return emit(b, axes, weights[way, axes[0] + begin if begin else axes[0], axes[1]], name=name)
 
 
 def _initial(
@@ -248,15 +308,15 @@ def _initial(
     return emit(b, (n, h), start[way, n, h], name=name, source=layer.name)
 
 
-def _masked(cell: _Cell, t: int, results: Sequence[Tensor], before: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`results` where the sequence has step t; elsewhere what was `before`, or zeros."""
+def _masked(cell: _Cell, results: Sequence[Tensor], before: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`results` where the sequence has this step; elsewhere what was `before`, or zeros."""
     lengths = cell.layer.lengths
-    if lengths is None:
+    if lengths is None or cell.position is None:
         return tuple(results)
     kept: list[Tensor] = []
-    for position, result in enumerate(results):
+    for place, result in enumerate(results):
         axes = axes_of(result.shape)
-        other = before[position][axes] if before else 0.0
-        here = lengths[axes[0]].cast(INDEX) > t
-        kept.append(cell.emit(axes, select(here, result[axes], other), t, "kept"))
+        other = before[place][axes] if before else 0.0
+        here = lengths[axes[0]].cast(INDEX) > cell.position[()]
+        kept.append(cell.emit(axes, select(here, result[axes], other), "kept"))
     return tuple(kept)

@@ -21,6 +21,7 @@ from tilewright.expr.affine import simplify
 from tilewright.expr.core import Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.live import live
 from tilewright.expr.ops.elementwise import identity
 from tilewright.expr.rewrite import transform
 from tilewright.frontend.onnx import functions
@@ -275,7 +276,7 @@ class _Import(Importer):
         raise_problems(self.problems, self.where)
         outputs = [self._output(value, proto.name) for value, proto in zip(results, graph.output, strict=True)]
         raise_problems(self.problems, self.where)
-        return _reachable(_scalars_inlined(self.b.finish(outputs)))
+        return live(_scalars_inlined(self.b.finish(outputs)))
 
     def _add_inputs(self, graph: Any, scope: Scope) -> None:
         initialized = {tensor.name for tensor in graph.initializer}
@@ -339,26 +340,15 @@ def _extents(node: Compute) -> tuple[int, ...]:
 
 def _scalars_inlined(graph: Graph) -> Graph:
     """Literals in place of reads of constants that have one element."""
+    constants = graph.all_constants()
 
     def rule(expr: Expr) -> Expr | None:
-        if isinstance(expr, Read) and expr.tensor.size == 1 and expr.tensor.name in graph.constants:
-            return Const(graph.constants[expr.tensor.name].reshape(()).item(), expr.dtype)
+        if isinstance(expr, Read) and expr.tensor.size == 1 and expr.tensor.name in constants:
+            return Const(constants[expr.tensor.name].reshape(()).item(), expr.dtype)
         return None
 
     def inlined(node: Compute) -> Compute:
         body = transform(node.body, rule)
         return node if body is node.body else replace(node, body=simplify(body))
 
-    return replace(graph, nodes=tuple(inlined(node) for node in graph.nodes))
-
-
-def _reachable(graph: Graph) -> Graph:
-    """Only the nodes and constants that the outputs depend on; all inputs stay."""
-    needed = {tensor.name for tensor in graph.outputs}
-    nodes: list[Compute] = []
-    for node in reversed(graph.nodes):
-        if node.name in needed:
-            nodes.append(node)
-            needed.update(tensor.name for tensor in node.inputs())
-    constants = {name: array for name, array in graph.constants.items() if name in needed}
-    return Graph(graph.inputs, graph.outputs, tuple(reversed(nodes)), constants, graph.name)
+    return graph.map_graphs(lambda each: replace(each, nodes=tuple(inlined(node) for node in each.nodes)))

@@ -23,9 +23,9 @@ from tilewright.expr.dtypes import DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
 from tilewright.expr.infer import stays_inside
+from tilewright.expr.live import live
 from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.passes.inline_maps import reads_own_points
-from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
 
 Array = np.ndarray[Any, Any]
@@ -442,7 +442,7 @@ class _Rewriting:
                 waiting.extend(missing)
             else:
                 ordered[waiting.pop()] = self.nodes[name]
-        return remove_dead(replace(self.graph, nodes=tuple(ordered.values()), constants=self.constants))
+        return live(replace(self.graph, nodes=tuple(ordered.values()), constants=self.constants))
 
 
 def _move(dtype: DType) -> int:

@@ -18,8 +18,8 @@ from typing import ClassVar
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, const, select, static_shape
+from tilewright.expr.live import live
 from tilewright.expr.rewrite import substitute, transform, unique
-from tilewright.graph.passes.remove_dead import remove_dead
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.transposed import PhaseGroup, Transposed, find_transposed, kernel_dimension
 
@@ -56,7 +56,7 @@ class SplitPhases:
                 continue
             nodes += _Phases(found, taken).nodes()
             decisions.append(_decision(found))
-        return replace(state, graph=remove_dead(replace(graph, nodes=tuple(nodes))), decisions=tuple(decisions))
+        return replace(state, graph=live(replace(graph, nodes=tuple(nodes))), decisions=tuple(decisions))
 
 
 def _decision(found: Transposed) -> Decision:

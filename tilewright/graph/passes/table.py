@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
+from tilewright.graph.passes.empty_loops import RemoveEmptyLoops
 from tilewright.graph.passes.fold_constant_parts import FoldConstantParts
 from tilewright.graph.passes.fold_constants import FoldConstants
 from tilewright.graph.passes.fold_padding import FoldPadding
 from tilewright.graph.passes.fold_scale import FoldScale
+from tilewright.graph.passes.hoist_from_loops import HoistFromLoops
+from tilewright.graph.passes.in_loops import in_loops
 from tilewright.graph.passes.inline_maps import InlineMaps
 from tilewright.graph.passes.merge_equal import MergeEqual
 from tilewright.graph.passes.offset_factors import OffsetFactors, Price
@@ -29,6 +32,8 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
     """What every target wants done. `is_product` tells which computes level 3 may map to an intrinsic."""
     return (
         RemoveDead(),
+        RemoveEmptyLoops(),
+        HoistFromLoops(),
         SplitPhases(),
         FoldConstants(),
         FoldConstantParts(),
@@ -51,7 +56,7 @@ def storing() -> tuple[GraphPass, ...]:
     return (FoldPadding(),)
 
 
-REQUIRED = frozenset({SeparateOutputs.name})
+REQUIRED = frozenset({RemoveEmptyLoops.name, SeparateOutputs.name})
 """Passes that cannot be switched off."""
 
 NAMES = tuple(
@@ -69,8 +74,15 @@ def run_passes(graph: Graph | Rewritten, passes: Sequence[GraphPass], disable: S
     state = graph if isinstance(graph, Rewritten) else Rewritten(graph)
     for each in passes:
         if each.name not in disable or each.name in REQUIRED:
-            state = each.apply(state)
+            state = _applied(each, state)
     return state
+
+
+def _applied(each: GraphPass, state: Rewritten) -> Rewritten:
+    """Apply a pass; one that knows nothing of loops to the nodes around and in each of them."""
+    if isinstance(each, RemoveDead | RemoveEmptyLoops | HoistFromLoops) or not state.graph.loops:
+        return each.apply(state)
+    return in_loops(each, state)
 
 
 def run_pass(
@@ -79,5 +91,5 @@ def run_pass(
     """Run one pass alone."""
     for each in (*simplifying(is_product), *fitting(price), *storing()):
         if each.name == name:
-            return each.apply(Rewritten(graph))
+            return _applied(each, Rewritten(graph))
     raise InvalidArgument(f"no graph pass {name!r}", help=f"one of {', '.join((*NAMES, *sorted(REQUIRED)))}")

@@ -202,7 +202,7 @@ def _launch(
 ) -> None:
     """Launch both kernels where one was launched, with the parts behind the arena."""
     end = main.arena_bytes.value.data
-    for launch in list(main.body.block.ops):
+    for launch in tile.operations(main.body):
         if not isinstance(launch, tile.LaunchOp) or launch.kernel.root_reference.data != name:
             continue
         arguments, start = list(launch.arguments), end
@@ -210,10 +210,20 @@ def _launch(
             start = -(-start // ARENA_ALIGN) * ARENA_ALIGN
             assert isinstance(view, MemRefType)
             buffer = tile.BufferOp("arena", start, view)
-            insert_before(launch, buffer)
+            insert_before(_outermost(launch, main), buffer)
             arguments.append(buffer.result)
             start += prod(view.get_shape()) * view.element_type.bitwidth // 8
         insert_before(launch, tile.LaunchOp(parts, [arguments[number] for number in of_parts]))
         insert_before(launch, tile.LaunchOp(name, [arguments[number] for number in kept]))
-        main.body.block.erase_op(launch)
+        block = launch.parent_block()
+        assert block is not None, "a launch is in the host sequence or in a loop of it"
+        block.erase_op(launch)
         main.properties["arena_bytes"] = IntegerAttr(max(start, main.arena_bytes.value.data), 64)
+
+
+def _outermost(op: Operation, main: tile.MainOp) -> Operation:
+    """The operation of the host sequence itself that `op` is in."""
+    while (outer := op.parent_op()) is not main:
+        assert outer is not None, "a launch is in tile.main"
+        op = outer
+    return op

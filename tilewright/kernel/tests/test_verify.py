@@ -24,6 +24,12 @@ VALUES = """\
   %t = arith.constant true
 """
 
+
+def _loop(body: str, trips: int = 4) -> str:
+    buffer = '%b = tile.buffer "arena" 0 : memref<16xf32>'
+    return f"tile.main arena 64 constants 0 {{ {buffer}\n tile.loop %t of {trips} {{ {body} }} }}"
+
+
 # Body of a kernel with view %v : memref<64xf32> and the values above, or a whole module; then the error.
 CASES = [
     # tile.func
@@ -51,7 +57,12 @@ CASES = [
     # tile.main, tile.buffer, tile.launch
     ("tile.main arena -1 constants 0 {}", "arena of -1 bytes, constants of 0 bytes"),
     ("tile.main arena 0 constants 0 {\n^bb0(%a: index):\n}", "tile.main takes no arguments"),
-    ("tile.main arena 0 constants 0 { %c = arith.constant 1 : i8 }", "buffers and launches only, not arith.constant"),
+    ("tile.main arena 0 constants 0 { %c = arith.constant 1 : i8 }", "buffers, launches and loops only, not"),
+    (_loop("", trips=0), "a loop of 0 trips"),
+    (_loop("%c = arith.constant 1 : i8"), "views, launches and loops only, not arith.constant"),
+    (_loop("%s = tile.slice %b at %t from 0 by 4 period 0 : memref<16xf32> -> memref<8xf32>"), "12 to 20 of 16"),
+    (_loop("%s = tile.slice %b at %t from 0 by 4 period 0 : memref<16xf32> -> memref<4xi8>"), "a slice of memref"),
+    (_loop("%s = tile.slice %b at %t from 0 by 0 period -1 : memref<16xf32> -> memref<4xf32>"), "a period of -1"),
     ("tile.main arena 0 constants 0 {}\ntile.main arena 0 constants 0 {}", "2 tile.main in one module"),
     ('tile.main arena 0 constants 0 { %c = tile.buffer "heap" 0 : memref<4xf32> }', "unknown buffer space 'heap'"),
     ('tile.main arena 0 constants 0 { %c = tile.buffer "arena" -4 : memref<4xf32> }', "buffer at -4"),
@@ -152,7 +163,7 @@ def test_the_values_of_the_cases_are_legal() -> None:
 
 
 def test_program_id_outside_of_a_kernel() -> None:
-    with pytest.raises(InvalidProgram, match="buffers and launches only"):
+    with pytest.raises(InvalidProgram, match="buffers, launches and loops only"):
         parse_module("tile.main arena 0 constants 0 { %p = tile.program_id 0 }")
 
 

@@ -289,6 +289,7 @@ class _Context:
         self._constants, self._arena = constants, _Memory(driver, manifest.arena_bytes)
         self.slots = [Slot(f"input {spec.name}", spec.bytes) for spec in manifest.inputs]
         self.slots += [Slot(f"output {spec.name}", spec.bytes) for spec in manifest.outputs]
+        self._parts: list[tuple[Slot, Slot, int]] = []  # of inputs and outputs: what begins so many bytes into what
         self._copies: _Memory | None = None
         self._places: list[int] = []
         self._launches: list[tuple[Launch, Any, list[Argument]]] = []
@@ -390,6 +391,8 @@ class _Context:
                     self.driver.upload(slot.word.value, view.address, view.bytes, self.stream)
                 except DriverFault as fault:
                     raise self._fault(fault) from fault
+        for part, whole, offset in self._parts:
+            part.word.value = whole.word.value + offset
         if self.driver.emulated:
             self._forget(outputs)
         return waits
@@ -437,10 +440,13 @@ class _Context:
         return graph
 
     def _slot(self, operand: Operand) -> Slot:
-        if operand.space == "input":
-            return self.slots[operand.index]
-        if operand.space == "output":
-            return self.slots[len(self.manifest.inputs) + operand.index]
+        if operand.space in ("input", "output"):
+            whole = self.slots[operand.index + (len(self.manifest.inputs) if operand.space == "output" else 0)]
+            if operand.bytes == whole.bytes:
+                return whole
+            part = Slot(f"{whole.name}+{operand.offset}", operand.bytes)
+            self._parts.append((part, whole, operand.offset))
+            return part
         start = (self._arena if operand.space == "arena" else self._constants).address
         return Slot(f"{operand.space}+{operand.index}", operand.bytes, start + operand.index)
 

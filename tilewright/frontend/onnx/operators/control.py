@@ -1,19 +1,26 @@
-"""Conditions and loops: chosen, merged or unrolled while importing."""
+"""Conditions and loops: conditions are chosen or merged while importing, loops stay loops where all trips are alike."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InvalidModel, Unsupported
-from tilewright.expr.core import Tensor
+from tilewright.errors import CompileError, InvalidModel, Unsupported
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, shape
+from tilewright.expr.ops.nodes import normal_axis
+from tilewright.expr.ops.shape import transpose
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsValue
 from tilewright.frontend.onnx.registry import Value, op
 
 _MOST_TRIPS = 1024  # unrolled iterations
+_FOLDED_POINTS = 1 << 22  # of all trips of a loop over constants
 
 
 def _run(node: Node, graph: Any, arguments: list[Value], label: str) -> list[Value]:
@@ -59,17 +66,42 @@ def if_(node: Node) -> tuple[Value, ...]:
 
 @op("Loop")
 def loop(node: Node) -> tuple[Value, ...]:
-    """Unrolled: the number of iterations must follow from constants."""
-    body = node.attributes["body"]
-    label = node.proto.name or node.name
-    limit = node.integer(0, "the number of iterations") if node.has(0) else _MOST_TRIPS + 1
+    """A loop; unrolled where the trips differ in more than the values that go from one to the next."""
+    body, label = node.attributes["body"], node.proto.name or node.name
+    limit = node.integer(0, "the number of iterations") if node.has(0) else None
     going = bool(node.array(1, "the condition").reshape(-1)[0]) if node.has(1) else True
+    carried = list(node.inputs[2:])
+
+    def trip(parts: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[list[Value], list[Value]]:
+        again = node.b.constant(np.asarray(True), f"{label}.going")
+        flag, *results = _run(node, body, [parts[0], again, *states], label)
+        known = node.b.constants.get(flag.name) if isinstance(flag, Tensor) else None
+        if node.has(1) if known is None else not known.reshape(-1)[0]:
+            raise Unsupported("a loop whose condition is known only at run time")
+        return results[: len(carried)], results[len(carried) :]
+
+    if limit is not None:
+        trips = max(0, limit) if going else 0
+        numbers = node.b.constant(np.arange(trips, dtype=np.int64), f"{label}.trip")
+        try:
+            states, rows = _looped(node, label, trips, [(numbers, False)], carried, trip, [])
+        except CompileError:
+            if trips == 0:
+                raise
+        else:
+            return (*states, *rows)
+    return _unrolled_loop(node, limit, going)
+
+
+def _unrolled_loop(node: Node, limit: int | None, going: bool) -> tuple[Value, ...]:
+    """The number of iterations follows from constants."""
+    body, label = node.attributes["body"], node.proto.name or node.name
     carried = list(node.inputs[2:])
     scans: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     trip = 0
-    while going and trip < limit:
+    while going and (limit is None or trip < limit):
         if trip >= _MOST_TRIPS:
-            raise Unsupported(f"a loop of more than {_MOST_TRIPS} iterations")
+            raise Unsupported(f"a loop of more than {_MOST_TRIPS} iterations that are not all alike")
         count = node.b.constant(np.asarray(trip, np.int64), f"{label}.trip")
         state = node.b.constant(np.asarray(going), f"{label}.going")
         results = _run(node, body, [count, state, *carried], f"{label}.{trip}")
@@ -87,38 +119,112 @@ def loop(node: Node) -> tuple[Value, ...]:
 
 @op("Scan")
 def scan(node: Node) -> tuple[Value, ...]:
-    """Unrolled over the extent of the scanned dimension."""
-    body = node.attributes["body"]
-    label = node.proto.name or node.name
+    """A loop over the scanned dimension; unrolled where the trips differ in more than values."""
+    body, label = node.attributes["body"], node.proto.name or node.name
     count = node.get_int("num_scan_inputs")
     if not 1 <= count <= len(node.inputs):
         raise InvalidModel(f"num_scan_inputs is {count} for {len(node.inputs)} inputs")
     carried, scanned = list(node.inputs[: len(node.inputs) - count]), node.tensors()[len(node.inputs) - count :]
-    axes = node.get_ints("scan_input_axes", [0] * count)
-    backwards = node.get_ints("scan_input_directions", [0] * count)
+    axes = [
+        normal_axis(a, x.rank, where=label)
+        for a, x in zip(node.get_ints("scan_input_axes", [0] * count), scanned, strict=True)
+    ]
+    back = [bool(each) for each in node.get_ints("scan_input_directions", [0] * count)]
     extents = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}
     extent = extents.pop()
     if extents or not isinstance(extent, int):
         raise InvalidModel("scan inputs of different lengths")
-    if extent > _MOST_TRIPS:
-        raise Unsupported(f"a scan of more than {_MOST_TRIPS} iterations")
     outputs = len(body.output) - len(carried)
-    scans: list[list[Tensor]] = [[] for _ in range(outputs)]
+    out_axes = node.get_ints("scan_output_axes", [0] * outputs)
+    out_back = [bool(each) for each in node.get_ints("scan_output_directions", [0] * outputs)]
+
+    def trip(parts: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[list[Value], list[Value]]:
+        results = _run(node, body, [*states, *parts], label)
+        return results[: len(carried)], results[len(carried) :]
+
+    first = [
+        x if axis == 0 else transpose(node.b, x, _to_front(axis, x.rank), name=f"{label}.rows")
+        for x, axis in zip(scanned, axes, strict=True)
+    ]
+    try:
+        sliced = list(zip(first, back, strict=True))
+        states, rows = _looped(node, label, extent, sliced, carried, trip, out_back)
+        last: list[Value] = [*states]
+    except CompileError:
+        if not 0 < extent <= _MOST_TRIPS:
+            raise
+        last, rows = _unrolled_scan(node, extent, sliced, carried, out_back)
+    found: list[Value] = []
+    for position, (whole, axis) in enumerate(zip(rows, out_axes, strict=True), len(last)):
+        place = normal_axis(axis, whole.rank, where=label)
+        order = [*range(1, place + 1), 0, *range(place + 1, whole.rank)]
+        found.append(whole if place == 0 else transpose(node.b, whole, order, name=node.hint(position)))
+    return (*last, *found)
+
+
+def _to_front(axis: int, rank: int) -> list[int]:
+    return [axis, *(dim for dim in range(rank) if dim != axis)]
+
+
+def _unrolled_scan(
+    node: Node, extent: int, sliced: Sequence[tuple[Tensor, bool]], carried: list[Value], back: Sequence[bool]
+) -> tuple[list[Value], list[Tensor]]:
+    body, label = node.attributes["body"], node.proto.name or node.name
+    scans: list[list[Tensor]] = [[] for _ in back]
     for trip in range(extent):
         parts: list[Value] = []
-        for x, axis, back in zip(scanned, axes, backwards, strict=True):
-            part = shape.narrow(node.b, x, axis, extent - 1 - trip if back else trip, 1, name=f"{label}.part")
-            parts.append(shape.squeeze(node.b, part, [axis], name=f"{label}.part"))
+        for x, backwards in sliced:
+            part = shape.narrow(node.b, x, 0, extent - 1 - trip if backwards else trip, 1, name=f"{label}.part")
+            parts.append(shape.squeeze(node.b, part, [0], name=f"{label}.part"))
         results = _run(node, body, [*carried, *parts], f"{label}.{trip}")
         carried = results[: len(carried)]
         _collect(scans, results[len(carried) :])
-    out_axes = node.get_ints("scan_output_axes", [0] * outputs)
-    reverse = node.get_ints("scan_output_directions", [0] * outputs)
-    stacked = [
-        _stacked(node, items[::-1] if back else items, axis)
-        for items, axis, back in zip(scans, out_axes, reverse, strict=True)
-    ]
-    return (*carried, *stacked)
+    rows = [_stacked(node, items[::-1] if each else items, 0) for items, each in zip(scans, back, strict=True)]
+    return carried, rows
+
+
+_Trip = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[list[Value], list[Value]]]
+
+
+def _looped(
+    node: Node,
+    label: str,
+    trips: int,
+    sliced: Sequence[tuple[Tensor, bool]],
+    carried: Sequence[Value],
+    trip: _Trip,
+    back: Sequence[bool],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop, or its results where they follow from constants: states at last, and rows (`back`: which backwards).
+
+    Raises CompileError where the trips cannot be one graph.
+    """
+    b = node.b
+    initial = _tensors(carried)
+
+    def body(
+        parts: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[tuple[Tensor, bool]]]:
+        following, rows = trip(parts, states)
+        return _tensors(following), list(zip(_tensors(rows), back or [False] * len(rows), strict=True))
+
+    states, rows = b.loop(label, trips, sliced, initial, body)
+    made = b.loops[-1]
+    points = trips * sum(prod(static_shape(tuple(a.extent for a in each.loops))) for each in made.body.nodes)
+    if points <= _FOLDED_POINTS and all(tensor.name in b.constants for tensor in made.inputs()):
+        constants = {tensor.name: b.constants[tensor.name] for tensor in made.inputs()}
+        results = (*states, *rows)
+        graph = Graph((), results, (), constants, label, (made.taking(constants),))
+        b.constants.update(zip((tensor.name for tensor in results), evaluate(graph, []), strict=True))
+        b.loops.pop()
+    return states, rows
+
+
+def _tensors(values: Sequence[Value]) -> list[Tensor]:
+    found = [value for value in values if isinstance(value, Tensor)]
+    if len(found) < len(values):
+        raise Unsupported("iterations that give sequences")
+    return found
 
 
 def _collect(scans: list[list[Tensor]], results: list[Value]) -> None:

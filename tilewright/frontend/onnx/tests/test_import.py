@@ -216,7 +216,7 @@ def test_if_with_a_computed_condition_merges_branches(condition: bool) -> None:
     np.testing.assert_array_equal(run(graph, np.float32([1, 2]), np.bool_(condition))[0], expected)
 
 
-def test_loop_is_unrolled() -> None:
+def test_loop_stays_a_loop() -> None:
     body = helper.make_graph(
         [helper.make_node("Identity", ["going"], ["go"]), helper.make_node("Add", ["state", "x"], ["next"])],
         "body",
@@ -227,7 +227,9 @@ def test_loop_is_unrolled() -> None:
         [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)], [value("x", [2])], [value("y", [2])],
         [constant("trips", 3, np.int64)],
     )  # fmt: skip
-    np.testing.assert_array_equal(run(import_model(proto), np.float32([1, 2]))[0], [4, 8])
+    graph = import_model(proto)
+    assert [loop.trips for loop in graph.loops] == [3]
+    np.testing.assert_array_equal(run(graph, np.float32([1, 2]))[0], [4, 8])
 
 
 def test_model_function_is_inlined() -> None:

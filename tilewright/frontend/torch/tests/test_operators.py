@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.errors import Unsupported
 from tilewright.expr import dtypes
 from tilewright.expr.evaluate import evaluate
 from tilewright.frontend.torch import import_module
@@ -430,7 +431,26 @@ def test_sampling() -> None:
     )
 
 
-def test_recurrent_layers_are_unrolled() -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LSTM", {"num_layers": 2, "bidirectional": True, "proj_size": 2}),
+        ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        ("RNN", {"nonlinearity": "relu", "bias": False}),
+    ],
+)
+def test_recurrent_layers_are_loops(kind: str, options: dict[str, Any]) -> None:
     with torch.no_grad():
-        lstm, gru = torch.nn.LSTM(4, 3, batch_first=True), torch.nn.GRU(4, 3, bidirectional=True)
-    check({"lstm": lambda x: lstm(x)[0], "gru": lambda x: [*gru(x)]}, rand(2, 3, 4))
+        layer = getattr(torch.nn, kind)(4, 3, **options)
+
+    def outputs(x: Any) -> list[Any]:
+        states, last = layer(x)
+        return [states, *(last if isinstance(last, tuple) else (last,))]
+
+    check({"layer": outputs}, rand(2, 3, 4))
+
+
+def test_dropout_between_recurrent_layers_in_training_is_refused() -> None:
+    layer = torch.nn.GRU(4, 3, num_layers=2, dropout=0.5).train()
+    with pytest.raises(Unsupported, match="dropout between recurrent layers"):
+        import_module(layer, (rand(2, 3, 4),))

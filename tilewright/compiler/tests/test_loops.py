@@ -1,0 +1,255 @@
+"""Loops compiled: results beside the evaluator's, one set of kernels whatever the number of trips, saved and loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.compiler.compile import compile_graph, resolve_target
+from tilewright.compiler.cpu import tile_program
+from tilewright.compiler.plan import make_plan
+from tilewright.compiler.program import Placement
+from tilewright.expr import Graph, GraphBuilder
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.ops import recurrent as ops
+from tilewright.expr.text import parse_graph
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.text import parse_module, print_module
+from tilewright.options import Options
+
+FRESH = Options(cache=False)
+ALL = {
+    "states that change places, one of them stacked twice": """
+        input a0: f32[3]
+        input b0: f32[3]
+        loop swap times 5
+        state a of a0
+        state b of b0
+        sum: f32[i:3] = a[i] + b[i]
+        again: f32[i:3] = sum[i]
+        carry a to b as a.last
+        carry b to sum as b.last
+        stack sum as sums backwards
+        stack again as sums.forward
+        stack a as before
+        end
+        output a.last
+        output b.last
+        output sums
+        output sums.forward
+        output before
+    """,
+    "loops in a loop, whose slices are slices of slices": """
+        input x: f32[4, 3, 7]
+        input h0: f32[7]
+        input w: f32[7, 7]
+        loop outer times 4
+        slice row of x backwards
+        state h of h0
+        loop inner times 3
+        slice part of row
+        state s of h
+        p: f32[i:7] += w[i, j] * s[j] over j:7
+        s.next: f32[i:7] = tanh(p[i] * 0.3 + part[i])
+        carry s to s.next as s.last
+        stack s.next as all
+        end
+        loop back times 3
+        slice seen of all backwards
+        state q of s.last
+        q.next: f32[i:7] = q[i] * 0.5 + seen[i]
+        carry q to q.next as q.last
+        end
+        carry h to q.last as h.last
+        stack all as everything
+        end
+        total: f32[i:7] += everything[t, u, i] over t:4, u:3
+        output h.last
+        output total
+    """,
+    "weights that are no constants, of which one is computed": """
+        input x: f32[3, 37, 17]
+        input v: f32[17, 17]
+        input h0: f32[37, 17]
+        w: f32[i:17, j:17] = v[j, i] * 0.2
+        loop steps times 3
+        slice x.t of x
+        state h of h0
+        p: f32[n:37, k:17] += h[n, j] * w[k, j] over j:17
+        next: f32[n:37, k:17] = tanh(p[n, k] + x.t[n, k])
+        carry h to next as last
+        end
+        output last
+    """,
+    "a loop after a loop, on its rows and its last state, and one trip": """
+        input x: f32[3, 4]
+        input h0: f32[4]
+        loop first times 3
+        slice x.t of x
+        state h of h0
+        next: f32[i:4] = h[i] * 0.5 + x.t[i]
+        carry h to next as last
+        stack next as rows
+        end
+        loop second times 3
+        slice y.t of rows backwards
+        state g of last
+        g.next: f32[i:4] = g[i] * y.t[i]
+        carry g to g.next as g.last
+        end
+        loop once times 1
+        state k of g.last
+        k.next: f32[i:4] = k[i] + 1.0
+        carry k to k.next as k.last
+        stack k.next as k.rows
+        end
+        output k.last
+        output k.rows
+        output rows
+    """,
+    "views of the last state, which is the second of two places": """
+        input h0: f32[3, 4]
+        loop twice times 4
+        state h of h0
+        next: f32[i:3, j:4] = h[i, j] * 0.5 + 1.0
+        carry h to next as last
+        end
+        flat: f32[i:12] = last[i // 4, i % 4]
+        sums: f32[i:12] += flat[i] * flat[k] over k:12
+        largest: f32[i:1] max= sums[k] + flat[k] over k:12
+        output largest
+    """,
+    "no trip": """
+        input h0: f32[3]
+        input x: f32[0, 3]
+        loop none times 0
+        slice part of x
+        state h of h0
+        next: f32[i:3] = h[i] + part[i]
+        carry h to next as last
+        stack next as all
+        end
+        output last
+        output all
+    """,
+}
+
+
+def graph_of(name: str) -> tuple[Graph, list[Any]]:
+    graph, rng = parse_graph(dedent(ALL[name])), np.random.default_rng(0)
+    return graph, [rng.standard_normal(tensor.shape).astype(np.float32) for tensor in graph.inputs]
+
+
+def agrees(found: Any, graph: Graph, inputs: list[Any], tolerance: float = 2e-5) -> None:
+    results = found if isinstance(found, tuple) else (found,)
+    for result, wanted in zip(results, evaluate(graph, inputs, precise=True), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance)
+
+
+def recurrent(kind: str, steps: int, batch: int, hidden: int, directions: tuple[bool, ...] = (False,)) -> Graph:
+    """A layer with random constant weights."""
+    b, rng, gates = GraphBuilder(), np.random.default_rng(1), {"lstm": 4, "gru": 3}[kind]
+
+    def weights(*shape: int) -> Any:
+        return b.constant(rng.standard_normal((len(directions), gates * hidden, *shape)).astype(np.float32) * 0.3)
+
+    x = b.input("x", (steps, batch, 5), "f32")
+    layer = ops.Layer(x, weights(5), weights(hidden), directions=directions, name=kind)
+    sigmoid, tanh = ops.Activation("Sigmoid"), ops.Activation("Tanh")
+    if kind == "lstm":
+        return b.finish(list(ops.lstm(b, layer, [sigmoid, tanh, tanh] * len(directions))))
+    return b.finish(list(ops.gru(b, layer, [sigmoid, tanh] * len(directions))))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ALL)
+def test_loops_agree_with_the_evaluator(name: str, threads: int) -> None:
+    graph, inputs = graph_of(name)
+    module = compile_graph(graph, threads=threads, options=replace(FRESH, verify_each=True))
+    for _ in range(2):  # what a call leaves in the arena is not the next one's
+        agrees(module(*inputs), graph, inputs)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_loops_agree_in_the_interpreter(name: str) -> None:
+    """It reads no byte that no launch has written, and refuses views of a launch that overlap."""
+    graph, inputs = graph_of(name)
+    machine = resolve_target("host")
+    plan = make_plan(graph, machine, 1, FRESH)
+    placement = Placement(plan)
+    program = tile_program(plan, placement, machine, FRESH)  # type: ignore[arg-type]
+    text = print_module(program)
+    outputs = [np.zeros(tensor.size, np.float32) for tensor in plan.graph.outputs]
+    run_main(parse_module(text), [x.reshape(-1) for x in inputs], outputs, placement.packed(plan), races=True)
+    agrees(tuple(o.reshape(t.shape) for o, t in zip(outputs, graph.outputs, strict=True)), graph, inputs)
+
+
+@pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "no trip"])
+def test_gpus_launch_the_kernels_of_every_trip(name: str, machine: str) -> None:
+    graph, inputs = graph_of(name)
+    module = compile_graph(graph, machine=machine, device="emulator", options=FRESH)
+    for _ in range(3):  # the third call replays a graph
+        agrees(module(*inputs), graph, inputs, 1e-3)
+    assert len(module.manifest.kernels) < len(module.manifest.launches)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_kernels_do_not_grow_with_the_trips(kind: str) -> None:
+    """An LSTM of 500 steps took 129 s to compile."""
+    plans = [make_plan(recurrent(kind, steps, 2, 17), resolve_target("host"), 1, FRESH) for steps in (3, 500)]
+    first, second = ([kernel.name for kernel in plan.kernels] for plan in plans)
+    assert first == second
+    (loop,) = plans[1].loops
+    assert (loop.trips, loop.end - loop.begin) == (500, 3)
+
+
+@pytest.mark.parametrize(("batch", "hidden", "steps"), [(1, 1, 2), (7, 17, 13), (1, 17, 1)])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_layers_agree_with_the_evaluator(kind: str, batch: int, hidden: int, steps: int) -> None:
+    graph = recurrent(kind, steps, batch, hidden, (False, True))
+    x = np.random.default_rng(2).standard_normal((steps, batch, 5)).astype(np.float32)
+    module = compile_graph(graph, threads=2, options=FRESH)
+    agrees(module(x), graph, [x])
+    assert [launch.trips for launch in module.manifest.launches].count(steps) >= 4
+
+
+def test_weights_are_packed_once() -> None:
+    """Before the loop where they are no constants, when compiled where they are."""
+    graph, _ = graph_of("weights that are no constants, of which one is computed")
+    plan = make_plan(graph, resolve_target("host"), 1, FRESH)
+    (loop,) = plan.loops
+    assert [kernel.name for kernel in plan.kernels[loop.begin : loop.end]] == ["next"]
+    constant = make_plan(recurrent("gru", 4, 2, 17, (False, True)), resolve_target("host"), 1, FRESH)
+    for loop in constant.loops:
+        assert not any("relayout" in kernel.name for kernel in constant.kernels[loop.begin : loop.end])
+
+
+def test_saved_and_cached_modules_hold_the_loop(tmp_path: Path) -> None:
+    graph = recurrent("lstm", 13, 2, 17, (True,))
+    x = np.random.default_rng(2).standard_normal((13, 2, 5)).astype(np.float32)
+    options = Options(cache=True, cache_dir=tmp_path / "cache")
+    module = compile_graph(graph, threads=1, options=options)
+    agrees(compile_graph(graph, threads=1, options=options)(x), graph, [x])
+    module.save(tmp_path / "layer.twm")
+    loaded = tilewright.load(tmp_path / "layer.twm", threads=2)
+    agrees(loaded(x), graph, [x])
+    assert loaded.manifest.launches == module.manifest.launches
+    again = tilewright.compiler.compile.rebuilt(loaded.artifact, threads=1, options=FRESH)
+    assert again.graph == module.artifact.graph
+    assert again.code == module.artifact.code
+
+
+def test_profile_and_explain_show_the_loop() -> None:
+    module = compile_graph(recurrent("lstm", 13, 2, 17), threads=1, options=FRESH)
+    assert "loop lstm.0: 13 trips" in module.explain()
+    times = {time.name: time for time in module.profile()}
+    assert times["lstm.0.gates"].flops == 13 * 2 * 2 * 68 * 17
+    assert 0 < times["lstm.0.gates"].seconds < 1
+    assert "tile.loop" in module.artifact.program
