@@ -144,10 +144,9 @@ class Plan:
 
         def mapped(graph: Graph) -> Graph:
             nodes = [each for node in graph.nodes for each in self.mapped.get(node.name, (node,))]
-            distinct = tuple({node.name: node for node in nodes}.values())
-            return replace(self.computed, graph=replace(graph, nodes=distinct)).explicit()
+            return replace(graph, nodes=tuple({node.name: node for node in nodes}.values()))
 
-        return live(self.computed.graph.map_graphs(mapped))
+        return live(replace(self.computed, graph=self.computed.graph.map_graphs(mapped)).explicit())
 
 
 class Planning:

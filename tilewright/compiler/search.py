@@ -212,9 +212,10 @@ class _Search:
     def run(self) -> dict[str, Outcome]:
         self.watch = Stopwatch(self.machine, self.threads, self.options)
         rules = self._plan(self.graph)
-        explicit, found = rules.computed.explicit(), dict[str, Outcome]()
+        parts, found = list(rules.computed.explicit().parts()), dict[str, Outcome]()
         for number, node in enumerate(rules.products, 1):
-            part = surroundings(explicit, node, rules.products)
+            inside = next(each for each in parts if node in each.producers())
+            part = surroundings(inside, node, rules.products)
             _log.info("search: product %d of %d, %s", number, len(rules.products), node)
             outcome = self.kept.remembered(
                 "product",

@@ -122,6 +122,12 @@ class Graph:
         outputs, constants = opened.outputs[: len(self.outputs)], {**read, **opened.constants}
         return replace(self, outputs=outputs, nodes=opened.nodes, constants=constants, loops=taken)
 
+    def parts(self) -> Iterator[Graph]:
+        """The nodes of this graph and of the body of each loop, as graphs without loops (`opened`)."""
+        yield self.opened()
+        for loop in self.loops:
+            yield from loop.body.parts()
+
     def map_graphs(self, rule: Callable[[Graph], Graph]) -> Graph:
         """`rule` applied to the nodes of this graph (`opened`) and of every body; it keeps names and outputs."""
         if not self.loops:

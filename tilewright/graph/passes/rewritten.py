@@ -43,12 +43,15 @@ class Rewritten:
             indices = [index + before for index, (before, _) in zip(expr.indices, widths, strict=True)]
             return _wider(expr.tensor, wide[expr.tensor.name], widths)[tuple(indices)]
 
-        nodes: list[Compute] = []
-        for node in self.graph.nodes:
-            nodes.append(replace(node, body=transform(node.body, moved)))
-            if node.name in self.borders:
-                nodes.append(_bordered(node.output, wide[node.name], self.borders[node.name]))
-        return replace(self.graph, nodes=tuple(nodes))
+        def stated(graph: Graph) -> Graph:
+            nodes: list[Compute] = []
+            for node in graph.nodes:
+                nodes.append(replace(node, body=transform(node.body, moved)))
+                if node.name in self.borders:
+                    nodes.append(_bordered(node.output, wide[node.name], self.borders[node.name]))
+            return replace(graph, nodes=tuple(nodes))
+
+        return self.graph.map_graphs(stated)
 
 
 class GraphPass(Protocol):
