@@ -30,6 +30,7 @@ from tilewright.codegen.values import (
     mangle,
     scalar_type,
     splat,
+    splat_constant,
     with_lanes,
 )
 from tilewright.kernel import dialect as tile
@@ -389,7 +390,7 @@ def scalar_constant(element_type: Attribute, number: float) -> ir.Constant:
 def constant(type_: ir.Type, value: Any) -> ir.Constant:
     """A constant of a scalar or vector type, `value` in every lane."""
     if isinstance(type_, ir.VectorType):
-        return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
+        return splat_constant(type_, ir.Constant(type_.element, value))
     return ir.Constant(type_, value)
 
 

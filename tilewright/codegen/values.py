@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -35,6 +36,49 @@ def llvm_type(attribute: Attribute) -> ir.Type:
 def bits_of(type_: ir.Type) -> int:
     """The width of a scalar type."""
     return int(type_.width) if isinstance(type_, ir.IntType) else {F16: 16, F32: 32, F64: 64}[type_]
+
+
+class _Vector(ir.VectorType):
+    """A vector type that exists once for its element and length, so that its text is made once as well."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+    __hash__ = ir.VectorType.__hash__
+
+
+@cache
+def vector_type(element: ir.Type, lanes: int) -> ir.VectorType:
+    return _Vector(element, lanes)
+
+
+class Names:
+    """Names of the values of a kernel: numbers, where llvmlite's own scope searches for a free name."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def register(self, name: str, deduplicate: bool = False) -> str:
+        assert deduplicate, "no value of a kernel has a name that must stay"
+        number = self._next.get(name, 0)
+        self._next[name] = number + 1
+        return f"{name}_{number}"
+
+
+class _Splat(ir.Constant):
+    """A vector constant of one number, written once and not for each lane."""
+
+    def __init__(self, type_: ir.VectorType, value: ir.Constant) -> None:
+        self.type = type_
+        self.constant = [value] * type_.count
+
+    def _get_reference(self) -> str:
+        first = self.constant[0]
+        return f"splat ({first.type} {first.get_reference()})"
+
+
+def splat_constant(type_: ir.VectorType, value: ir.Constant) -> ir.Constant:
+    return _Splat(type_, value)
 
 
 def chunks_of(extent: int, lanes: int) -> list[int]:
@@ -81,12 +125,13 @@ def splat(builder: ir.IRBuilder, value: ir.Value, length: int) -> ir.Value:
     """`value` in every lane of a vector of `length`; the value itself for length 1."""
     if length == 1:
         return value
-    type_ = ir.VectorType(value.type, length)
+    type_ = vector_type(value.type, length)
     if isinstance(value, ir.Constant):
-        return ir.Constant(type_, [value.constant] * length)
+        return splat_constant(type_, value)
     seed = builder.insert_element(ir.Constant(type_, ir.Undefined), value, I32(0))
-    first = ir.Constant(ir.VectorType(I32, length), [0] * length)
-    return builder.shuffle_vector(seed, ir.Constant(type_, ir.Undefined), first)
+    return builder.shuffle_vector(
+        seed, ir.Constant(type_, ir.Undefined), splat_constant(vector_type(I32, length), I32(0))
+    )
 
 
 def lanes_of(value: ir.Value) -> int:
@@ -98,7 +143,7 @@ def scalar_type(value: ir.Value) -> ir.Type:
 
 
 def with_lanes(type_: ir.Type, lanes: int) -> ir.Type:
-    return type_ if lanes == 1 else ir.VectorType(type_, lanes)
+    return type_ if lanes == 1 else vector_type(type_, lanes)
 
 
 def mangle(type_: ir.Type) -> str:
@@ -137,7 +182,7 @@ def from_scalars(builder: ir.IRBuilder, scalars: Sequence[ir.Value], lanes: int)
         if length == 1:
             registers.append(scalars[start])
         else:
-            vector: ir.Value = ir.Constant(ir.VectorType(scalars[start].type, length), ir.Undefined)
+            vector: ir.Value = ir.Constant(vector_type(scalars[start].type, length), ir.Undefined)
             for lane in range(length):
                 vector = builder.insert_element(vector, scalars[start + lane], I32(lane))
             registers.append(vector)

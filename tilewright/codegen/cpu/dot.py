@@ -20,6 +20,7 @@ from tilewright.codegen.values import (
     lanes_of,
     scalar_type,
     splat,
+    vector_type,
     with_lanes,
 )
 from tilewright.errors import InvalidProgram
@@ -129,7 +130,7 @@ def _by_words(name: str, part: Callable[[], ir.Type], bits: int) -> Callable[...
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
         builder, count = at.builder, lanes_of(acc)
         lanes = next(width for width in (4, 8, 16) if width >= count)
-        parts = ir.VectorType(part(), 32 * lanes // bits)
+        parts = vector_type(part(), 32 * lanes // bits)
         words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in (a, b)]
         wide = _resized(builder, acc, lanes)
         return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
@@ -145,9 +146,9 @@ def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
     if lanes == 1:
         return builder.extract_element(value, I32(0))
     if count == 1:
-        return builder.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, I32(0))
+        return builder.insert_element(ir.Constant(vector_type(value.type, lanes), ir.Undefined), value, I32(0))
     order = [I32(lane if lane < count else 0) for lane in range(lanes)]
-    return builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, lanes), order))
+    return builder.shuffle_vector(value, value, ir.Constant(vector_type(I32, lanes), order))
 
 
 class _BFloat(types._BaseFloatType):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from tilewright.codegen.math.value import Value
-from tilewright.codegen.values import I32, intrinsic
+from tilewright.codegen.values import I32, intrinsic, vector_type
 
 
 def exponent(value: Value, name: str, *others: Value) -> Value:
@@ -13,7 +13,7 @@ def exponent(value: Value, name: str, *others: Value) -> Value:
     builder, bits = value.builder, value.kind.bits
     arguments = [value.value, *(other.value for other in others)]
     if not isinstance(value.value.type, ir.VectorType):
-        undefined = ir.Constant(ir.VectorType(value.float_scalar, 128 // bits), ir.Undefined)
+        undefined = ir.Constant(vector_type(value.float_scalar, 128 // bits), ir.Undefined)
         padded = [builder.insert_element(undefined, argument, I32(0)) for argument in arguments]
         return value.with_value(builder.extract_element(_register(value, name, padded), I32(0)))
     pieces: list[ir.Value] = []
@@ -55,4 +55,4 @@ def _cut(builder: ir.IRBuilder, vector: ir.Value, start: int, length: int, width
 
 
 def _indices(lanes: list[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, lane) for lane in lanes])
+    return ir.Constant(vector_type(I32, len(lanes)), [ir.Constant(I32, lane) for lane in lanes])

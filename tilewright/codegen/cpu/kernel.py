@@ -19,6 +19,7 @@ from tilewright.codegen.values import (
     I32,
     I64,
     POINTER,
+    Names,
     TileValue,
     bits_of,
     chunks_of,
@@ -32,6 +33,7 @@ from tilewright.codegen.values import (
     row_width,
     scalar_type,
     splat,
+    vector_type,
     with_lanes,
 )
 from tilewright.errors import InvalidProgram
@@ -66,6 +68,7 @@ class KernelEmitter:
         set.add(self.function.attributes, '"no-builtins"')
         for argument in self.function.args[: count + 1]:
             argument.add_attribute("noalias")
+        self.function.scope = Names()
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
     def emit(self) -> None:
@@ -145,7 +148,7 @@ class KernelEmitter:
         row, start = [], 0
         for length in chunks_of(len(numbers), self.target.lanes):
             part = numbers[start : start + length]
-            row.append(part[0] if length == 1 else ir.Constant(ir.VectorType(part[0].type, length), part))
+            row.append(part[0] if length == 1 else ir.Constant(vector_type(part[0].type, length), part))
             start += length
         return tuple(row)
 
@@ -175,7 +178,7 @@ class KernelEmitter:
         row, start = [], 0
         for length in chunks_of(row_width(extents), lanes):
             numbers = [I64(start + lane) for lane in range(length)]
-            row.append(numbers[0] if length == 1 else ir.Constant(ir.VectorType(I64, length), numbers))
+            row.append(numbers[0] if length == 1 else ir.Constant(vector_type(I64, length), numbers))
             start += length
         self.values[op.result] = TileValue(extents, (tuple(row),) * row_count(extents))
 
@@ -250,7 +253,7 @@ class KernelEmitter:
             half = lanes_of(vector) // 2
             halves = [
                 self.builder.shuffle_vector(
-                    vector, vector, ir.Constant(ir.VectorType(I32, half), [I32(start + lane) for lane in range(half)])
+                    vector, vector, ir.Constant(vector_type(I32, half), [I32(start + lane) for lane in range(half)])
                 )
                 for start in (0, half)
             ]

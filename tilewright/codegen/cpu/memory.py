@@ -29,6 +29,7 @@ from tilewright.codegen.values import (
     mangle,
     row_width,
     splat,
+    vector_type,
     with_lanes,
 )
 from tilewright.kernel import dialect as tile
@@ -108,13 +109,13 @@ class Access:
             if length == 1:
                 return I1(int(start < bound.constant))
             flags = [I1(1 if start + lane < bound.constant else 0) for lane in range(length)]
-            return ir.Constant(ir.VectorType(I1, length), flags)
+            return ir.Constant(vector_type(I1, length), flags)
         if length == 1:
             return self.builder.icmp_signed("<", I64(start), bound)
         # Comparing 32-bit lanes keeps the mask in one instruction; a tile row is far shorter than 2^31.
         left = self.builder.sub(bound, I64(start))
         clipped = self.builder.select(self.builder.icmp_signed(">", left, I64(length)), I64(length), left)
-        numbers = ir.Constant(ir.VectorType(I32, length), [I32(lane) for lane in range(length)])
+        numbers = ir.Constant(vector_type(I32, length), [I32(lane) for lane in range(length)])
         return self.builder.icmp_signed("<", numbers, splat(self.builder, self.builder.trunc(clipped, I32), length))
 
     def _both(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
@@ -123,7 +124,7 @@ class Access:
     def pointers(self, offset: int, length: int) -> ir.Value:
         """A vector of the addresses of `length` elements from `offset` on, along the last dimension."""
         steps = [I64(offset + lane * self.step) for lane in range(length)]
-        return addresses(self.builder, self.base, ir.Constant(ir.VectorType(I64, length), steps), self.element_type)
+        return addresses(self.builder, self.base, ir.Constant(vector_type(I64, length), steps), self.element_type)
 
 
 def addresses(builder: ir.IRBuilder, pointer: ir.Value, offsets: ir.Value, element_type: ir.Type) -> ir.Value:
@@ -261,9 +262,9 @@ def _transpose_square(builder: ir.IRBuilder, registers: list[ir.Value]) -> list[
         for i in range(lanes):
             if not i & distance:
                 a, b = registers[i], registers[i | distance]
-                turned[i] = builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, lanes), [I32(x) for x in low]))
+                turned[i] = builder.shuffle_vector(a, b, ir.Constant(vector_type(I32, lanes), [I32(x) for x in low]))
                 turned[i | distance] = builder.shuffle_vector(
-                    a, b, ir.Constant(ir.VectorType(I32, lanes), [I32(x) for x in high])
+                    a, b, ir.Constant(vector_type(I32, lanes), [I32(x) for x in high])
                 )
         registers = turned
         distance //= 2
@@ -325,14 +326,14 @@ def _read_places(
     if length == 1 and predicate is None:
         return builder.load(places, align=_bytes(element_type), typ=element_type)
     size = max(length, 1)
-    type_ = ir.VectorType(element_type, size)
+    type_ = vector_type(element_type, size)
     if length == 1:  # a one-lane masked load becomes a branch around the access
         assert predicate is not None
-        flags = builder.bitcast(predicate, ir.VectorType(I1, 1))
+        flags = builder.bitcast(predicate, vector_type(I1, 1))
         name = f"llvm.masked.load.{mangle(type_)}.p0"
         read = intrinsic(builder, name, type_, [places, flags, constant(type_, 0)])
         return builder.extract_element(read, I32(0))
-    flags = predicate if predicate is not None else constant(ir.VectorType(I1, size), 1)
+    flags = predicate if predicate is not None else constant(vector_type(I1, size), 1)
     name = f"llvm.masked.gather.{mangle(type_)}.v{size}p0"
     return intrinsic(builder, name, type_, [places, flags, constant(type_, 0)])
 
@@ -356,14 +357,14 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
         if predicate is None:
             _store_contiguous(access, offset, register, nontemporal)
             return
-        vector = (
+        stored = (
             register
             if length > 1
-            else builder.insert_element(ir.Constant(ir.VectorType(register.type, 1), ir.Undefined), register, I32(0))
+            else builder.insert_element(ir.Constant(vector_type(register.type, 1), ir.Undefined), register, I32(0))
         )
-        flags = predicate if length > 1 else builder.bitcast(predicate, ir.VectorType(I1, 1))
-        name = f"llvm.masked.store.{mangle(vector.type)}.p0"
-        intrinsic(builder, name, ir.VoidType(), [vector, access.address(offset), flags])
+        flags = predicate if length > 1 else builder.bitcast(predicate, vector_type(I1, 1))
+        name = f"llvm.masked.store.{mangle(stored.type)}.p0"
+        intrinsic(builder, name, ir.VoidType(), [stored, access.address(offset), flags])
         return
     if predicate is None:
         for lane, scalar in enumerate(lane_pieces(builder, [register])):
@@ -384,7 +385,7 @@ def _store_contiguous(access: Access, offset: int, register: ir.Value, nontempor
         piece = register
         if part != length:
             lanes = [I32(start + lane) for lane in range(part)]
-            piece = builder.shuffle_vector(register, register, ir.Constant(ir.VectorType(I32, part), lanes))
+            piece = builder.shuffle_vector(register, register, ir.Constant(vector_type(I32, part), lanes))
         stored = builder.store(piece, access.address(offset + start), align=nontemporal)
         stored.set_metadata("nontemporal", metadata)
 

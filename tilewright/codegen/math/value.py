@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.kind import DOUBLE, SINGLE, Kind
-from tilewright.codegen.values import intrinsic
+from tilewright.codegen.values import intrinsic, splat_constant, vector_type
 
 I32, I64, I128 = (ir.IntType(width) for width in (32, 64, 128))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -231,7 +231,7 @@ class Value:
         return F32 if self.kind.bits == 32 else F64
 
     def _shaped(self, scalar: ir.Type) -> ir.Type:
-        return ir.VectorType(scalar, self.lanes) if isinstance(self.value.type, ir.VectorType) else scalar
+        return vector_type(scalar, self.lanes) if isinstance(self.value.type, ir.VectorType) else scalar
 
     def with_value(self, value: ir.Value) -> Value:
         return Value(self.builder, value, self.kind, self.target)
@@ -242,7 +242,7 @@ class Value:
         type_ = self.value.type
         if not isinstance(type_, ir.VectorType):
             return ir.Constant(type_, other)
-        return ir.Constant(type_, [ir.Constant(type_.element, other)] * type_.count)
+        return splat_constant(type_, ir.Constant(type_.element, other))
 
     def _arithmetic(self, name: str, other: Operand) -> Value:
         scalar = self.value.type.element if isinstance(self.value.type, ir.VectorType) else self.value.type
