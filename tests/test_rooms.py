@@ -223,3 +223,19 @@ tilewright.compile(graph, threads=1, options=tilewright.Options(cache_dir=pathli
 print("xdsl" in sys.modules)
 """
     assert [_python(code) for _ in range(2)] == ["True", "False"]
+
+
+def test_a_product_for_a_cpu_imports_nothing_of_gpus() -> None:
+    loaded = _python(
+        """
+import sys, tilewright
+from tilewright.expr import GraphBuilder
+from tilewright.expr.ops import linalg
+b = GraphBuilder()
+x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
+tilewright.compile(b.finish([linalg.linear(b, x, w)]), threads=1, options=tilewright.Options(cache=False))
+words = ("nvptx", "amdgpu", ".cuda", "emulator", "instruction.mma", "block_tiles", "kernel.distribute", "assign_layouts", "wgmma")
+print(*[name for name in sys.modules if name.startswith("tilewright") and any(word in name for word in words)])
+"""
+    )
+    assert loaded.split() == []

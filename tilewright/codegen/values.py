@@ -38,7 +38,7 @@ def bits_of(type_: ir.Type) -> int:
     return int(type_.width) if isinstance(type_, ir.IntType) else {F16: 16, F32: 32, F64: 64}[type_]
 
 
-class _Vector(ir.VectorType):
+class _Vector(ir.VectorType):  # type: ignore[misc]
     """A vector type that exists once for its element and length, so that its text is made once as well."""
 
     def __eq__(self, other: object) -> bool:
@@ -65,7 +65,7 @@ class Names:
         return f"{name}_{number}"
 
 
-class _Splat(ir.Constant):
+class _Splat(ir.Constant):  # type: ignore[misc]
     """A vector constant of one number, written once and not for each lane."""
 
     def __init__(self, type_: ir.VectorType, value: ir.Constant) -> None:

@@ -173,15 +173,16 @@ def build(
     plan = plan_graph(graph, machine, threads, options, choose, searched)
     placement = Placement(plan)
     cache = Cache.from_options(options)
-    key = _key(plan, machine, threads, options, names)
-    found = cache.get(key)
+    key = _key(plan, machine, threads, options, names) if cache.enabled else ""
+    found = cache.get(key) if cache.enabled else None
     if found is not None:
         cached = _recalled(found, plan, placement, machine, names)
         if cached is not None:
             return replace(cached, constants=placement.packed(plan))
         cache.drop(key)
     artifact = _generate(plan, placement, machine, options, names)
-    cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
+    if cache.enabled:
+        cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
     return artifact
 
 
@@ -297,7 +298,7 @@ def _interface(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
     from tilewright.codegen.cpu.pipeline import generate
     from tilewright.compiler.cpu import tile_program
-    from tilewright.kernel.text import print_module
+    from tilewright.kernel.printing import print_module
 
     program = tile_program(plan, placement, machine, options)
     made = generate(program)
@@ -318,7 +319,7 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     """Code for a GPU; the form of whole tiles is kept beside the program that the code was made from."""
     from tilewright.codegen.nvptx.pipeline import generate
     from tilewright.compiler import gpu
-    from tilewright.kernel.text import print_module
+    from tilewright.kernel.printing import print_module
 
     gpu.check_runs(machine)
     program = gpu.gpu_program(plan, placement, machine)

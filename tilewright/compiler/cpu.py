@@ -7,8 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.cpu.target import described
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
-from tilewright.graph.passes import table
-from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.passes.cpu import CPU, run_passes
 from tilewright.lower.module import build_module
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
@@ -18,5 +17,5 @@ def tile_program(plan: Plan, placement: Placement, machine: Cpu, options: Option
     """The optimised tile program of a plan: the only thing code generation sees."""
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     module, _ = build_module(steps(plan), sizes(plan), places, arena, constants, described(machine).attribute())
-    run_pipeline(module, "cpu", tuple(name for name in options.disable if name not in table.NAMES), options.verify_each)
+    run_passes(module, [each for each in CPU if each.name not in options.disable], options.verify_each)
     return module

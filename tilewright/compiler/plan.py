@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.compiler.gpu_products import plan_block_product
 from tilewright.compiler.loops import plan_loop
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
@@ -22,7 +21,6 @@ from tilewright.graph.passes import table
 from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
-from tilewright.instruction.block_product import multiply_add_cycles
 from tilewright.instruction.in_place import product_factors
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
@@ -71,11 +69,20 @@ def _plan_nodes(planning: Planning) -> None:
         apart = planning.apart(group)
         planning.unfused.update(dict.fromkeys(group.stored, apart))
         if group.kind == "product":
-            (plan_product if isinstance(planning.machine, Cpu) else plan_block_product)(planning, group)
+            _plan_product(planning, group)
         elif not apart:
             planning.fused[group.name] = group
         else:
             plan_rows(planning, group)
+
+
+def _plan_product(planning: Planning, group: Group) -> None:
+    if isinstance(planning.machine, Cpu):
+        plan_product(planning, group)
+    else:
+        from tilewright.compiler.gpu_products import plan_block_product  # what a CPU does without
+
+        plan_block_product(planning, group)
 
 
 def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
@@ -116,6 +123,8 @@ def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Optio
 
     def cost(node: Compute) -> tuple[float, int] | None:
         if isinstance(machine, Gpu):
+            from tilewright.instruction.block_product import multiply_add_cycles
+
             product, _ = planning.find_block_product(node)
             cycles = (
                 None if product is None else multiply_add_cycles(product, machine, options.intrinsics, options.route)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.live import live
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.block_product import BlockProduct, find_block_product
-from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
-from tilewright.instruction.registry import standard
+from tilewright.instruction.registry import catalogue, standard
 from tilewright.instruction.relayout import none_twice
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
@@ -37,6 +35,10 @@ from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import tree_of
 from tilewright.options import Options
 from tilewright.tiles.notation import print_tree
+
+if TYPE_CHECKING:
+    from tilewright.instruction.block_product import BlockProduct
+    from tilewright.instruction.block_tiles import Candidate, Ranking
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,8 @@ class Planning:
         self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine
-        self.intrinsics = standard() if options.intrinsics is None else options.intrinsics
+        known = catalogue(machine.architecture) if isinstance(machine, Cpu) else standard()
+        self.intrinsics = known if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
@@ -296,6 +299,8 @@ class Planning:
 
     def find_block_product(self, node: Compute) -> tuple[BlockProduct | None, Decision | None]:
         """The product that blocks of a GPU run for a compute, if there is one, and why."""
+        from tilewright.instruction.block_product import find_block_product
+
         if node not in self._block_products:
             self._block_products[node] = find_block_product(node)
         return self._block_products[node]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
 from tilewright.compiler.relaid import place_relayout
@@ -18,7 +18,6 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
-from tilewright.instruction.block_product import BlockProduct
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last
@@ -30,6 +29,9 @@ from tilewright.operator.contraction import Contraction, ContractionSchedule, Op
 from tilewright.operator.flatten import address
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.rules import dealt, depth_block, k_block, k_unroll, schedule_contraction
+
+if TYPE_CHECKING:
+    from tilewright.instruction.block_product import BlockProduct
 
 ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two

@@ -105,6 +105,13 @@ def targets_of(architecture: str) -> frozenset[str]:
 
 
 @cache
+def catalogue(architecture: str) -> Registry:
+    """The part of `standard` that a CPU of this architecture may execute, without a look at other targets."""
+    packages = [package for package in _packages() if architecture in getattr(package, "ARCHITECTURES", ())]
+    return Registry._checked([*(record for each in packages for record in _records_of(each)), *portable.INTRINSICS])
+
+
+@cache
 def standard() -> Registry:
     """The catalogue: the `INTRINSICS` of every module of the target packages here, and the portable ones, last.
 

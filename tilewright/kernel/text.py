@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from io import StringIO
 from math import prod
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, math, scf
 from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue, TypeAttribute
+from xdsl.ir import AttributeInvT, Operation, SSAValue, TypeAttribute
 from xdsl.parser import AttrParser, Parser, UnresolvedOperand
 from xdsl.parser.generic_parser import ParserState
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import Tile
+from tilewright.kernel.printing import print_module as print_module
 from tilewright.kernel.simt_dialect import Simt
 from tilewright.kernel.verify import verify
 
@@ -56,13 +55,6 @@ def parse_module(text: str, name: str = "<string>") -> ModuleOp:
         raise InvalidProgram("regions or attributes are nested too deeply", where=f"{name}:1:1", help=HELP) from None
     verify(module, lambda op: parser.place_of(op))
     return module
-
-
-def print_module(module: ModuleOp, locations: bool = False) -> str:
-    """The text of a program, ending in a newline; with `locations`, each operation names its source line."""
-    stream = StringIO()
-    _Printer(stream=stream, print_debuginfo=locations).print_op(module)
-    return stream.getvalue() + "\n"
 
 
 class _Lexer(MLIRLexer):
@@ -161,29 +153,6 @@ class _Element(AttrParser._TensorLiteralElement):
         if self.value >= 1 << 8 * size:
             parser.raise_error(f"more digits than {type_} has bits", self.span.start, self.span.end)
         return float(type_.unpack(self.value.to_bytes(size, "little"), 1)[0])
-
-
-class _Printer(Printer):
-    """Prints so that the text parses back to the same program: unambiguous value names, exact constants."""
-
-    def print_attribute(self, attribute: Attribute) -> None:
-        if isinstance(attribute, DenseIntOrFPElementsAttr) and _mixes_zeros(attribute):
-            self.print_string(f'dense<"0x{attribute.data.data.hex().upper()}"> : ')
-            super().print_attribute(attribute.type)
-        else:
-            super().print_attribute(attribute)
-
-    def print_ssa_value(self, value: SSAValue) -> str:
-        if value not in self._ssa_values and value.name_hint:
-            value.name_hint = re.sub(r"(_\d+)+$", "", value.name_hint) or None
-        return super().print_ssa_value(value)
-
-
-def _mixes_zeros(attribute: DenseIntOrFPElementsAttr[Any]) -> bool:
-    """Whether all elements are equal as numbers but not as bits: 0.0 and -0.0, which the short form would merge."""
-    content = attribute.data.data
-    first = content[: attribute.get_element_type().compile_time_size]
-    return attribute.is_splat() and content != first * (len(content) // len(first))
 
 
 def _first_line(error: Exception) -> str:

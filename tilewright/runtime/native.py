@@ -69,10 +69,16 @@ def pool_ir(architecture: str) -> str:
     )
 
 
-# Where threads are not supported: the same functions, with the caller alone.
+# The same functions with the caller alone, for a pool of one thread and where threads are not supported.
 SERIAL_IR = """
 define void @tw_parallel(ptr %pool, ptr %kernel, ptr %args, i64 %programs) {
+entry:
+  %some = icmp sgt i64 %programs, 0
+  br i1 %some, label %alone, label %return
+alone:
   call void %kernel(ptr %args, i64 0, i64 0, i64 %programs)
+  br label %return
+return:
   ret void
 }
 define i32 @tw_stop(ptr %pool) {

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
@@ -16,6 +15,7 @@ from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
 from tilewright.kernel.passes.barriers import BarriersPass
 from tilewright.kernel.passes.canonicalise import CanonicalisePass
+from tilewright.kernel.passes.cpu import CPU, run_passes
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.distribute import DistributePass
@@ -42,16 +42,9 @@ from tilewright.kernel.passes.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.warp_products import WarpProductsPass
 from tilewright.kernel.passes.warp_roles import WarpRolesPass
 from tilewright.kernel.text import print_module
-from tilewright.kernel.verify import verify
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
-    "cpu": (
-        RangesPass(),  # before canonicalise, which finishes what a decided condition leaves
-        CanonicalisePass(),
-        LicmPass(),
-        CsePass(),  # after licm: what two loops computed alike is now in one block
-        DcePass(),
-    ),
+    "cpu": CPU,
     "gpu": (
         PadTilesPass(),  # required
         CanonicalisePass(),
@@ -134,8 +127,7 @@ def run_pipeline(
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Optimise a program in place: every pass of `pipeline`, one after the other."""
-    for each in pipeline(target, disable, options, lanes):
-        _run(module, each, verify_each)
+    run_passes(module, pipeline(target, disable, options, lanes), verify_each)
 
 
 def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
@@ -147,7 +139,7 @@ def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
     each = _named(name)
     check_form(module, each.name)
     before = print_module(module) if _asks(each) else None
-    _run(module, each, verify_each)
+    run_passes(module, [each], verify_each)
     if before is not None and before == print_module(module):
         raise InvalidProgram(f"pass {name!r} changes nothing here", help=_legal(each))
 
@@ -190,12 +182,3 @@ def _with(each: ModulePass, given: Mapping[str, Any]) -> ModulePass:
             known = " ".join(f"{name}={value}" for name, value in own.items()) or "no settings"
             raise InvalidArgument(f"pass {each.name!r} has no {key}={value}", help=f"it has {known}")
     return replace(each, **given) if given else each
-
-
-def _run(module: ModuleOp, each: ModulePass, verify_after: bool) -> None:
-    each.apply(Context(), module)
-    if verify_after:
-        try:
-            verify(module)
-        except InvalidProgram as error:
-            raise AssertionError(f"bug in pass {each.name}: {error}") from error

@@ -341,3 +341,17 @@ def _threads() -> set[int]:
 def _python(script: str) -> subprocess.CompletedProcess[str]:
     text = textwrap.dedent(script).replace("TESTS", repr(str(Path(__file__).parent)))
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+
+
+def test_a_pool_of_one_thread_compiles_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def noted(text: str, functions: list[str]) -> Code:
+        compiled.append(text)
+        return load_ir(text, functions)
+
+    monkeypatch.setattr(pools, "load_ir", noted)
+    code = pools._code.__wrapped__.__wrapped__  # type: ignore[attr-defined]
+    code(True)
+    code(False)
+    assert [text == pools.native.SERIAL_IR for text in compiled] == [True, False]
