@@ -316,8 +316,9 @@ class Planning:
         ):  # bodies of maps may be long: they are not looked up
             return None, None
         if node not in self._products:
+            asked = None if self.choose.mapping is _undecided else self.choose.mapping
             self._products[node] = find_product(
-                node, self.intrinsics, self.machine, self.constants, self._can_be_panels, self.choose.mapping
+                node, self.intrinsics, self.machine, self.constants, self._can_be_panels, asked
             )
         return self._products[node]
 

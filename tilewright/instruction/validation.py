@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Names
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
 from typing import Any
@@ -82,6 +82,45 @@ def judge(
     `exact` asks that integers wrap as the node's arithmetic does, and that inputs are not read with fewer bits; without
     it such records may be used, with a note. `registers` is what one lane of the machine has.
     """
+    if execute is None and isinstance(mapping, Mapping):
+        verdict = _known(_unnamed(mapping), mode, differential, exact, registers)
+        if verdict == Verdict(None):
+            return verdict  # others name the tensors of this node
+    return _judged(mapping, mode, differential, exact, registers, execute)
+
+
+@lru_cache(maxsize=1024)
+def _known(mapping: Mapping, mode: Mode, differential: bool, exact: bool, registers: int | None) -> Verdict:
+    """The verdict on a mapping whose tensors have no names: layers of one shape have one."""
+    return _judged(mapping, mode, differential, exact, registers, None)
+
+
+def _unnamed(mapping: Mapping) -> Mapping:
+    """The mapping with its tensors numbered in the order in which its nodes mention them."""
+    found = mapping.match
+    tensors = [tensor for node in found.canonical.nodes for tensor in (*node.inputs(), node.output)]
+    numbers = {tensor: Tensor(f"t{n}", tensor.shape, tensor.dtype) for n, tensor in enumerate(dict.fromkeys(tensors))}
+
+    def numbered(expr: Expr) -> Expr | None:
+        return Read(numbers[expr.tensor], expr.indices) if isinstance(expr, Read) else None
+
+    def node(compute: Compute) -> Compute:
+        return replace(compute, output=numbers[compute.output], body=transform(compute.body, numbered), source="")
+
+    whole = found.canonical
+    canonical = Canonical(tuple(map(node, whole.before)), node(whole.core), tuple(map(node, whole.after)), whole.units)
+    reads = tuple(Read(numbers[read.tensor], read.indices) for read in found.reads)
+    return Mapping(replace(found, canonical=canonical, reads=reads), mapping.sets)
+
+
+def _judged(
+    mapping: Mapping | PhysicalMapping,
+    mode: Mode,
+    differential: bool,
+    exact: bool,
+    registers: int | None,
+    execute: Execute | None,
+) -> Verdict:
     whole = mapping if isinstance(mapping, PhysicalMapping) else None
     logical = whole.mapping if whole is not None else mapping
     assert isinstance(logical, Mapping), "a physical mapping has a mapping"

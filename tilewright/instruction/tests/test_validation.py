@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from tilewright.errors import CompileError, InvalidArgument
+from tilewright.expr.core import Tensor
 from tilewright.expr.text import parse_compute
 from tilewright.instruction import validation
 from tilewright.instruction.execute import execute
 from tilewright.instruction.intrinsic import Limits, Movement, Numerics
-from tilewright.instruction.mapping import enumerate_mappings, mapping_of, parse_mapping
+from tilewright.instruction.mapping import Mapping, enumerate_mappings, mapping_of, parse_mapping
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
 from tilewright.instruction.tests.sample_records import listed, matrix, operator, record
-from tilewright.instruction.validation import CHECKS, MappingRefused, judge, shrunken, validate
+from tilewright.instruction.validation import CHECKS, MappingRefused, Verdict, judge, shrunken, validate
 
 PRODUCT = "C: i32[i:6, j:5] += i32(A[i,x]) * i32(B[x,j]) over x:7"
 
@@ -208,3 +209,20 @@ def test_c3d_is_judged_quickly() -> None:
     assert len(found) == 180
     assert static - start < 1.0
     assert end - static < 10.0
+
+
+def test_layers_of_one_shape_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    inner = validation._judged
+
+    def noted(mapping: Mapping, *given: object) -> Verdict:
+        judged.append(mapping.match.compute.name)
+        return inner(mapping, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(validation, "_judged", noted)
+    validation._known.cache_clear()
+    node = operator("GMM", i=4, j=4, x=6)
+    for name in ("one", "other"):
+        layer = replace(node, output=Tensor(name, node.output.shape, node.output.dtype))
+        assert judge(listed(layer, matrix(2))[0]).refusal is None
+    assert judged == ["t2"]
