@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
 from tilewright.expr import dtypes
-from tilewright.expr.core import Tensor
+from tilewright.expr.core import Read, Tensor, walk
 from tilewright.lower.steps import Place, Repeated, Step
+from tilewright.operator.nest import Nest
+from tilewright.operator.nest_parts import nest_points
 from tilewright.runtime.memory import Buffer, align, allocate, plan_arena
 
 
@@ -31,13 +34,24 @@ def steps(plan: Plan) -> list[Step | Repeated]:
 
 def _step(plan: Plan, kernel: Kernel) -> Step:
     arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
-    moved = sum(plan.stored[name].bytes for name in kernel.arguments)
-    return Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, moved)
+    return Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, _moved_bytes(plan, kernel))
 
 
 def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:
     """The elements that tensors take in memory."""
     return {name: (stored.tensor, stored.flat.size) for name, stored in plan.stored.items()}
+
+
+def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
+    """Bytes that a kernel moves: its tensors, of each no more than a nest reads and writes at its points."""
+    tensors = [plan.stored[name] for name in kernel.arguments]
+    if not isinstance(kernel.work, Nest):
+        return sum(stored.bytes for stored in tensors)
+    points, times = nest_points(kernel.work), Counter(kernel.writes)
+    for node in kernel.work.nodes:
+        times.update(read.tensor.name for read in walk(node.body) if isinstance(read, Read))
+    sizes = [points * times[stored.tensor.name] * dtypes.size_bytes(stored.tensor.dtype) for stored in tensors]
+    return sum(min(stored.bytes, size) for stored, size in zip(tensors, sizes, strict=True))
 
 
 class Placement:

@@ -17,6 +17,7 @@ from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
+from tilewright.operator.nest_parts import nest_points, parts_of
 from tilewright.operator.nest_split import choose_split
 from tilewright.operator.rules import schedule_nest
 
@@ -52,7 +53,17 @@ def write_rows(planning: Planning, group: Group) -> None:
             parts = [tensor.name for tensor in found.parts]
             _add_nest(planning, f"{group.name}.parts", found.first, parts, flops)
             nest, flops = found.second, sum(tensor.size for tensor in found.parts)
-    _add_nest(planning, group.name, nest, group.stored, flops, _lanes(planning, group))
+        _add_nest(planning, group.name, nest, group.stored, flops, _lanes(planning, group))
+        return
+    lanes = _lanes(planning, group)
+    pieces, cuts = parts_of(nest, group.name)
+    planning.plan.decisions += [] if cuts is None else [cuts]
+    total = sum(map(nest_points, pieces))
+    for number, part in enumerate(pieces):
+        name = group.name if len(pieces) == 1 else f"{group.name}.part{number}"
+        tidy = _by_stride(merge_loops(drop_unit_loops(part)))
+        share = flops * nest_points(part) // max(1, total)
+        _add_nest(planning, name, tidy, group.stored, share, lanes)
 
 
 def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0) -> None:

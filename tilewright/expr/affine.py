@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from math import inf
-from operator import is_
+from operator import add, is_
 
 from tilewright.expr.core import Apply, Axis, Cast, Const, Dim, Expr, Read
 from tilewright.expr.dtypes import INDEX
@@ -244,3 +245,61 @@ def _simplify_logic(node: Apply) -> Expr:
                 return other
             return this
     return node
+
+
+def rejoined(expr: Expr) -> Expr:
+    """Sums of index expressions with the digits of a value put together: ``c * d * (e // d) + c * (e % d) = c * e``."""
+    if affine(expr) is not None:
+        return expr
+    terms, constant = _linear(expr)
+    while (found := _digits_of_one(terms)) is not None:
+        quotient, digit, value = found
+        factor = terms.pop(digit)
+        del terms[quotient]
+        whole, offset = _linear(value)
+        constant += factor * offset
+        for term, count in whole.items():
+            terms[term] = terms.get(term, 0) + factor * count
+    parts = [term if count == 1 else term * count for term, count in terms.items()]
+    parts += [Const(constant, INDEX)] if constant or not parts else []
+    return simplify(reduce(add, parts))
+
+
+def _digits_of_one(terms: Mapping[Expr, int]) -> tuple[Expr, Expr, Expr] | None:
+    """A quotient and the remainder that belongs to it, in a sum that makes their dividend of them, and the dividend."""
+    for term, count in terms.items():
+        if (
+            not isinstance(term, Apply)
+            or term.function not in ("floordiv", "mod")
+            or not isinstance(term.args[1], Const)
+        ):
+            continue
+        divisor = int(term.args[1].value)
+        other = simplify(Apply("mod" if term.function == "floordiv" else "floordiv", term.args, INDEX))
+        quotient, digit = (term, other) if term.function == "floordiv" else (other, term)
+        if terms.get(digit, 0) * divisor == terms.get(quotient, 0) != 0 and count:
+            return quotient, digit, term.args[0]
+    return None
+
+
+def _linear(expr: Expr) -> tuple[dict[Expr, int], int]:
+    """An index expression as a sum of multiples of loops and other terms, and a constant."""
+    if isinstance(expr, Const):
+        return {}, int(expr.value)
+    if isinstance(expr, Apply) and expr.function in ("add", "sub", "neg"):
+        terms: dict[Expr, int] = {}
+        constant = 0
+        signs = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}[expr.function]
+        for sign, arg in zip(signs, expr.args, strict=True):
+            found, offset = _linear(arg)
+            constant += sign * offset
+            for term, count in found.items():
+                terms[term] = terms.get(term, 0) + sign * count
+        return {term: count for term, count in terms.items() if count}, constant
+    if isinstance(expr, Apply) and expr.function == "mul":
+        for factor, other in (expr.args, reversed(expr.args)):
+            if isinstance(factor, Const):
+                found, offset = _linear(other)
+                scale = int(factor.value)
+                return {term: count * scale for term, count in found.items() if scale}, offset * scale
+    return {expr: 1}, 0

@@ -126,8 +126,10 @@ def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
 class LoadOp(IRDLOperation):
     """Read a tile: ``d[t] = view[offset + sum t*strides]`` where ``t < bounds`` in every dimension and mask[t], else 0.
 
-    Elements outside bounds or mask are not touched in memory. `align` promises that the tile begins at a multiple of so
-    many bytes from the start of its memory.
+    Elements outside bounds or mask are not touched in memory, and may lie outside the view if another element of the
+    access is read. An access of no element forms only places inside the view: processors take long over a masked load
+    from memory that is not mapped. `align` promises that the tile begins at a multiple of so many bytes from the start
+    of its memory.
     """
 
     name = "tile.load"
@@ -169,7 +171,8 @@ class LoadOp(IRDLOperation):
 class StoreOp(IRDLOperation):
     """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
 
-    `nontemporal` says that the data will not be read soon and may bypass the caches; `align` is that of a load.
+    `nontemporal` says that the data will not be read soon and may bypass the caches; `align` and what an access of no
+    element may form are as for a load.
     """
 
     name = "tile.store"
@@ -215,7 +218,10 @@ class StoreOp(IRDLOperation):
 
 @irdl_op_definition
 class GatherOp(IRDLOperation):
-    """Read single elements: ``d[t] = view[offsets[t]]`` where mask[t], else 0. Offsets are i64 elements."""
+    """Read single elements: ``d[t] = view[offsets[t]]`` where mask[t], else 0. Offsets are i64 elements.
+
+    Where the mask leaves no element, all offsets lie inside the view, as for a load.
+    """
 
     name = "tile.gather"
     view = operand_def(MemRefType)

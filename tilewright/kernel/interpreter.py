@@ -1,8 +1,8 @@
 """The reference interpreter of tile programs, in NumPy: what a program means, checked at every access.
 
-An access outside its view, a read of memory that nothing has written, and (with `races`) two programs of one launch
-that meet in memory are InvalidProgram, with the kernel, the program and the operation. Speed is no aim. Kernels in
-distributed form are run by `simt_interpreter`.
+An access outside its view (of an active element, or of any where a mask or bounds leave none), a read of memory that
+nothing has written, and (with `races`) two programs of one launch that meet in memory are InvalidProgram, with the
+kernel, the program and the operation. Speed is no aim. Kernels in distributed form are run by `simt_interpreter`.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class _Program:
     def read(self, op: Operation, view: View, places: Array, active: Array) -> Array:
         """The elements at `places` where active, else 0."""
         chosen = places[active]
-        self.check_bounds(op, view, chosen)
+        self.check_bounds(op, view, chosen if chosen.size else places)
         if view.written is not None:
             empty = ~view.written[chosen].all(axis=1)
             if empty.any():
@@ -233,7 +233,7 @@ class _Program:
 
     def write(self, op: Operation, view: View, places: Array, active: Array, value: Array) -> None:
         chosen = places[active]
-        self.check_bounds(op, view, chosen)
+        self.check_bounds(op, view, chosen if chosen.size else places)
         if not view.array.flags.writeable:
             self.fail(op, "writes to an input or a constant")
         if np.unique(chosen).size != chosen.size:
@@ -250,6 +250,7 @@ class _Program:
             self.fail(op, f"race: {kind} element {chosen[position]}, which another program of this launch {earlier}")
 
     def check_bounds(self, op: Operation, view: View, chosen: Array) -> None:
+        """Refuse places outside the view: of the active elements, or of all where none is."""
         outside = (chosen < 0) | (chosen >= len(view.array))
         if outside.any():
             self.fail(op, f"touches element {chosen[outside][0]} of a view of {len(view.array)} elements")

@@ -334,10 +334,11 @@ class Generator:
         extents = self.rng.choice(self.shapes)
         strides = self.strides(extents, self.rng.random() < 0.3)
         if len(extents) == 1 and self.rng.random() < 0.3:  # a tail: the tile leaves the view, the bounds do not
-            rest = self.rng.randint(0, extents[0])
+            rest = self.rng.randint(1, extents[0])
             offset = self.index(INPUT_ELEMENTS - rest)
             bound = self.add(arith.SubiOp(self.index(INPUT_ELEMENTS), offset))
-            self.keep(LoadOp(view, offset, extents, [1], [bound], self.mask(extents)))
+            mask = self.mask(extents) if rest == extents[0] else None  # else it might leave nothing to load
+            self.keep(LoadOp(view, offset, extents, [1], [bound], mask))
             return
         span = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True))
         if span >= INPUT_ELEMENTS:

@@ -16,6 +16,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
+from tilewright.expr.affine import bounds as index_bounds
 from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, element_type
@@ -47,7 +48,9 @@ class BodyEmitter:
 
     `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it, `extents`
     the tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors,
-    `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel).
+    `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel). With `branches`
+    (on a CPU), a condition that all points share is a branch, and a load that might form addresses outside its tensor
+    is skipped where its mask is empty: the processor takes long over a load of an unmapped page, masked or not.
     """
 
     builder: KernelBuilder
@@ -57,6 +60,7 @@ class BodyEmitter:
     extents: tuple[int, ...]
     bounds: Mapping[int, SSAValue] = field(default_factory=dict)
     provided: Mapping[str, Provider] = field(default_factory=dict)
+    branches: bool = False
     _known: dict[tuple[Expr, SSAValue | None], Value] = field(default_factory=dict)
 
     def emit(self, expr: Expr, mask: SSAValue | None = None) -> Value:
@@ -139,6 +143,8 @@ class BodyEmitter:
     def _select(self, expr: Apply, mask: SSAValue | None) -> Value:
         condition, yes, no = expr.args
         chosen = self.emit(condition, mask)
+        if self.branches and not chosen.shape and _reads(expr) and not self._provides(yes, no):
+            return self._branch(chosen, yes, no, mask)
         taken = self.emit(yes, self._and(mask, chosen.ssa) if _reads(yes) else mask)
         refused = mask
         if _reads(no):
@@ -151,6 +157,34 @@ class BodyEmitter:
         both = [self._repeat(value.ssa, shape) for value in (taken, other)]
         picked = chosen.ssa if not chosen.shape else self._repeat(chosen.ssa, shape)
         return Value(self.builder.insert(tile.SelectOp(picked, *both)), taken.dtype)
+
+    def _branch(self, chosen: Value, yes: Expr, no: Expr, mask: SSAValue | None) -> Value:
+        """Only the arm that a scalar chooses is computed."""
+        known, dtypes_ = self._known, list[dtypes.DType]()
+        shape = _join(self._reach(yes, no), tile.shape(mask) if mask is not None else ())
+
+        def arm(expr: Expr) -> list[SSAValue]:
+            self._known = dict(known)  # what an arm computes is not known behind it
+            value = self.emit(expr, mask)
+            dtypes_.append(value.dtype)
+            return [self._repeat(value.ssa, shape)]
+
+        (merged,) = self.builder.either(chosen.ssa, lambda: arm(yes), lambda: arm(no))
+        self._known = known
+        return Value(merged, dtypes_[0])
+
+    def _provides(self, *exprs: Expr) -> bool:
+        """Whether an expression reads what has no memory: computing it may fill a buffer that others read."""
+        reads = (node for expr in exprs for node in walk(expr) if isinstance(node, Read))
+        return any(read.tensor.name in self.provided for read in reads)
+
+    def _reach(self, *exprs: Expr) -> tuple[int, ...]:
+        """The extents of a value that depends on the loops in `exprs`."""
+        dims = {
+            self.dims[node] for expr in exprs for node in walk(expr) if isinstance(node, Axis) and node in self.dims
+        }
+        shape = tuple(extent if dim in dims else 1 for dim, extent in enumerate(self.extents))
+        return shape if dims else ()
 
     def _and(self, a: SSAValue | None, b: SSAValue) -> SSAValue:
         if a is None:
@@ -176,7 +210,7 @@ class BodyEmitter:
         view = self.views[read.tensor.name]
         form = affine(read.indices[0])
         if form is None:
-            loaded = self._gather(view, read.indices[0], mask)
+            loaded = self._gather(view, read, mask)
         else:
             strides = [0] * len(self.extents)
             for axis, dim in self.dims.items():
@@ -186,31 +220,72 @@ class BodyEmitter:
                 shape = _join(shape, tile.shape(mask))
             shape = shape if any(extent > 1 for extent in shape) else ()
             offset = self.builder.affine(form, self.loops)
+            flag: SSAValue | None
             if not shape and mask is not None:
                 flag = self.builder.insert(tile.ReshapeOp(mask, ())) if tile.shape(mask) else mask  # of one element
-                loaded = self.builder.insert(tile.GatherOp(view, self.builder.as_i64(offset), flag))
+                access: Operation = tile.GatherOp(view, self.builder.as_i64(offset), flag)
             else:
                 bounds = self._bounds(shape) if shape and self.bounds else []
-                flags = self._repeat(mask, shape) if mask is not None else None
+                flag = self._repeat(mask, shape) if mask is not None else None
                 used = [stride if extent > 1 else 0 for extent, stride in zip(shape, strides, strict=False)]
-                loaded = self.builder.insert(tile.LoadOp(view, offset, shape, used, bounds, flags))
+                access = tile.LoadOp(view, offset, shape, used, bounds, flag)
+            loaded = self._loaded(access, flag, index_bounds(form.expression()), read.dtype)
         return self._as_value(loaded, read.dtype)
 
-    def _gather(self, view: SSAValue, index: Expr, mask: SSAValue | None) -> SSAValue:
+    def _loaded(
+        self, access: Operation, mask: SSAValue | None, places: tuple[float, float], dtype: dtypes.DType
+    ) -> SSAValue:
+        """The result of a load of `places`; where some may lie outside, zeros instead if it takes no element."""
+        builder, view = self.builder, access.operands[0].type
+        assert isinstance(view, MemRefType)
+        if mask is None or not self.branches or (places[0] >= 0 and places[1] < view.element_count()):
+            return builder.insert(access)
+        shape = tile.shape(access.results[0])
+
+        def nothing() -> list[SSAValue]:
+            number = builder.number(0, "i8" if dtype == "bool" else dtype)
+            return [builder.insert(tile.BroadcastOp(number, shape)) if shape else number]
+
+        (loaded,) = builder.either(self._any(self._existing(mask)), lambda: [builder.insert(access)], nothing)
+        return loaded
+
+    def _any(self, mask: SSAValue) -> SSAValue:
+        """Whether some element of a mask is on."""
+        if not tile.shape(mask):
+            return mask
+        for dim in range(len(tile.shape(mask))):
+            mask = self.builder.insert(tile.ReduceOp("max", mask, dim, unsigned=True))
+        return self.builder.insert(tile.ReshapeOp(mask, ()))
+
+    def _existing(self, mask: SSAValue) -> SSAValue:
+        """The mask without points beyond a bound."""
+        for dim, bound in self.bounds.items():
+            if tile.shape(mask) and tile.shape(mask)[dim] > 1:
+                mask = self._and(mask, self._below(dim, bound))
+        return mask
+
+    def _below(self, dim: int, bound: SSAValue) -> SSAValue:
+        """Which points along a dimension exist."""
+        shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
+        numbers = self.builder.insert(tile.IotaOp(shape, dim))
+        limit = self._repeat(self.builder.as_i64(bound), shape)
+        return self.builder.insert(tile.CompareOp("lt", numbers, limit))
+
+    def _gather(self, view: SSAValue, read: Read, mask: SSAValue | None) -> SSAValue:
+        index = read.indices[0]
         places = self.emit(index, mask)
         if _reads(index):
             places = self._inside(places, view)
         flags = mask
         for dim, bound in self.bounds.items():
             if places.shape and places.shape[dim] > 1:
-                shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
-                numbers = self.builder.insert(tile.IotaOp(shape, dim))
-                limit = self._repeat(self.builder.as_i64(bound), shape)
-                flags = self._and(flags, self.builder.insert(tile.CompareOp("lt", numbers, limit)))
+                flags = self._and(flags, self._below(dim, bound))
         if flags is None:
             return self.builder.insert(tile.GatherOp(view, places.ssa))
         shape = _join(places.shape, tile.shape(flags))
-        return self.builder.insert(tile.GatherOp(view, self._repeat(places.ssa, shape), self._repeat(flags, shape)))
+        wide = self._repeat(flags, shape)
+        access = tile.GatherOp(view, self._repeat(places.ssa, shape), wide)
+        return self._loaded(access, wide, (0, 0) if _reads(index) else index_bounds(index), read.dtype)
 
     def _inside(self, places: Value, view: SSAValue) -> Value:
         """Addresses that come from data, moved to the nearest element: a wrong index must not reach other memory."""

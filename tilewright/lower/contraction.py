@@ -162,6 +162,8 @@ class _Blocked:
 class _Tile(OutputTile):
     """One register tile: products over all k, epilogue, store."""
 
+    branches = True
+
     def __init__(
         self,
         builder: KernelBuilder,

@@ -23,6 +23,8 @@ from tilewright.operator.contraction import Contraction
 class OutputTile:
     """One tile at a point: the m loops in order, then n, are the dimensions of the tile."""
 
+    branches = False  # see BodyEmitter
+
     def __init__(self, builder: KernelBuilder, work: Contraction, memory: Mapping[str, SSAValue], point: Point) -> None:
         self.builder, self.work, self.memory = builder, work, memory
         self.point = self._ordered(point)
@@ -60,7 +62,8 @@ class OutputTile:
     def emitter(self, views: Mapping[str, SSAValue] | None = None) -> BodyEmitter:
         dims = {axis: position for position, axis in enumerate(self.point.dims)}
         memory = self.memory if views is None else views
-        return BodyEmitter(self.builder, memory, self.point.counters, dims, self.point.extents, self.point.bounds)
+        counters, extents, bounds = self.point.counters, self.point.extents, self.point.bounds
+        return BodyEmitter(self.builder, memory, counters, dims, extents, bounds, branches=self.branches)
 
     def address(self, index: Expr, where: Mapping[Axis, Expr]) -> Affine:
         form = affine(substitute(substitute(index, where), self.point.replaced))

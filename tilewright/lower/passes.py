@@ -130,7 +130,7 @@ class Passes:
         provided = {name: (lambda read, name=name: self.kept[name]) for name in self.kept}
         dims = {axis: position for position, axis in enumerate(self.point.dims)}
         return BodyEmitter(
-            self.builder, self.memory, self.point.counters, dims, self.point.extents, self.point.bounds, provided
+            self.builder, self.memory, self.point.counters, dims, self.point.extents, self.point.bounds, provided, True
         )
 
     # Passes over the inner loops ----------------------------------------------------------------------------------
@@ -353,7 +353,8 @@ class Passes:
     ) -> BodyEmitter:
         """An emitter for one step of a pass: it knows the kept values and the row buffers, and computes the rest."""
         loops = {**self.point.counters, **counters}
-        emitter = BodyEmitter(self.builder, {**self.memory, **self.scratch.views}, loops, dims, extents, bounds)
+        views = {**self.memory, **self.scratch.views}
+        emitter = BodyEmitter(self.builder, views, loops, dims, extents, bounds, branches=True)
         emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
         return emitter
 
@@ -411,7 +412,7 @@ class Passes:
 
 def replace_views(emitter: BodyEmitter, views: Mapping[str, SSAValue]) -> BodyEmitter:
     """The same point of the nest, reading other memory."""
-    return BodyEmitter(emitter.builder, views, emitter.loops, emitter.dims, emitter.extents, emitter.bounds)
+    return replace(emitter, views=views, provided={}, _known={})
 
 
 def _ignore(carried: list[SSAValue]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from tilewright.expr.affine import simplify
+from tilewright.expr.affine import rejoined, simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
@@ -26,7 +26,7 @@ def address(layout: Packed, indices: tuple[Expr, ...]) -> Expr:
             if position > 0:
                 digit = simplify(digit % extent)
             total = total + digit * stride
-    return simplify(total)
+    return rejoined(simplify(total))
 
 
 def flat_tensor(tensor: Tensor, layout: Packed) -> Tensor:

@@ -218,7 +218,9 @@ class KernelEmitter:
         combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
         if axis == len(extents) - 1:
             adds = op.kind.data == "sum" and isinstance(llvm_type(tile.element(op.value)), ir.IntType)
-            rows = tuple((self._horizontal(row, combine, adds),) for row in value.rows)
+            some = op.kind.data == "max" and bool(op.unsigned) and tile.element(op.value) == tile.I1
+            whole = "add" if adds else "or" if some else ""  # of flags: one test of a mask register
+            rows = tuple((self._horizontal(row, combine, whole),) for row in value.rows)
             self.values[op.result] = TileValue(tile.shape(op.result), rows)
             return
         inner = row_count(extents[axis + 1 :]) if axis + 1 < len(extents) - 1 else 1
@@ -236,18 +238,19 @@ class KernelEmitter:
         return values[0]
 
     def _horizontal(
-        self, row: tuple[ir.Value, ...], combine: Callable[[ir.Value, ir.Value], ir.Value], adds: bool
+        self, row: tuple[ir.Value, ...], combine: Callable[[ir.Value, ir.Value], ir.Value], whole: str
     ) -> ir.Value:
         """Combine all elements of a row: vectors of one length first, then halves of the vector, then what is left.
 
-        With `adds`, for sums of integers, LLVM is told so: where it finds by itself that halves of a vector of products
-        of bytes are added, LLVM 22 takes `vpdpbusd` for the products and forgets to add the four sums that this gives.
+        `whole` names LLVM's own reduction of a vector. Sums of integers want it: where LLVM 22 finds by itself that
+        halves of a vector of products of bytes are added, it takes `vpdpbusd` for the products and forgets to add the
+        four sums that this gives.
         """
         full = [register for register in row if lanes_of(register) == lanes_of(row[0])]
         rest = [piece for register in row[len(full) :] for piece in lane_pieces(self.builder, [register])]
         vector = self._tree(full, combine)
-        if adds and lanes_of(vector) > 1:
-            name = f"llvm.vector.reduce.add.{mangle(vector.type)}"
+        if whole and lanes_of(vector) > 1:
+            name = f"llvm.vector.reduce.{whole}.{mangle(vector.type)}"
             vector = intrinsic(self.builder, name, scalar_type(vector), [vector])
         while lanes_of(vector) > 1 and lanes_of(vector) % 2 == 0:
             half = lanes_of(vector) // 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.expr import Axis, Compute, Const, Expr, Tensor, apply, select
 from tilewright.expr import affine as affine_module
-from tilewright.expr.affine import affine, bounds, simplify
+from tilewright.expr.affine import affine, bounds, rejoined, simplify
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.random import computes, random_inputs
 
@@ -151,3 +151,14 @@ def test_a_long_sum_is_simplified_in_linear_time(monkeypatch: pytest.MonkeyPatch
         return len(steps)
 
     assert count(100) <= 10 * count(10)
+
+
+def test_the_digits_of_a_value_are_put_together() -> None:
+    i, j = Axis("i", 7), Axis("j", 6400)
+    digits = i * 6400 + (j // 80) * 80 + j % 80
+    assert rejoined(digits) == simplify(i * 6400 + j)
+    three = (j // 1600) * 4800 + (j // 40 % 40) * 120 + (j % 40) * 3 + 5
+    assert rejoined(three) == simplify(j * 3 + 5)
+    assert rejoined((j % 1600 // 40) * 40 + j % 40) == simplify(j % 1600)
+    other = (j // 80) * 81 + j % 80
+    assert affine(rejoined(other)) is None

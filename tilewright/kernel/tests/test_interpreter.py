@@ -332,3 +332,24 @@ def test_inputs_and_constants_are_not_written() -> None:
 def test_a_module_without_main() -> None:
     with pytest.raises(InvalidProgram, match=r"no tile\.main"):
         run_main(kernel(""), [], [])
+
+
+@pytest.mark.parametrize(("mask", "offset", "legal"), [("true", 5, True), ("false", 0, True), ("false", 1, False)])
+def test_an_access_of_no_element_forms_no_place_outside(mask: str, offset: int, legal: bool) -> None:
+    module = kernel(
+        INDICES
+        + f"""
+        %at = arith.constant {offset} : index
+        %m = arith.constant dense<{mask}> : tensor<8xi1>
+        %t = tile.load %x[%at] bounds(%c3) mask %m : tensor<8xi1> strides [1] : memref<8xf32> -> tensor<8xf32>
+        tile.store %t, %y[%c0] strides [1] : tensor<8xf32>, memref<8xf32>""",
+        arguments="%x: memref<8xf32>, %y: memref<8xf32>",
+        grid="[1]",
+    )
+    buffers = [np.arange(8, dtype=np.float32), np.zeros(8, np.float32)]
+    if legal:
+        run_kernel(module, "k", buffers)
+        assert (buffers[1] == ([5, 6, 7] + [0] * 5 if mask == "true" else [0] * 8)).all()
+    else:
+        with pytest.raises(InvalidProgram, match="touches element 8 of a view of 8"):
+            run_kernel(module, "k", buffers)

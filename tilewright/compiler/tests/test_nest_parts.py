@@ -1,0 +1,153 @@
+"""Loops cut where a choice changes: results, that parts load nothing in vain, and that there are not too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.compile import compile_graph
+from tilewright.expr import GraphBuilder
+from tilewright.expr.core import Axis, Const, Tensor, select
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph
+from tilewright.expr.ops import reduce, shape
+from tilewright.expr.ops.nodes import emit
+from tilewright.expr.random import random_array
+from tilewright.kernel import interpreter
+from tilewright.kernel.text import parse_module
+from tilewright.operator.nest_parts import MOST_PARTS
+from tilewright.options import Options
+
+UNCACHED = Options(cache=False)
+Build = Callable[[GraphBuilder], Tensor]
+
+
+def concat(axis: int, *extents: int) -> Build:
+    def build(b: GraphBuilder) -> Tensor:
+        parts = []
+        for number, extent in enumerate(extents):
+            dims = [13, 17, 29]
+            dims[axis] = extent
+            parts.append(b.input(f"x{number}", tuple(dims), "f32"))
+        return shape.concat(b, parts, axis=axis, name="y")
+
+    return build
+
+
+def of(size: tuple[int, ...], build: Callable[[GraphBuilder, Tensor], Tensor]) -> Build:
+    return lambda b: build(b, b.input("x", size, "f32"))
+
+
+def pad(mode: str) -> Build:
+    return of((17, 31, 43), lambda b, x: shape.pad(b, x, (0, 2, 7), (0, 3, 5), mode=mode, value=2.0, name="y"))
+
+
+def causal(b: GraphBuilder, x: Tensor) -> Tensor:
+    i, j = Axis("i", 67), Axis("j", 67)
+    return emit(b, (i, j), select(j <= i, x[(i, j)], Const(-1.0, "f32")), name="y")
+
+
+def chosen(b: GraphBuilder, x: Tensor) -> Tensor:
+    i, j = Axis("i", 67), Axis("j", 97)
+    return emit(b, (i, j), select(i >= 41, x[(j, i - 41)], x[(j, i)]), name="y")
+
+
+def shifted(b: GraphBuilder, x: Tensor) -> Tensor:
+    """Reads far outside where its condition fails, in both loops at once: nothing to cut."""
+    i, j = Axis("i", 67), Axis("j", 67)
+    here = (i + j) < 67
+    return emit(b, (i, j), select(here, x[(i + j,)], Const(3.0, "f32")), name="y")
+
+
+DECIDED = {
+    **{f"concat of {len(e)} along {axis}": (concat(axis, *e), len(e))
+       for axis in range(3) for e in ((11, 37), (1, 19, 23), (7, 19, 1) * 5)},
+    "pad constant": (pad("constant"), 5),
+    "pad edge": (pad("edge"), None),
+    "pad reflect": (pad("reflect"), None),
+    "pad symmetric": (pad("symmetric"), None),
+    "pad wrap": (pad("wrap"), None),
+    "roll": (of((17, 31, 43), lambda b, x: shape.roll(b, x, (3, -5), (1, 2), name="y")), 4),
+    "tile": (of((31, 67), lambda b, x: shape.slice_(b, shape.tile(b, x, (1, 3)), (0, 5), (31, 190))), 3),
+    "concat of reshaped and transposed": (
+        lambda b: shape.concat(b, [shape.reshape(b, shape.transpose(b, b.input(f"x{n}", (3, 5, n + 9, 11), "f32"),
+                                   (2, 3, 0, 1)), (-(-(n + 9) * 33), 5)) for n in range(3)], axis=0), 3),
+    "flip of a pad": (of((67, 67), lambda b, x: shape.flip(b, shape.pad(b, x, (3, 0), (0, 3)), (0, 1))), 3),
+    "slice backwards of a concat": (
+        lambda b: shape.slice_(b, concat(2, 300, 301)(b), (0, 16, 600), (13, 9, 301), (1, -2, -2)), 2),
+    "where with a condition on a loop": (of((97, 67), chosen), 2),
+}  # fmt: skip
+OPEN = {
+    "causal mask": of((67, 67), causal),
+    "a diagonal": of((67,), shifted),
+    "concat that is summed": lambda b: reduce.reduce_sum(b, concat(2, 3, 301, 4)(b), axes=(2,)),
+    "concat of 40": concat(1, *range(1, 41)),
+    "small": concat(2, 3, 5),
+}
+
+
+def built(build: Build) -> Graph:
+    b = GraphBuilder("test")
+    return b.finish([build(b)])
+
+
+@pytest.fixture
+def empty_loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Places of which a load with a mask takes none, as the interpreter runs a program."""
+    found: list[int] = []
+    original = interpreter._Program.read
+
+    def read(self: Any, op: Any, view: Any, places: Any, active: Any) -> Any:
+        found.extend([np.size(places)] if np.size(places) and not np.any(active) else [])
+        return original(self, op, view, places, active)
+
+    monkeypatch.setattr(interpreter._Program, "read", read)
+    return found
+
+
+def checked(graph: Graph, threads: int = 1) -> Any:
+    """The module, after the compiled code and the tile program were held against the evaluator."""
+    inputs = [random_array(tensor, number) for number, tensor in enumerate(graph.inputs)]
+    (expected,) = evaluate(graph, inputs)
+    module = compile_graph(graph, threads=threads, options=UNCACHED)
+    np.testing.assert_allclose(module(*inputs), expected, rtol=1e-5, atol=1e-4)
+    result = np.zeros(expected.size, np.float32)
+    interpreter.run_main(
+        parse_module(module.artifact.program), [x.ravel() for x in inputs], [result], module.artifact.constants
+    )
+    np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=1e-5, atol=1e-4)
+    return module
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_each_part_takes_one_branch(name: str, empty_loads: list[int]) -> None:
+    build, parts = DECIDED[name]
+    module = checked(built(build))
+    kernels = module.manifest.launches
+    assert parts is None or len(kernels) == parts
+    assert len(kernels) <= MOST_PARTS
+    assert not any(word in module.artifact.program for word in ("mask", "gather"))
+    assert not empty_loads
+    assert "conditions on these loops change there" in module.explain()
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_loads_that_take_nothing_form_no_address_outside(name: str) -> None:
+    module = checked(built(OPEN[name]))
+    assert len(module.manifest.launches) <= MOST_PARTS
+
+
+def test_the_number_of_parts_is_limited() -> None:
+    small, large = (compile_graph(built(concat(1, *[3] * count)), threads=1, options=UNCACHED) for count in (40, 80))
+    assert len(small.manifest.launches) == len(large.manifest.launches) == MOST_PARTS
+    assert len(large.artifact.code) < 3 * len(small.artifact.code)
+    assert "16 parts of one nest" in large.explain()
+
+
+def test_parts_are_dealt_to_threads() -> None:
+    graph = built(lambda b: shape.concat(b, [b.input(f"x{n}", (3, 50_001), "f32") for n in range(3)], axis=0))
+    checked(replace(graph), 2)

@@ -1,0 +1,201 @@
+"""Loops of a nest cut where a condition on them changes (loop partitioning), so that each part takes one branch.
+
+A concatenation, padding, slice or rotation chooses by its loops what it reads: by conditions of selects, or by `//`,
+`%`, `min` and `max` in an index. Where such an expression has one value before and another behind some point of a
+spatial loop, the loop is cut there. Each part is a nest of its own over its share of the loop: the choice is made when
+it is planned, what remains is read at affine addresses, and neighbouring loops may merge. Spatial points do not depend
+on each other, so that every cut is legal. It says nothing of schedules: each part gets its own.
+
+A loop of which addresses take digits, as a reshape reads, becomes a loop for each digit where these divide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from operator import itemgetter
+
+from tilewright.decision import Decision, Refusal
+from tilewright.expr.affine import Affine, affine, bounds, rejoined
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute, transform
+from tilewright.operator.nest import Nest, addresses
+
+MOST_PARTS = 16  # of one nest: each is a kernel to generate and to launch
+MOST_PERIODS = 8  # of one quotient or remainder
+SMALLEST_POINTS = 1024  # of a nest that is cut: below, a launch costs what its conditions do
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
+def parts_of(nest: Nest, subject: str, most: int = MOST_PARTS) -> tuple[list[Nest], Decision | None]:
+    """The nest in parts, in the order of its loops, and why; the nest alone where nothing is to be cut."""
+    waiting, parts, cuts, kept = [nest], list[Nest](), list[str](), 0
+    while waiting:
+        part = _digits_apart(waiting.pop(0))
+        found = _cut(part) if nest_points(part) >= SMALLEST_POINTS else None
+        room = most - len(parts) - len(waiting)
+        if found is None or room < 2:
+            parts.append(part)
+            kept += found is not None
+            continue
+        axis, places = found
+        chosen = places if len(places) < room else [places[n * len(places) // (room - 1)] for n in range(room - 1)]
+        cuts.append(f"{axis.name} at {', '.join(map(str, chosen))}")
+        ends = [0, *chosen, axis.size]
+        waiting = [_restricted(part, axis, low, high) for low, high in pairwise(ends)] + waiting
+    if not cuts:
+        return parts, None
+    refused = (Refusal("more parts", "limit", f"{most} parts of one nest; {kept} of them choose at each point"),)
+    return parts, Decision(
+        f"loops of {subject}",
+        f"{len(parts)} parts: {'; '.join(cuts)}",
+        "conditions on these loops change there, and each part takes one branch",
+        refused=refused if kept else (),
+    )
+
+
+def nest_points(nest: Nest) -> int:
+    """Points of all loops together."""
+    return prod(axis.size for axis in (*nest.outer, *nest.inner))
+
+
+def _restricted(nest: Nest, axis: Axis, low: int, high: int) -> Nest:
+    """The nest for ``low <= axis < high``."""
+    share = Axis(axis.name, high - low)
+    return _over(nest, axis, (share,), share + low if low else share)
+
+
+def _over(nest: Nest, axis: Axis, loops: Sequence[Axis], place: Expr) -> Nest:
+    """The nest over other loops instead of `axis`, which is at `place`."""
+
+    def there(expr: Expr) -> Expr:
+        return transform(substitute(expr, {axis: place}), _rejoined_address)
+
+    nodes = tuple(
+        replace(node, body=there(node.body), index=None if node.index is None else there(node.index))
+        for node in nest.nodes
+    )
+    position = nest.outer.index(axis)
+    return Nest((*nest.outer[:position], *loops, *nest.outer[position + 1 :]), nest.inner, nodes)
+
+
+def _rejoined_address(expr: Expr) -> Expr | None:
+    return Read(expr.tensor, tuple(map(rejoined, expr.indices))) if isinstance(expr, Read) and expr.indices else None
+
+
+def _digits_apart(nest: Nest) -> Nest:
+    """The nest with a loop for each digit that addresses take of one of its loops."""
+    digits = max(((d, axis) for axis in nest.outer for d in _divisors(nest, axis)), key=itemgetter(0), default=None)
+    if digits is None:
+        return nest
+    inside, axis = digits
+    loops = Axis(f"{axis.name}.0", axis.size // inside), Axis(f"{axis.name}.1", inside)
+    return _digits_apart(_over(nest, axis, loops, loops[0] * inside + loops[1]))
+
+
+def _divisors(nest: Nest, axis: Axis) -> Iterator[int]:
+    """Divisors of the extent of a loop by which it is divided in an address."""
+    for node in nest.nodes:
+        for part in (each for index in addresses(node.body) for each in walk(index)):
+            if isinstance(part, Apply) and part.function in ("floordiv", "mod") and isinstance(part.args[1], Const):
+                form, divisor = affine(part.args[0]), int(part.args[1].value)
+                if form is None or set(form.terms) != {axis} or form.coefficient(axis) != 1:
+                    continue
+                if 1 < divisor < axis.size and axis.size % divisor == form.constant % divisor == 0:
+                    yield divisor
+
+
+def _cut(nest: Nest) -> tuple[Axis, list[int]] | None:
+    """The outermost loop to cut, and the points that parts begin with."""
+    signs = [sign for node in nest.nodes for sign in _signs(node.body)]
+    for axis in nest.outer:
+        places = {place for sign in signs for place in _changes(sign, axis)}
+        inside = sorted(place for place in places if 0 < place < axis.size)
+        if inside:
+            return axis, inside
+    return None
+
+
+# Where choices change -------------------------------------------------------------------------------------------------
+
+
+def _signs(body: Expr) -> Iterator[Affine]:
+    """Affine forms that choose, by whether they are negative, what a body reads."""
+    for node in walk(body):
+        if isinstance(node, Apply) and node.function == "select":
+            if node.dtype == INDEX or any(isinstance(each, Read) for arm in node.args[1:] for each in walk(arm)):
+                yield from _of_condition(node.args[0])
+        elif isinstance(node, Read):
+            for index in node.indices:
+                for part in walk(index):
+                    yield from _of_index(part)
+
+
+def _of_condition(condition: Expr) -> Iterator[Affine]:
+    for node in walk(condition):
+        if isinstance(node, Apply) and node.function in COMPARISONS and node.args[0].dtype == INDEX:
+            left, right = node.args
+            difference = affine(left - right)
+            if difference is None:
+                yield from _of_quotients(node)
+                continue
+            if node.function in ("lt", "ge", "eq", "ne"):
+                yield difference
+            if node.function in ("le", "gt", "eq", "ne"):
+                yield difference + Affine(-1)
+
+
+def _of_index(part: Expr) -> Iterator[Affine]:
+    if not isinstance(part, Apply) or part.dtype != INDEX:
+        return
+    if part.function in ("min", "max"):
+        difference = affine(part.args[0] - part.args[1])
+        yield from () if difference is None else (difference,)
+    elif part.function == "abs":
+        form = affine(part.args[0])
+        yield from () if form is None else (form,)
+    elif part.function in ("floordiv", "mod"):
+        yield from _of_quotient(part)
+
+
+def _of_quotients(comparison: Apply) -> Iterator[Affine]:
+    quotient, number = comparison.args
+    if isinstance(quotient, Apply) and quotient.function == "floordiv" and isinstance(number, Const):
+        form, divisor = affine(quotient.args[0]), quotient.args[1]
+        if form is not None and isinstance(divisor, Const) and int(divisor.value) > 0:
+            for value in (int(number.value), int(number.value) + 1):
+                yield form + Affine(-value * int(divisor.value))
+            return
+    for part in walk(comparison):
+        if isinstance(part, Apply) and part.function in ("floordiv", "mod"):
+            yield from _of_quotient(part)
+
+
+def _of_quotient(part: Apply) -> Iterator[Affine]:
+    """``form // d`` and ``form % d`` are affine between multiples of d: few multiples, of a form in one loop."""
+    dividend, divisor = part.args
+    form = affine(dividend)
+    if form is None or len(form.terms) != 1 or not isinstance(divisor, Const) or int(divisor.value) <= 0:
+        return
+    d = int(divisor.value)
+    low, high = bounds(dividend)
+    first, last = int(low // d) + 1, int(high // d)
+    if last - first < MOST_PERIODS - 1:
+        for period in range(first, last + 1):
+            yield form + Affine(-period * d)
+
+
+def _changes(sign: Affine, axis: Axis) -> list[int]:
+    """The points of a loop from which on ``sign < 0`` is decided, or is not; none where most of the loop is open."""
+    step = sign.coefficient(axis)
+    if not step:
+        return []
+    rest = Affine(sign.constant, {each: c for each, c in sign.terms.items() if each != axis})
+    low, high = (int(bound) for bound in bounds(rest.expression()))
+    # Negative wherever step * x + high < 0, nowhere where step * x + low >= 0.
+    ends = (-(high // step), -(low // step)) if step > 0 else (low // -step + 1, high // -step + 1)
+    undecided = min(ends[1], axis.size) - max(ends[0], 0)
+    return list(ends) if 2 * undecided <= axis.size else []
