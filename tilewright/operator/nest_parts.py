@@ -78,8 +78,11 @@ def _over(nest: Nest, axis: Axis, loops: Sequence[Axis], place: Expr) -> Nest:
         replace(node, body=there(node.body), index=None if node.index is None else there(node.index))
         for node in nest.nodes
     )
-    position = nest.outer.index(axis)
-    return Nest((*nest.outer[:position], *loops, *nest.outer[position + 1 :]), nest.inner, nodes)
+    outer, inner = (
+        tuple(loop for each in axes for loop in (loops if each == axis else (each,)))
+        for axes in (nest.outer, nest.inner)
+    )
+    return Nest(outer, inner, nodes)
 
 
 def _rejoined_address(expr: Expr) -> Expr | None:
@@ -88,12 +91,13 @@ def _rejoined_address(expr: Expr) -> Expr | None:
 
 def _digits_apart(nest: Nest) -> Nest:
     """The nest with a loop for each digit that addresses take of one of its loops."""
-    digits = max(((d, axis) for axis in nest.outer for d in _divisors(nest, axis)), key=itemgetter(0), default=None)
+    loops = (*nest.outer, *nest.inner)
+    digits = max(((d, axis) for axis in loops for d in _divisors(nest, axis)), key=itemgetter(0), default=None)
     if digits is None:
         return nest
     inside, axis = digits
-    loops = Axis(f"{axis.name}.0", axis.size // inside), Axis(f"{axis.name}.1", inside)
-    return _digits_apart(_over(nest, axis, loops, loops[0] * inside + loops[1]))
+    high, low = Axis(f"{axis.name}.0", axis.size // inside), Axis(f"{axis.name}.1", inside)
+    return _digits_apart(_over(nest, axis, (high, low), high * inside + low))
 
 
 def _divisors(nest: Nest, axis: Axis) -> Iterator[int]:

@@ -14,7 +14,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.core import Axis, Const, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import reduce, shape
+from tilewright.expr.ops import norm, reduce, shape
 from tilewright.expr.ops.nodes import emit
 from tilewright.expr.random import random_array
 from tilewright.kernel import interpreter
@@ -139,6 +139,17 @@ def test_each_part_takes_one_branch(name: str, empty_loads: list[int]) -> None:
 def test_loads_that_take_nothing_form_no_address_outside(name: str) -> None:
     module = checked(built(OPEN[name]))
     assert len(module.manifest.launches) <= MOST_PARTS
+
+
+def normalised(b: GraphBuilder) -> Tensor:
+    """Rows over merged dimensions of a tensor that is stored with the first of them innermost."""
+    x = b.input("x", (2, 9, 7, 17), "f32")
+    return norm.layer_norm(b, shape.reshape(b, shape.transpose(b, x, (0, 3, 1, 2)), (2, 17 * 63)), axis=1)
+
+
+def test_sums_over_merged_dimensions_gather_nothing() -> None:
+    module = checked(built(normalised))
+    assert "gather" not in module.artifact.program
 
 
 def test_the_number_of_parts_is_limited() -> None:
