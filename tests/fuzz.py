@@ -1,9 +1,9 @@
 """Bad input, end to end: `python -m tests.fuzz --minutes 10 --seed 0`.
 
-Damaged models, modules and tile programs, wrong arguments of calls, random command lines. What may come out is a
-result, a `CompileError`, or a `MemoryError` where this machine is too small. Anything else is a finding: another
-exception, a wrong result, a crash, a hang. Cases run in batches in a process of their own with a limit on memory, so
-that a crash ends only the batch. Every finding names the seed that repeats it:
+Damaged models, modules, cache entries and other files (`fuzz_files`), tile programs, wrong arguments of calls, random
+command lines. What may come out is a result, a `CompileError`, or a `MemoryError` where this machine is too small.
+Anything else is a finding: another exception, a wrong result, a crash, a hang. Cases run in batches in a process of
+their own with a limit on memory, so that a crash ends only the batch. Every finding names the seed that repeats it:
 
     python -m tests.fuzz --kind model --case 123456
 
@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz_blocks import try_blocks
+from tests.fuzz_files import try_stored
 from tilewright.cli.run import difference
 from tilewright.compiler.compile import build, compile_graph, import_any, stored_graph
 from tilewright.errors import CompileError
@@ -49,7 +50,7 @@ from tilewright.machine import host
 from tilewright.options import Options
 
 ROOT = Path(__file__).parents[1]
-BATCH_CASES = {"blocks": 200}  # of other kinds 40
+BATCH_CASES = {"blocks": 200, "stored": 200}  # of other kinds 40
 BATCH_SECONDS = {"blocks": 3600}  # of other kinds 240
 MEMORY_BYTES = 6 << 30
 TOLERANCE = 1e-2  # damaged models may cancel or overflow; a wrong index or a missing term is larger
@@ -376,6 +377,7 @@ KINDS: dict[str, Callable[[Random], None]] = {
     "model": try_model,
     "call": try_call,
     "file": try_file,
+    "stored": try_stored,
     "program": try_program,
     "command": try_command,
     "blocks": try_blocks,

@@ -45,6 +45,8 @@ def opened_zip(file: IO[bytes], methods: Sequence[int]) -> Iterator[zipfile.ZipF
             raise InvalidFile("two of its members have the same name")
         for info in infos:
             _check_member(info, methods, file_bytes)
+        if min((info.header_offset for info in infos), default=0):
+            raise InvalidFile("it does not begin as a zip file does")
         if sum(info.compress_size for info in infos) > file_bytes:
             raise InvalidFile("its members are larger than the file")
         yield archive
