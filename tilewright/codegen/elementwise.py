@@ -436,6 +436,8 @@ ELEMENT: dict[type[Operation], Emit] = {
     math.Log1pOp: partial(_function, "log1p"),
     math.TanhOp: partial(_function, "tanh"),
     math.ErfOp: partial(_function, "erf"),
+    tile.NormalCdfOp: partial(_function, "normal_cdf"),
+    tile.NormalCdfTanhOp: partial(_function, "normal_cdf_tanh"),
     math.PowFOp: partial(_function, "pow"),
     math.SinOp: partial(_function, "sin"),
     math.CosOp: partial(_function, "cos"),

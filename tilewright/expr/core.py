@@ -82,6 +82,18 @@ def _erf(x: Any) -> Any:
     return erf(x)
 
 
+def _normal_cdf(x: Any) -> Any:
+    from tilewright.expr.special import normal_cdf
+
+    return normal_cdf(x)
+
+
+def _normal_cdf_tanh(x: Any) -> Any:
+    from tilewright.expr.special import normal_cdf_tanh
+
+    return normal_cdf_tanh(x)
+
+
 def _sigmoid(x: Any) -> Any:
     wide = np.asarray(x)
     e = np.exp(-np.abs(wide))
@@ -103,11 +115,15 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
     "pow": Function(2, "same", "fi", _pow),
     "exp": Function(1, "same", "f", np.exp),
+    "expm1": Function(1, "same", "f", np.expm1),  # exp(x) - 1, without cancellation near 0
     "log": Function(1, "same", "f", np.log),
+    "log1p": Function(1, "same", "f", np.log1p),  # log(1 + x), without loss near 0
     "sqrt": Function(1, "same", "f", np.sqrt),
     "tanh": Function(1, "same", "f", np.tanh),
     "erf": Function(1, "same", "f", _erf),
     "sigmoid": Function(1, "same", "f", _sigmoid),
+    "normal_cdf": Function(1, "same", "f", _normal_cdf),  # (1 + erf(x / sqrt 2)) / 2
+    "normal_cdf_tanh": Function(1, "same", "f", _normal_cdf_tanh),  # its approximation by tanh
     "sin": Function(1, "same", "f", np.sin),
     "cos": Function(1, "same", "f", np.cos),
     "tan": Function(1, "same", "f", np.tan),
@@ -142,7 +158,16 @@ FUNCTIONS: dict[str, Function] = {
 
 
 #: Functions that cost more than reading their result back from a nearby cache.
-COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"})
+COSTLY = frozenset(
+    {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"}
+    | {"normal_cdf", "normal_cdf_tanh"}
+)
+
+#: Functions whose result is a number of the type of its arguments already: nothing is rounded.
+EXACT = frozenset(
+    {"neg", "abs", "sign", "min", "max", "fmod", "floor", "ceil", "round", "trunc", "select"}
+    | {name for name, function in FUNCTIONS.items() if function.result == "bool"}
+)
 
 
 class Expr:

@@ -71,6 +71,11 @@ def limits(dtype: DType) -> tuple[int, int]:
     return int(found.min), int(found.max)
 
 
+def wide(dtype: DType) -> DType:
+    """The type that operators compute `dtype` in: f32 for f16 and bf16."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
 def bits(dtype: DType) -> int:
     """Storage bits; bool is stored as one byte."""
     return 8 if dtype == "bool" else numpy_dtype(dtype).itemsize * 8

@@ -24,8 +24,17 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
-from tilewright.expr.special import erf
-from tilewright.kernel.dialect import CastOp, CompareOp, RemainderOp, SelectOp, Tf32Op, element
+from tilewright.expr.special import erf, normal_cdf, normal_cdf_tanh
+from tilewright.kernel.dialect import (
+    CastOp,
+    CompareOp,
+    NormalCdfOp,
+    NormalCdfTanhOp,
+    RemainderOp,
+    SelectOp,
+    Tf32Op,
+    element,
+)
 
 Array = np.ndarray[Any, Any]
 Element = Callable[..., Array]
@@ -264,6 +273,8 @@ ELEMENT: dict[type[Operation], Element] = {
     math.AcoshOp: _float(np.arccosh),
     math.AtanhOp: _float(np.arctanh),
     RemainderOp: _plain(np.fmod),
+    NormalCdfOp: _plain(normal_cdf),
+    NormalCdfTanhOp: _plain(normal_cdf_tanh),
     CompareOp: _compare,
     SelectOp: _plain(np.where),
     CastOp: _cast,

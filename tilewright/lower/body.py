@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
@@ -17,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.affine import bounds as index_bounds
-from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, walk
+from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, element_type
 
@@ -39,7 +40,7 @@ Provider = Callable[[Read], Value]
 
 def computed_in(dtype: dtypes.DType) -> dtypes.DType:
     """The dtype in which values of `dtype` are computed."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return dtypes.wide(dtype)
 
 
 @dataclass
@@ -102,7 +103,8 @@ class BodyEmitter:
     def _emit(self, expr: Expr, mask: SSAValue | None) -> Value:
         if isinstance(expr, Const):
             dtype = computed_in(expr.dtype)
-            return Value(self.builder.number(expr.value, dtype), dtype)
+            value = expr.value if dtype == expr.dtype else float(np.asarray(expr.value, dtypes.numpy_dtype(expr.dtype)))
+            return Value(self.builder.number(value, dtype), dtype)
         if isinstance(expr, Read):
             return self._read(expr, mask)
         if isinstance(expr, Cast):
@@ -115,12 +117,15 @@ class BodyEmitter:
         if expr.function == "select":
             return self._select(expr, mask)
         args = self._joined([self.emit(arg, mask) for arg in expr.args])
-        return FUNCTIONS[expr.function](self.builder, args)
+        value = FUNCTIONS[expr.function](self.builder, args)
+        return value if expr.function in EXACT else self._held(self.cast(value, expr.dtype))
 
     def _explicit_cast(self, expr: Cast, mask: SSAValue | None) -> Value:
-        value = self.emit(expr.arg, mask)
-        rounded = self.cast(value, expr.dtype)
-        return self.cast(rounded, computed_in(expr.dtype))
+        return self._held(self.cast(self.emit(expr.arg, mask), expr.dtype))
+
+    def _held(self, value: Value) -> Value:
+        """A value in the type that values of its type are held in."""
+        return self.cast(value, computed_in(value.dtype))
 
     def _affine_index(self, expr: Expr) -> Value | None:
         """An affine index: one scalar plus a multiple of the position along each tile dimension it uses."""
@@ -388,11 +393,11 @@ def _not(builder: KernelBuilder, args: Sequence[Value]) -> Value:
 
 
 def _sigmoid(builder: KernelBuilder, args: Sequence[Value]) -> Value:
-    """``1 / (1 + exp(-x))``: exp overflows to infinity for very negative x, which gives the right 0."""
+    """``e / (1 + e)`` with ``e = exp(min(x, 40))``: also where the result is denormal; it is 1 from there on."""
     (a,) = args
-    exponential = builder.insert(math.ExpOp(builder.insert(arith.NegfOp(a.ssa))))
-    one = _like(builder, a, 1.0)
-    return Value(builder.insert(arith.DivfOp(one, builder.insert(arith.AddfOp(one, exponential)))), a.dtype)
+    exponential = builder.insert(math.ExpOp(builder.insert(arith.MinimumfOp(a.ssa, _like(builder, a, 40.0)))))
+    total = builder.insert(arith.AddfOp(_like(builder, a, 1.0), exponential))
+    return Value(builder.insert(arith.DivfOp(exponential, total)), a.dtype)
 
 
 def _is_nan(builder: KernelBuilder, args: Sequence[Value]) -> Value:
@@ -500,10 +505,12 @@ FUNCTIONS: dict[str, Emit] = {
     **{
         name: _by_kind(op, op)
         for name, op in {
-            "exp": math.ExpOp, "log": math.LogOp, "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,
+            "exp": math.ExpOp, "expm1": math.ExpM1Op, "log": math.LogOp, "log1p": math.Log1pOp,
+            "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,
             "sin": math.SinOp, "cos": math.CosOp, "tan": math.TanOp, "asin": math.AsinOp, "acos": math.AcosOp,
             "atan": math.AtanOp, "sinh": math.SinhOp, "cosh": math.CoshOp, "asinh": math.AsinhOp,
-            "acosh": math.AcoshOp, "atanh": math.AtanhOp, "floor": math.FloorOp, "ceil": math.CeilOp,
+            "acosh": math.AcoshOp, "atanh": math.AtanhOp, "normal_cdf": tile.NormalCdfOp,
+            "normal_cdf_tanh": tile.NormalCdfTanhOp, "floor": math.FloorOp, "ceil": math.CeilOp,
             "round": math.RoundEvenOp, "trunc": math.TruncOp,
         }.items()
     },

@@ -27,6 +27,7 @@ from tilewright.codegen.math.error_function import emit_erf
 from tilewright.codegen.math.exponentials import emit_cosh, emit_exp, emit_expm1, emit_sigmoid, emit_sinh, emit_tanh
 from tilewright.codegen.math.inverse_trigonometric import emit_acos, emit_asin, emit_atan
 from tilewright.codegen.math.logarithms import emit_acosh, emit_asinh, emit_atanh, emit_log, emit_log1p
+from tilewright.codegen.math.normal import emit_normal_cdf, emit_normal_cdf_tanh
 from tilewright.codegen.math.power import emit_pow
 from tilewright.codegen.math.trigonometric import emit_cos, emit_sin, emit_tan
 
@@ -44,6 +45,8 @@ MATH: Final[dict[str, Callable[..., ir.Value]]] = {
     "atanh": emit_atanh,
     "pow": emit_pow,
     "erf": emit_erf,
+    "normal_cdf": emit_normal_cdf,
+    "normal_cdf_tanh": emit_normal_cdf_tanh,
     "sin": emit_sin,
     "cos": emit_cos,
     "tan": emit_tan,

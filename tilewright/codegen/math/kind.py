@@ -19,6 +19,8 @@ from tilewright.codegen.math.coefficients import (
     EXP_64,
     LOG_32,
     LOG_64,
+    NORMAL_TAIL_32,
+    NORMAL_TAIL_64,
     SIN_32,
     SIN_64,
 )
@@ -39,6 +41,7 @@ class Kind:
     expm1_low: float  # below, expm1 is -1 to nearest
     tanh_high: float  # above, tanh is 1 to nearest, and sinh is exp / 2
     erf_high: float  # above, erf is 1 to nearest
+    normal_high: float  # of its negative, the distribution function of normal numbers is 0 to nearest
     tiny: float  # below, odd functions of slope 1 are their argument to nearest
     large: float  # above, 1 + x * x is x * x to nearest
     log_low: float  # mantissas are taken from [log_low, 2 log_low)
@@ -51,6 +54,7 @@ class Kind:
     asin: tuple[float, ...]
     atan: tuple[float, ...]
     erf_near: tuple[float, ...]
+    normal_tail: tuple[float, ...]
 
     @property
     def round_magic(self) -> float:
@@ -66,14 +70,18 @@ class Kind:
 SINGLE: Final = Kind(
     bits=32, mantissa=23, bias=127, smallest_normal=2.0**-126,
     ln2_high=0.693145751953125, ln2_low=1.428606765330187e-06,
-    exp_low=-104.0, exp_high=89.0, expm1_low=-18.0, tanh_high=10.0, erf_high=3.9375, tiny=2.0**-14, large=2.0**13,
+    exp_low=-104.0, exp_high=89.0, expm1_low=-18.0, tanh_high=10.0, erf_high=3.9375, normal_high=14.5, tiny=2.0**-14,
+    large=2.0**13,
     log_low=0.66666668653488159, half_pi=1.57079637050628662, half_pi_low=-4.37113900018624283e-8,
     exp=EXP_32, log=LOG_32, sin=SIN_32, cos=COS_32, asin=ASIN_32, atan=ATAN_32, erf_near=ERF_SMALL_32,
+    normal_tail=NORMAL_TAIL_32,
 )  # fmt: skip
 DOUBLE: Final = Kind(
     bits=64, mantissa=52, bias=1023, smallest_normal=2.0**-1022,
     ln2_high=6.93147180369123816490e-01, ln2_low=1.90821492927058770002e-10,
-    exp_low=-746.0, exp_high=710.0, expm1_low=-38.0, tanh_high=20.0, erf_high=6.0, tiny=2.0**-28, large=2.0**28,
+    exp_low=-746.0, exp_high=710.0, expm1_low=-38.0, tanh_high=20.0, erf_high=6.0, normal_high=38.75, tiny=2.0**-28,
+    large=2.0**28,
     log_low=0.7071067811865476, half_pi=1.5707963267948966, half_pi_low=6.123233995736766e-17,
     exp=EXP_64, log=LOG_64, sin=SIN_64, cos=COS_64, asin=ASIN_64, atan=ATAN_64, erf_near=ERF_SMALL_64,
+    normal_tail=NORMAL_TAIL_64,
 )  # fmt: skip

@@ -23,6 +23,6 @@ def two_product(a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _halves(a: Value) -> tuple[Value, Value]:
-    big = a * 134217729.0  # 2^27 + 1
+    big = a * (4097.0 if a.kind.bits == 32 else 134217729.0)  # 2^12 + 1, 2^27 + 1: half of the bits each
     high = big - (big - a)
     return high, a - high

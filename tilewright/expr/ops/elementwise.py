@@ -14,7 +14,23 @@ import numpy as np
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify
-from tilewright.expr.core import Axis, Compute, Const, Expr, Extent, Operand, Read, Tensor, apply, const, select
+from tilewright.expr.core import (
+    EXACT,
+    Apply,
+    Axis,
+    Cast,
+    Compute,
+    Const,
+    Expr,
+    Extent,
+    Operand,
+    Read,
+    Tensor,
+    apply,
+    const,
+    select,
+    walk,
+)
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
 
@@ -34,10 +50,34 @@ def emit(
     name: str,
     source: str = "",
 ) -> Tensor:
-    """Append ``name[axes] = accum over reduce of body``, simplified; without `reduce` there is no accumulation."""
+    """Append ``name[axes] = accum over reduce of body``, simplified; without `reduce` there is no accumulation.
+
+    A body that rounds in f16 or bf16 is computed in f32 and rounded once, at its end; sums round their total.
+    """
     output = Tensor(b.unique(name), tuple(axis.extent for axis in axes), body.dtype)
     kind = accum if reduce else None
-    return b.add(Compute(output, tuple(axes), simplify(body), tuple(reduce), kind, source or name))
+    body = simplify(body) if kind in ("sum", "prod") else rounded_once(simplify(body))
+    return b.add(Compute(output, tuple(axes), body, tuple(reduce), kind, source or name))
+
+
+def rounded_once(body: Expr) -> Expr:
+    """`body` with all its f16 and bf16 arithmetic in f32; `body` itself where no operation on those types rounds."""
+    applied = [node for node in walk(body) if isinstance(node, Apply) and node.function not in EXACT]
+    if all(node.dtype == dtypes.wide(node.dtype) for node in applied):
+        return body
+    return _widened(body).cast(body.dtype)
+
+
+def _widened(expr: Expr) -> Expr:
+    """`expr` computed in f32 where it is f16 or bf16; explicit conversions still round."""
+    dtype = dtypes.wide(expr.dtype)
+    if isinstance(expr, Const):
+        return Const(expr.value, dtype)
+    if isinstance(expr, Cast):
+        return _widened(expr.arg).cast(expr.dtype).cast(dtype)
+    if isinstance(expr, Apply):
+        return Apply(expr.function, tuple(_widened(arg) for arg in expr.args), dtype)
+    return expr.cast(dtype)
 
 
 def broadcast_shapes(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
@@ -183,7 +223,7 @@ def prelu(b: GraphBuilder, x: Tensor, slope: Tensor, *, name: str = "prelu") -> 
 
 
 def elu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "elu") -> Tensor:
-    return map_elements(b, [x], lambda v: select(v < 0, (apply("exp", v) - 1.0) * alpha, v), name=name)
+    return map_elements(b, [x], lambda v: select(v < 0, apply("expm1", v) * alpha, v), name=name)
 
 
 def selu(
@@ -195,35 +235,29 @@ def selu(
     name: str = "selu",
 ) -> Tensor:
     """``gamma * (x > 0 ? x : alpha * (exp(x) - 1))``; the defaults are those of the ONNX operator."""
-    return map_elements(b, [x], lambda v: select(v > 0, v, (apply("exp", v) - 1.0) * alpha) * gamma, name=name)
+    return map_elements(b, [x], lambda v: select(v > 0, v * gamma, apply("expm1", v) * (alpha * gamma)), name=name)
 
 
 def celu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "celu") -> Tensor:
     return map_elements(
         b,
         [x],
-        lambda v: apply("max", v, 0.0) + apply("min", (apply("exp", v / alpha) - 1.0) * alpha, 0.0),
+        lambda v: apply("max", v, 0.0) + apply("min", apply("expm1", v / alpha) * alpha, 0.0),
         name=name,
     )
 
 
 def gelu(b: GraphBuilder, x: Tensor, *, approximate: str = "none", name: str = "gelu") -> Tensor:
-    """``x * Phi(x)`` by erf (`approximate` "none") or by the tanh formula ("tanh")."""
+    """``x * Phi(x)``, the distribution of normal numbers, or its approximation by tanh (`approximate` "tanh")."""
     if approximate not in ("none", "tanh"):
         raise InvalidExpression(f"gelu approximation {approximate!r}", help="none or tanh")
-
-    def body(v: Expr) -> Expr:
-        if approximate == "none":
-            return v * 0.5 * (apply("erf", v * math.sqrt(0.5)) + 1.0)
-        inner = (v + v * v * v * 0.044715) * math.sqrt(2 / math.pi)
-        return v * 0.5 * (apply("tanh", inner) + 1.0)
-
-    return map_elements(b, [x], body, name=name)
+    function = "normal_cdf" if approximate == "none" else "normal_cdf_tanh"
+    return map_elements(b, [x], lambda v: v * apply(function, v), name=name)
 
 
 def softplus_of(v: Expr) -> Expr:
     """``log(1 + exp(v))`` without overflow."""
-    return apply("max", v, 0.0) + apply("log", apply("exp", -apply("abs", v)) + 1.0)
+    return apply("max", v, 0.0) + apply("log1p", apply("exp", -apply("abs", v)))
 
 
 def softplus(b: GraphBuilder, x: Tensor, *, name: str = "softplus") -> Tensor:
@@ -235,7 +269,14 @@ def softsign(b: GraphBuilder, x: Tensor, *, name: str = "softsign") -> Tensor:
 
 
 def mish(b: GraphBuilder, x: Tensor, *, name: str = "mish") -> Tensor:
-    return map_elements(b, [x], lambda v: v * apply("tanh", softplus_of(v)), name=name)
+    """``x * tanh(log(1 + exp(x)))``, which is ``x n / (n + 2)`` with ``n = exp(x) (exp(x) + 2)``."""
+
+    def body(v: Expr) -> Expr:
+        e = apply("exp", apply("min", v, 20.0))  # the quotient is 1 from there on
+        n = e * (e + 2.0)
+        return v * (n / (n + 2.0))
+
+    return map_elements(b, [x], body, name=name)
 
 
 def swish(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "swish") -> Tensor:
@@ -250,7 +291,8 @@ def hard_sigmoid(
 
 
 def hard_swish(b: GraphBuilder, x: Tensor, *, name: str = "hard_swish") -> Tensor:
-    return map_elements(b, [x], lambda v: v * clamp(v * (1 / 6) + 0.5, 0.0, 1.0), name=name)
+    """``x * min(max(x + 3, 0), 6) / 6``: the sum is exact where the factor is small."""
+    return map_elements(b, [x], lambda v: v * (clamp(v + 3.0, 0.0, 6.0) * (1 / 6)), name=name)
 
 
 def thresholded_relu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "thresholded") -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.errors import Unsupported
 from tilewright.expr.core import Expr, Tensor, const, static_shape
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import DType, wide
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import fill, map_elements
 from tilewright.expr.ops.nodes import cast_node
@@ -88,11 +88,6 @@ class Call:
     def cast(self, x: Tensor, dtype: DType | None = None) -> Tensor:
         """`x` in `dtype`, by default that of the result."""
         return cast_node(self.b, x, dtype or self.dtype, name=f"{self.name}.in")
-
-
-def wide(dtype: DType) -> DType:
-    """The type that element-wise work on `dtype` is done in."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:

@@ -248,11 +248,12 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     # Windows begin between sectors; lanes along the sum of a product repeat what they read of the vector.
     most = {"depthwise": 1.5, "vector by matrix": 1.05}.get(name, 1)
     assert found.total("global_transactions") <= most * found.total("global_transactions_fewest")
-    # While memory moves what there is to move, threads issue no more than this part of what they can.
+    # While memory moves what there is to move, threads issue no more than this part of what they can. Each of the three
+    # operators before a residual rounds to f16.
     moved = sum(tensor.size_bytes for tensor in (*found.plan.graph.inputs, *found.plan.graph.outputs))
     slots = machine.multiprocessors * machine.fma_per_cycle["f32"] * machine.clock_hz / machine.dram.bytes_per_second
     issued = sum(sum(counts["thread_instructions"].values()) for counts in found.counts.values())
-    assert issued <= {"depthwise": 0.75}.get(name, 0.6) * slots * moved
+    assert issued <= {"depthwise": 0.75, "bias, gelu, residual": 0.65}.get(name, 0.6) * slots * moved
 
 
 def test_the_choice_is_explained() -> None:

@@ -157,8 +157,8 @@ TANH = _taylor(  # tanh(x) = x + x^3 f(x^2)
     lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
     lambda z: -mp.mpf(1) / 3 + 2 * z / 15 - 17 * z**2 / 315, 1e-9,
 )  # fmt: skip
-LOG_ERFC = _taylor(  # erfc(x) = 2^(x f(x))
-    lambda x: mp.log(mp.erfc(x)) / mp.log(2) / x, lambda x: -2 / mp.sqrt(mp.pi) / mp.log(2), 1e-12,
+LOG_NORMAL = _taylor(  # 2 Phi(-x) = 2^(x f(x))
+    lambda x: mp.log(mp.erfc(x / mp.sqrt(2))) / mp.log(2) / x, lambda x: -mp.sqrt(2 / mp.pi) / mp.log(2), 1e-12,
 )  # fmt: skip
 
 
@@ -187,6 +187,28 @@ def _gauss(t: Any) -> Any:
     return mp.exp(-((1 / (t + ERF_SHIFT) - 2) ** 2))
 
 
+NORMAL_SLOPE, NORMAL_SHIFT = (
+    mp.mpf("0.25"),
+    mp.mpf("0.5"),
+)  # Phi(-x) = exp(-x^2 / 2) t p(t - shift), t = 1 / (1 + slope x)
+
+
+def _normal_tail(t: Any) -> Any:
+    """``Phi(-x) exp(x^2 / 2) / t``, by `t` less the shift."""
+    t = t + NORMAL_SHIFT
+    x = (1 / t - 1) / NORMAL_SLOPE
+    return mp.erfc(x / ROOT) * mp.exp(x * x / 2) / 2 / t
+
+
+def _normal_weight(x: Any) -> Any:
+    """What an error of `LOG_NORMAL` weighs in ``2 Phi(-x)``; where that is below 2e-3 it is a relative error."""
+    return x * max(mp.erfc(x / ROOT), mp.mpf("2e-3")) * mp.log(2)
+
+
+def _normal_range(end: float) -> tuple[Any, Any]:
+    return 1 / (1 + NORMAL_SLOPE * end) - NORMAL_SHIFT, 1 - NORMAL_SHIFT
+
+
 FITS = [
     Fit("EXP_32", EXP, -HALF_LN2, HALF_LN2, 4, lambda r: r * r / mp.exp(r), True),
     Fit("EXP_64", EXP, -HALF_LN2, HALF_LN2, 9, lambda r: r * r / mp.exp(r), False),
@@ -207,8 +229,10 @@ FITS = [
         lambda x: 8 * mp.erfc(x) ** (mp.mpf(7) / 8), True,
     ),
     Fit("TANH_NEAR_32", TANH, 0, mp.mpf("0.55") ** 2, 3, lambda z: z * (1 + z / 3), True),
-    Fit("ERFC_32", LOG_ERFC, 0, 4, 7, lambda x: x * mp.erfc(x) * mp.log(2), True),
+    Fit("LOG_NORMAL_32", LOG_NORMAL, 0, mp.mpf("14.2"), 11, _normal_weight, True),
     Fit("ERF_SMALL_64", ERF, 0, 1, 11, _one, False),
+    Fit("NORMAL_TAIL_32", _normal_tail, *_normal_range(14.5), 9, lambda t: 1 / _normal_tail(t), True),
+    Fit("NORMAL_TAIL_64", _normal_tail, *_normal_range(38.75), 23, lambda t: 1 / _normal_tail(t), False),
     Fit("ERF_LARGE_64", _erfcx, mp.mpf(1) / 8 - ERF_SHIFT, mp.mpf(1) / 3 - ERF_SHIFT, 12, _gauss, False),
 ]  # fmt: skip
 

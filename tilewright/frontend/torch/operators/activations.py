@@ -6,7 +6,6 @@ from tilewright.expr.core import Expr, Tensor, apply, select
 from tilewright.expr.ops import elementwise as ops
 from tilewright.expr.ops import shape as shapes
 from tilewright.frontend.torch.call import Call, Number
-from tilewright.frontend.torch.operators.arithmetic import expm1_of, log1p_of
 from tilewright.frontend.torch.registry import aten
 
 
@@ -59,7 +58,7 @@ def selu(call: Call, x: Tensor) -> Tensor:
 
 def _elu(v: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
     inner = v if input_scale == 1 else v * input_scale
-    negative = expm1_of(inner) * (alpha * scale)
+    negative = apply("expm1", inner) * (alpha * scale)
     return select(v > 0, v if scale == 1 else v * scale, negative)
 
 
@@ -85,7 +84,8 @@ def hardswish(call: Call, x: Tensor) -> Tensor:
 
 @aten("aten.hardsigmoid.default")
 def hardsigmoid(call: Call, x: Tensor) -> Tensor:
-    return call.widened(x, lambda v, name: ops.hard_sigmoid(call.b, v, alpha=1 / 6, beta=0.5, name=name))
+    """``min(max(x + 3, 0), 6) / 6``: the sum is exact where the result is small."""
+    return call.pointwise([x], lambda v: ops.clamp(v + 3.0, 0.0, 6.0) * (1 / 6))
 
 
 @aten("aten.softplus.default")
@@ -94,7 +94,7 @@ def softplus(call: Call, x: Tensor, beta: Number = 1, threshold: Number = 20) ->
 
     def body(v: Expr) -> Expr:
         scaled = v if beta == 1 else v * beta
-        soft = apply("max", scaled, 0.0) + log1p_of(apply("exp", -apply("abs", scaled)))
+        soft = ops.softplus_of(scaled)
         return select(scaled > threshold, v, soft if beta == 1 else soft / beta)
 
     return call.pointwise([x], body)
@@ -102,7 +102,7 @@ def softplus(call: Call, x: Tensor, beta: Number = 1, threshold: Number = 20) ->
 
 @aten("aten.log_sigmoid.default")
 def log_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return call.pointwise([x], lambda v: apply("min", v, 0.0) - log1p_of(apply("exp", -apply("abs", v))))
+    return call.pointwise([x], lambda v: -ops.softplus_of(-v))
 
 
 @aten("aten.threshold.default")

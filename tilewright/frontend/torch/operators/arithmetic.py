@@ -148,7 +148,7 @@ def _one(call: Call, x: Tensor, *, function: str) -> Tensor:
 
 for _name in (
     "abs", "neg", "exp", "log", "sqrt", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "asinh", "acosh", "atanh",
+    "sinh", "cosh", "asinh", "acosh", "atanh", "log1p", "expm1",
 ):  # fmt: skip
     aten(f"aten.{_name}.default")(partial(_one, function=_name))
 
@@ -204,31 +204,6 @@ def log10(call: Call, x: Tensor) -> Tensor:
 @aten("aten.exp2.default")
 def exp2(call: Call, x: Tensor) -> Tensor:
     return call.pointwise([x], lambda v: apply("pow", 2.0, v))
-
-
-@aten("aten.log1p.default")
-def log1p(call: Call, x: Tensor) -> Tensor:
-    return call.pointwise([x], log1p_of)
-
-
-def log1p_of(v: Expr) -> Expr:
-    """``log(1 + v)``, also for small v: the factor corrects what rounding ``1 + v`` loses.
-
-    Source: Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991, theorem 4.
-    """
-    u = v + 1.0
-    return select(u.eq(1.0), v, select(u.eq(float("inf")), u, apply("log", u) * v / (u - 1.0)))
-
-
-@aten("aten.expm1.default")
-def expm1(call: Call, x: Tensor) -> Tensor:
-    return call.pointwise([x], expm1_of)
-
-
-def expm1_of(v: Expr) -> Expr:
-    """``exp(v) - 1``; below 1/2, where the difference cancels, ``2t / (1 - t)`` with ``t = tanh(v/2)``."""
-    half = apply("tanh", v * 0.5)
-    return select(apply("abs", v) < 0.5, half * 2.0 / (1.0 - half), apply("exp", v) - 1.0)
 
 
 # Copies and conversions -----------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from math import prod
 from typing import Any
 
 from tilewright.expr.core import Expr, Tensor, apply
+from tilewright.expr.dtypes import wide
 from tilewright.expr.ops import reduce as ops
 from tilewright.expr.ops import shape as shapes
 from tilewright.expr.ops.elementwise import fill, map_elements
 from tilewright.expr.ops.nodes import cast_node
-from tilewright.frontend.torch.call import Call, Number, normal_dims, shape_of, wide
+from tilewright.frontend.torch.call import Call, Number, normal_dims, shape_of
 from tilewright.frontend.torch.registry import aten
 
 Dims = int | Sequence[int] | None
