@@ -71,8 +71,8 @@ def normal_cdf_tanh(x: Any) -> Any:
     """
     given = np.asarray(x)
     wide = given.astype(np.longdouble if given.dtype == np.float64 else np.float64)
-    root = wide.dtype.type("1.5957691216057307117597842397375")  # 2 sqrt(2 / pi)
-    power = np.exp(np.minimum(root * (wide + wide.dtype.type("0.044715") * wide**3), 50))
+    root, cubic = np.array(["1.5957691216057307117597842397375", "0.044715"]).astype(wide.dtype)  # 2 sqrt(2 / pi)
+    power = np.exp(np.minimum(root * (wide + cubic * wide**3), 50))
     return (power / (power + 1)).astype(given.dtype)
 
 

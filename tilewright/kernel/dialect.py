@@ -11,7 +11,6 @@ whose meaning depends on the sign say `unsigned`.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
@@ -369,9 +368,11 @@ class RemainderOp(IRDLOperation):
             raise VerifyException(f"the remainder of {self.a.type}, which are no floats")
 
 
-class _NormalCdf(IRDLOperation, abc.ABC):
-    """A function of one float, element by element."""
+@irdl_op_definition
+class NormalCdfOp(IRDLOperation):
+    """``(1 + erf(x / sqrt 2)) / 2``: what GELU multiplies by."""
 
+    name = "tile.normal_cdf"
     T: ClassVar = VarConstraint("T", base(Attribute))
     operand = operand_def(T)
     result = result_def(T)
@@ -387,17 +388,22 @@ class _NormalCdf(IRDLOperation, abc.ABC):
 
 
 @irdl_op_definition
-class NormalCdfOp(_NormalCdf):
-    """``(1 + erf(x / sqrt 2)) / 2``: what GELU multiplies by."""
-
-    name = "tile.normal_cdf"
-
-
-@irdl_op_definition
-class NormalCdfTanhOp(_NormalCdf):
+class NormalCdfTanhOp(IRDLOperation):
     """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``: its approximation in GELU by tanh."""
 
     name = "tile.normal_cdf_tanh"
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    operand = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$operand attr-dict `:` type($result)"
+
+    def __init__(self, operand: SSAValue) -> None:
+        super().__init__(operands=[operand], result_types=[operand.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element(self.operand), AnyFloat):
+            raise VerifyException(f"{self.name} of {self.operand.type}, which are no floats")
 
 
 @irdl_op_definition

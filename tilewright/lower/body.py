@@ -103,8 +103,8 @@ class BodyEmitter:
     def _emit(self, expr: Expr, mask: SSAValue | None) -> Value:
         if isinstance(expr, Const):
             dtype = computed_in(expr.dtype)
-            value = expr.value if dtype == expr.dtype else float(np.asarray(expr.value, dtypes.numpy_dtype(expr.dtype)))
-            return Value(self.builder.number(value, dtype), dtype)
+            number = expr.value if dtype == expr.dtype else _rounded(expr.value, expr.dtype)
+            return Value(self.builder.number(number, dtype), dtype)
         if isinstance(expr, Read):
             return self._read(expr, mask)
         if isinstance(expr, Cast):
@@ -313,6 +313,10 @@ class BodyEmitter:
         ]
 
 
+def _rounded(value: bool | float, dtype: dtypes.DType) -> float:
+    return float(np.asarray(value).astype(dtypes.numpy_dtype(dtype)))
+
+
 def _reads(expr: Expr) -> bool:
     return any(isinstance(node, Read) for node in walk(expr))
 
@@ -351,6 +355,11 @@ def _by_kind(
     return emit
 
 
+def _float(operation: Callable[..., Operation]) -> Emit:
+    """One operation on floats."""
+    return lambda builder, args: Value(builder.insert(operation(*(arg.ssa for arg in args))), args[0].dtype)
+
+
 def _compare(predicate: str) -> Emit:
     def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
         a, b = args
@@ -382,7 +391,8 @@ def _sign(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     if dtypes.is_unsigned(a.dtype):
         return Value(builder.insert(tile.SelectOp(positive, one, zero)), a.dtype)
     negative = builder.insert(tile.CompareOp("lt", a.ssa, zero))
-    rest = builder.insert(tile.SelectOp(negative, _like(builder, a, -1), a.ssa))  # 0 and NaN stay
+    kept = builder.insert(math.AbsFOp(a.ssa)) if dtypes.is_float(a.dtype) else a.ssa  # 0 without its sign, and NaN
+    rest = builder.insert(tile.SelectOp(negative, _like(builder, a, -1), kept))
     return Value(builder.insert(tile.SelectOp(positive, one, rest)), a.dtype)
 
 
@@ -503,7 +513,7 @@ FUNCTIONS: dict[str, Emit] = {
     "shr": _by_kind(None, arith.ShRSIOp, arith.ShRUIOp),
     **{predicate: _compare(predicate) for predicate in tile.PREDICATES},
     **{
-        name: _by_kind(op, op)
+        name: _float(op)
         for name, op in {
             "exp": math.ExpOp, "expm1": math.ExpM1Op, "log": math.LogOp, "log1p": math.Log1pOp,
             "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,

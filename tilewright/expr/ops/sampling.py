@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from math import gcd
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -22,29 +23,56 @@ Array = np.ndarray[Any, Any]
 
 _LONGEST = 1 << 24  # elements of a resized dimension: its tables are formed when compiling
 
-#: Position in the input of output element o, by ONNX's names of the rules. Arguments: o, input extent, output extent
-#: as a real number (extent * scale), output extent, scale, and the region of interest as two fractions of the input.
-POSITIONS: dict[str, Callable[[Array, int, float, int, float, tuple[float, float]], Array]] = {
-    "half_pixel": lambda o, n, real, m, s, roi: (o + 0.5) / s - 0.5,
-    "asymmetric": lambda o, n, real, m, s, roi: o / s,
-    "align_corners": lambda o, n, real, m, s, roi: o * 0.0 if real == 1 else o * (n - 1) / (real - 1),
-    "pytorch_half_pixel": lambda o, n, real, m, s, roi: o * 0.0 - 0.5 if real == 1 else (o + 0.5) / s - 0.5,
-    "half_pixel_symmetric": lambda o, n, real, m, s, roi: (o + 0.5) / s - 0.5 + n / 2 * (1 - m / real),
-    "tf_crop_and_resize": lambda o, n, real, m, s, roi: _cropped(o, n, real, roi),
+Position = tuple[Fraction, Fraction]
+"""Slope and offset: where output element o lies in the input, ``slope * o + offset``."""
+
+#: Positions by ONNX's names of the rules. Arguments: input extent, output extent, scale, and the region of interest as
+#: two fractions of the input. Where an extent times its scale is not whole, "extent of the result" is the whole one, as
+#: in onnxruntime, save in half_pixel_symmetric, whose definition is about the difference.
+POSITIONS: dict[str, Callable[[int, int, Fraction, tuple[Fraction, Fraction]], Position]] = {
+    "half_pixel": lambda n, m, s, roi: _centred(s),
+    "asymmetric": lambda n, m, s, roi: (1 / s, Fraction(0)),
+    "align_corners": lambda n, m, s, roi: (Fraction(n - 1, max(m - 1, 1)), Fraction(0)),
+    "pytorch_half_pixel": lambda n, m, s, roi: _centred(s) if m > 1 else (Fraction(0), Fraction(0)),
+    "half_pixel_symmetric": lambda n, m, s, roi: (1 / s, _centred(s)[1] + (n - m / s) / 2),
+    "tf_crop_and_resize": lambda n, m, s, roi: _cropped(n, m, roi),
 }
 
 
-def _cropped(o: Array, n: int, real: float, roi: tuple[float, float]) -> Array:
-    span = (roi[1] - roi[0]) * (n - 1)
-    return o * 0.0 + roi[0] * (n - 1) + span / 2 if real == 1 else o * (span / (real - 1)) + roi[0] * (n - 1)
+def _centred(scale: Fraction) -> Position:
+    """Centres of elements on centres: ``(o + 1/2) / scale - 1/2``."""
+    return 1 / scale, (1 / scale - 1) / 2
 
 
-_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda p: np.ceil(p - 0.5),
-    "round_prefer_ceil": lambda p: np.floor(p + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
+def _cropped(n: int, m: int, roi: tuple[Fraction, Fraction]) -> Position:
+    first, span = roi[0] * (n - 1), (roi[1] - roi[0]) * (n - 1)
+    return (span / (m - 1), first) if m > 1 else (Fraction(0), first + span / 2)
+
+
+#: Whole positions, from numerators and the denominator.
+_ROUNDINGS: dict[str, Callable[[Array, int], Array]] = {
+    "round_prefer_floor": lambda p, q: -((q - 2 * p) // (2 * q)),
+    "round_prefer_ceil": lambda p, q: (2 * p + q) // (2 * q),
+    "floor": lambda p, q: p // q,
+    "ceil": lambda p, q: -(-p // q),
 }
+
+
+def simplest(number: float) -> Fraction:
+    """The fraction with the smallest denominator that is `number` in f32: 3/5 for what is 0.60000002 there.
+
+    A number that f32 does not have is taken as one of f64.
+
+    >>> simplest(float(np.float32(0.6))), simplest(2.5), simplest(7 / 3)
+    (Fraction(3, 5), Fraction(5, 2), Fraction(7, 3))
+    """
+    exact = Fraction(number)
+    single = float(np.float32(number)) == number
+    for digits in range(20):
+        found = exact.limit_denominator(10**digits)
+        if (float(np.float32(float(found))) if single else float(found)) == number:
+            return found
+    return exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +90,7 @@ class Table:
 def resize_table(
     extent: int,
     result: int,
-    scale: float,
+    scale: float | Fraction,
     *,
     mode: str = "nearest",
     position: str = "half_pixel",
@@ -72,7 +100,10 @@ def resize_table(
     exclude_outside: bool = False,
     roi: tuple[float, float] = (0.0, 1.0),
 ) -> Table:
-    """The table from `extent` to `result` elements. `mode`: nearest, linear, cubic; the rest as in ONNX Resize."""
+    """The table from `extent` to `result` elements. `mode`: nearest, linear, cubic; the rest as in ONNX Resize.
+
+    Positions are exact. A scale that is a float stands for the `simplest` fraction.
+    """
     for value, known in ((position, POSITIONS), (rounding, _ROUNDINGS), (mode, ("nearest", "linear", "cubic"))):
         if value not in known:
             raise InvalidExpression(f"resize with {value!r}", help=f"one of {', '.join(known)}")
@@ -80,17 +111,20 @@ def resize_table(
         raise InvalidExpression(
             f"resize of {extent} elements by {scale} to {result}", help=f"1 to {_LONGEST}, and a scale above 0"
         )
-    where = POSITIONS[position](np.arange(result, dtype=np.float64), extent, scale * extent, result, scale, roi)
-    outside = (where < 0) | (where > extent - 1)
+    fraction = scale if isinstance(scale, Fraction) else simplest(scale)
+    region = (simplest(roi[0]), simplest(roi[1]))
+    slope, offset = POSITIONS[position](extent, result, fraction, region)
+    where, unit = _numerators(slope, offset, result)
+    outside = np.asarray((where < 0) | (where > (extent - 1) * unit), bool)
     if mode == "nearest":
-        index = np.clip(_ROUNDINGS[rounding](where), 0, extent - 1).astype(np.int64)[:, None]
+        index = np.clip(_ROUNDINGS[rounding](where, unit), 0, extent - 1).astype(np.int64)[:, None]
         return Table(index, np.ones(index.shape), outside)
-    shrink = min(scale, 1.0) if antialias else 1.0
+    shrink = min(float(scale), 1.0) if antialias else 1.0
     radius = 1 if mode == "linear" else 2
     first = int(np.floor(-radius / shrink)) + 1
     offsets = np.arange(first, 2 - first if antialias or mode == "cubic" else 2)
-    base = np.floor(where)
-    distance = np.abs(shrink * (offsets - (where - base)[:, None]))
+    base = where // unit
+    distance = np.abs(shrink * (offsets - ((where - base * unit) / unit).astype(np.float64)[:, None]))
     weights = np.clip(1 - distance, 0, 1) if mode == "linear" else _cubic(distance, cubic_a)
     places = (base[:, None] + offsets).astype(np.int64)
     if antialias:
@@ -99,6 +133,14 @@ def resize_table(
         weights = np.where((places >= 0) & (places < extent), weights, 0)
         weights = weights / weights.sum(axis=1, keepdims=True)
     return Table(np.clip(places, 0, extent - 1), weights, outside)
+
+
+def _numerators(slope: Fraction, offset: Fraction, count: int) -> tuple[Array, int]:
+    """``slope * o + offset`` for o below `count`, as integers over one denominator."""
+    unit = lcm(slope.denominator, offset.denominator)
+    a, c = int(slope * unit), int(offset * unit)
+    small = 4 * (abs(a) * count + abs(c) + unit) < 1 << 63
+    return np.arange(count, dtype=np.int64 if small else object) * a + c, unit
 
 
 def _cubic(d: Array, a: float) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import floor
+from fractions import Fraction
+from math import floor, inf
 
 from tilewright.errors import InvalidModel
 from tilewright.expr.core import Tensor
@@ -44,24 +45,25 @@ def resize(node: Node) -> Tensor:
     return ops.resample(node.b, x, tables, extrapolation=value, name=node.name)
 
 
-def _targets(node: Node, extents: list[int], roi: list[float], count: int) -> tuple[list[float], list[int]]:
-    """Scale and resulting extent of each resized dimension, from the scales or from the sizes."""
+def _targets(node: Node, extents: list[int], roi: list[float], count: int) -> tuple[list[Fraction], list[int]]:
+    """Scale and resulting extent of each resized dimension, from the scales or from the sizes, in exact arithmetic."""
     if node.has(2) and node.array(2, "the scales").size:
-        scales = [float(v) for v in node.array(2, "the scales")]
-        if len(scales) != count or min(scales) <= 0:
-            raise InvalidModel(f"scales {scales} for {count} dimensions", help="one above 0 for each")
+        given = [float(v) for v in node.array(2, "the scales")]
+        if len(given) != count or not all(0 < scale < inf for scale in given):
+            raise InvalidModel(f"scales {given} for {count} dimensions", help="one above 0 for each")
+        scales = [ops.simplest(scale) for scale in given]
         crop = node.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-        spans = [roi[i + count] - roi[i] if crop else 1.0 for i in range(count)]
+        spans = [ops.simplest(roi[i + count]) - ops.simplest(roi[i]) if crop else 1 for i in range(count)]
         return scales, [floor(e * span * s) for e, span, s in zip(extents, spans, scales, strict=True)]
     sizes = node.integers(3, "the sizes")
     if len(sizes) != count:
         raise InvalidModel(f"sizes {sizes} for {count} dimensions", help="one for each")
-    ratios = [size / extent for size, extent in zip(sizes, extents, strict=True)]
+    ratios = [Fraction(size, extent) for size, extent in zip(sizes, extents, strict=True)]
     policy = node.get_string("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return ratios, sizes
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [scale] * count, [floor(scale * extent + 0.5) for extent in extents]
+    return [scale] * count, [floor(scale * extent + Fraction(1, 2)) for extent in extents]
 
 
 @op("GridSample")

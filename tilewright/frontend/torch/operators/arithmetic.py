@@ -65,9 +65,13 @@ def floor_divide(call: Call, x: Operand, other: Operand) -> Tensor:
 
 
 def _floor_divide(v: Expr, w: Expr) -> Expr:
-    """The floor of the exact quotient, not of the rounded one: ``(v - v mod w) / w`` is nearly whole."""
-    whole = apply("round", (v - v % w) / w)
-    return select(w.eq(0), v / w, whole)
+    """The floor of the exact quotient, not of the rounded one: ``(v - v fmod w) / w`` is nearly whole, and one too large
+    where the rest and the divisor differ in sign.
+    """
+    rest = apply("fmod", v, w)
+    whole = apply("round", (v - rest) / w)
+    apart = rest.ne(0) & apply("xor", rest < 0, w < 0)
+    return select(w.eq(0), v / w, select(apart, whole - 1.0, whole))
 
 
 @aten("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
@@ -104,16 +108,21 @@ def power_scalar(call: Call, x: Tensor, exponent: Number) -> Tensor:
 
 @aten("aten.atan2.default")
 def atan2(call: Call, y: Tensor, x: Tensor) -> Tensor:
-    """The angle of (x, y): the arctangent of their quotient, turned by half a circle left of the y axis."""
+    """The angle of (x, y): in the first quadrant by the quotient, then mirrored by the signs, of zeros too."""
 
     def body(b: Expr, a: Expr) -> Expr:
-        turn = select(b < 0, -pi, pi)
-        axis = select(b.eq(0), 0.0, turn / 2)  # where a is 0
-        both = select(apply("isinf", a) & apply("isinf", b), apply("sign", a) * apply("sign", b), b / a)
-        angle = apply("atan", both) + select(a < 0, turn, 0.0)
-        return select(a.eq(0), axis, angle)
+        high, wide = apply("abs", b), apply("abs", a)
+        quotient = select(apply("isinf", a) & apply("isinf", b), 1.0, high / wide)
+        angle = apply("atan", select(a.eq(0) & b.eq(0), 0.0, quotient))
+        angle = select(_is_negative(a), pi - angle, angle)
+        return select(_is_negative(b), -angle, angle)
 
     return call.pointwise([y, x], body)
+
+
+def _is_negative(v: Expr) -> Expr:
+    """Whether a number has a sign; that of a zero shows in its reciprocal."""
+    return select(v.eq(0), 1.0 / v, v) < 0
 
 
 @aten("aten.clamp.default", "aten.clamp.Tensor")
@@ -155,7 +164,12 @@ for _name in (
 
 @aten("aten.sign.default", "aten.sgn.default")
 def sign(call: Call, x: Tensor) -> Tensor:
-    return x if x.dtype == "bool" else _one(call, x, function="sign")
+    """0 for NaN, as in torch."""
+    if x.dtype == "bool":
+        return x
+    if not dtypes.is_float(x.dtype):
+        return _one(call, x, function="sign")
+    return call.pointwise([x], lambda v: select(v > 0, 1.0, select(v < 0, -1.0, 0.0)))
 
 
 def _rounded(call: Call, x: Tensor, *, function: str) -> Tensor:

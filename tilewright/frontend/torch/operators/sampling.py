@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 
 from tilewright.errors import Unsupported
@@ -34,7 +35,7 @@ def _resized(call: Call, x: Tensor, scales: Sequence[float], mode: str, position
     tables = {}
     for d in range(2, x.rank):
         extent, result = shape_of(x)[d], call.shape[d]
-        scale = scales[d - 2] if scales and position != "align_corners" else result / extent
+        scale = ops.simplest(scales[d - 2]) if scales and position != "align_corners" else Fraction(result, extent)
         if extent != result or scale != 1:
             tables[d] = ops.resize_table(extent, result, scale, mode=mode, position=position, rounding=rounding)
     return ops.resample(call.b, x, tables, name=call.name)

@@ -118,6 +118,41 @@ def test_arithmetic_of_floats() -> None:
     )
 
 
+def test_special_values_are_those_of_torch() -> None:
+    """Signs of zeros, infinities and NaN: results and their signs, evaluated."""
+    special = torch.tensor([0.0, -0.0, 1.5, -1.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 3e38])
+    x, y = (each.reshape(-1) for each in torch.meshgrid(special, special, indexing="ij"))
+    cases: dict[str, Callable[..., Any]] = {
+        "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
+        "maximum": torch.maximum, "minimum": torch.minimum, "floor_divide": torch.floor_divide, "pow": torch.pow,
+        "truncated quotient": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        "logaddexp": torch.logaddexp, "xlogy": torch.xlogy,
+        "sign": lambda x, y: [x.sign(), x.sgn()], "round": lambda x, y: [x.round(), x.floor(), x.ceil(), x.trunc()],
+        "clamp": lambda x, y: [x.clamp(-1, 1), x.clamp(min=y)], "nan_to_num": lambda x, y: torch.nan_to_num(x),
+        "comparisons": lambda x, y: [x < y, x <= y, x == y, x != y, x > y, x >= y],
+        "extremes": lambda x, y: [x.view(12, 12).max(0)[1], x.argmax(), y.view(12, 12).argmin(1), y.amin(), x.max()],
+        "sums": lambda x, y: [x.view(12, 12).sum(1), x.view(12, 12).prod(1), x.view(12, 12).any(1), x.bool()],
+        "roots": lambda x, y: [x.sqrt(), x.rsqrt(), x.reciprocal(), x**0.5, x**-1.0, x**0, x**3],
+        "logarithms": lambda x, y: [x.log(), x.log1p(), x.log2(), x.exp(), x.expm1(), x.sigmoid(), x.tanh()],
+        "activations": lambda x, y: [F.elu(x), F.softplus(x), F.mish(x), F.hardtanh(x), F.softsign(x), F.relu(x)],
+    }  # fmt: skip
+    results = Many(cases)
+    expected = [array_of(part) for case in cases.values() for part in _flat(case(x, y))]
+    names = [name for name, case in cases.items() for _ in _flat(case(x, y))]
+    found = evaluate(import_module(results, (x, y)), [array_of(x), array_of(y)])
+    wrong = {}
+    for name, want, got in zip(names, expected, found, strict=True):
+        with np.errstate(all="ignore"):
+            same = np.isclose(want, got, rtol=3e-6, atol=0, equal_nan=True)
+        if name in ("atan2", "sign"):
+            same &= np.isnan(want) | (np.signbit(want) == np.signbit(got))
+        if not same.all():
+            at = np.flatnonzero(~same.reshape(-1))[0]
+            shown = (x, y, want, got) if want.size == len(x) else (want, got)
+            wrong[name] = [float(v.reshape(-1)[at]) for v in shown]
+    assert not wrong
+
+
 def test_arithmetic_of_integers_and_mixed_dtypes() -> None:
     check(
         {
