@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -105,3 +107,27 @@ def test_grid_of_the_wrong_shape() -> None:
     b = GraphBuilder()
     with pytest.raises(ExtentMismatch, match="grid"):
         ops.grid_sample(b, b.input("x", X.shape, "f32"), b.input("grid", (2, 4, 3, 3), "f32"))
+
+
+def _exact(extent: int, result: int, scale: Fraction, rounding: str) -> list[int]:
+    """Nearest elements by half_pixel_symmetric, in fractions."""
+    positions = [
+        Fraction(extent, 2) * (1 - Fraction(result) / (scale * extent)) + (o + Fraction(1, 2)) / scale - Fraction(1, 2)
+        for o in range(result)
+    ]
+    rounded = {
+        "floor": floor, "ceil": ceil, "round_prefer_floor": lambda p: ceil(p - Fraction(1, 2)),
+        "round_prefer_ceil": lambda p: floor(p + Fraction(1, 2)),
+    }[rounding]  # fmt: skip
+    return [min(max(rounded(p), 0), extent - 1) for p in positions]
+
+
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize(("extent", "scale"), [(5, "3/5"), (12, "1/3"), (3, "17/50"), (9, "2/3"), (7, "23/10"), (6, 3)])
+def test_positions_are_exact_at_whole_coordinates(extent: int, scale: str, rounding: str) -> None:
+    exact = Fraction(scale)
+    result = floor(extent * exact)
+    table = ops.resize_table(
+        extent, result, float(np.float32(exact)), position="half_pixel_symmetric", rounding=rounding
+    )
+    assert table.index[:, 0].tolist() == _exact(extent, result, exact, rounding)

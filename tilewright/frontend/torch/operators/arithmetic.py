@@ -65,8 +65,9 @@ def floor_divide(call: Call, x: Operand, other: Operand) -> Tensor:
 
 
 def _floor_divide(v: Expr, w: Expr) -> Expr:
-    """The floor of the exact quotient, not of the rounded one: ``(v - v fmod w) / w`` is nearly whole, and one too large
-    where the rest and the divisor differ in sign.
+    """The floor of the exact quotient, not of the rounded one.
+
+    ``(v - v fmod w) / w`` is nearly whole, and one too large where the rest and the divisor differ in sign.
     """
     rest = apply("fmod", v, w)
     whole = apply("round", (v - rest) / w)

@@ -120,7 +120,7 @@ def test_arithmetic_of_floats() -> None:
 
 def test_special_values_are_those_of_torch() -> None:
     """Signs of zeros, infinities and NaN: results and their signs, evaluated."""
-    special = torch.tensor([0.0, -0.0, 1.5, -1.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 3e38])
+    special = torch.tensor([0.0, -0.0, 1.5, -1.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e-3, -1e-3, 30.0])
     x, y = (each.reshape(-1) for each in torch.meshgrid(special, special, indexing="ij"))
     cases: dict[str, Callable[..., Any]] = {
         "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
