@@ -63,14 +63,14 @@ class Draft:
 
     def array(self, dtype: np.dtype[Any], shape: Sequence[int], low: float = -4, high: float = 4) -> Array:
         if dtype == BOOL:
-            return self.rng.random(shape) < 0.5
+            return np.asarray(self.rng.random(shape) < 0.5)
         if dtype.kind in "iu":
             least = max(0, int(low)) if dtype.kind == "u" else int(low)
-            return self.rng.integers(least, int(high) + 1, shape).astype(dtype)
+            return np.asarray(self.rng.integers(least, int(high) + 1, shape)).astype(dtype)
         values = self.rng.uniform(low, high, shape)
         if self.chance(0.25):
             values = np.round(values * 2) / 2  # ties
-        return values.astype(dtype)
+        return np.asarray(values).astype(dtype)
 
     def given(self, array: Array, constant: float = 0.4) -> str:
         """A value of the graph: a constant, or an input."""
@@ -190,8 +190,7 @@ def _gelu(d: Draft, operator: str) -> None:
 @recipe("IsInf")
 def _is_inf(d: Draft, operator: str) -> None:
     x = d.array(F32, d.shape())
-    x[x > 3] = np.inf
-    x[x < -3] = -np.inf
+    x = np.where(x > 3, F32.type(np.inf), np.where(x < -3, F32.type(-np.inf), x)).astype(F32)
     d.node(operator, [d.given(x)], detect_positive=d.one((0, 1)), detect_negative=d.one((0, 1)))
 
 
@@ -212,7 +211,7 @@ def _quotient(d: Draft, operator: str) -> None:
     dtype = d.one((F32, F16, F64, BF16, I32, I64))
     name, shape = d.value(dtype)
     divisor = d.array(dtype, d.broadcast(shape))
-    divisor[np.asarray(divisor == 0)] = 3
+    divisor = np.where(divisor == 0, dtype.type(3), divisor).astype(dtype)
     d.node(operator, [name, d.given(divisor)])
 
 
@@ -221,7 +220,7 @@ def _mod(d: Draft, operator: str) -> None:
     dtype = d.one((F32, F64, I32, I64))
     name, shape = d.value(dtype)
     divisor = d.array(dtype, d.broadcast(shape))
-    divisor[np.asarray(divisor == 0)] = 3
+    divisor = np.where(divisor == 0, dtype.type(3), divisor).astype(dtype)
     d.node(operator, [name, d.given(divisor)], fmod=1 if dtype.kind == "f" else d.one((0, 1)))
 
 

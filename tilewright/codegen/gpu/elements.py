@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.codegen import elementwise
 from tilewright.codegen.gpu.emission import Emission, is_bfloat, resized, to_words
+from tilewright.codegen.math.error_function import emit_one_plus_erf
 from tilewright.codegen.math.value import start
 from tilewright.codegen.values import F16, F32, F64, I64
 from tilewright.errors import InvalidProgram
@@ -33,13 +34,18 @@ def element(at: Emission, op: Operation) -> None:
 
 
 def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
-    """What f32 operations are as one function, where instructions give it: ``e / (1 + e)`` of a finite exponential.
+    """What f32 operations are as one function, where instructions give it: ``1 + erf(x)``, and ``e / (1 + e)`` of a
+    finite exponential.
 
     A result that would be denormal is 0, and so is what is multiplied by it
     (``x * sigmoid(x)`` from -87.3 down).
     """
     if at.target.power_of_two is None or at.target.reciprocal is None:
         return None
+    if isinstance(op, arith.AddfOp):
+        for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if isinstance(value.owner, math.ErfOp) and value.has_one_use() and _ones(at, other):
+                return [emit_one_plus_erf(at.builder, x, at.target) for x in at.elements(value.owner.operand)]
     if isinstance(op, arith.DivfOp) and isinstance(op.rhs.owner, arith.AddfOp):
         for value, other in (op.rhs.owner.operands, reversed(op.rhs.owner.operands)):
             if value == op.lhs and isinstance(value.owner, math.ExpOp) and _ones(at, other):

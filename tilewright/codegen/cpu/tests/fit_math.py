@@ -157,6 +157,9 @@ TANH = _taylor(  # tanh(x) = x + x^3 f(x^2)
     lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
     lambda z: -mp.mpf(1) / 3 + 2 * z / 15 - 17 * z**2 / 315, 1e-9,
 )  # fmt: skip
+LOG_ERFC = _taylor(  # erfc(x) = 2^(x f(x))
+    lambda x: mp.log(mp.erfc(x)) / mp.log(2) / x, lambda x: -2 / mp.sqrt(mp.pi) / mp.log(2), 1e-12,
+)  # fmt: skip
 LOG_NORMAL = _taylor(  # 2 Phi(-x) = 2^(x f(x))
     lambda x: mp.log(mp.erfc(x / mp.sqrt(2))) / mp.log(2) / x, lambda x: -mp.sqrt(2 / mp.pi) / mp.log(2), 1e-12,
 )  # fmt: skip
@@ -229,6 +232,7 @@ FITS = [
         lambda x: 8 * mp.erfc(x) ** (mp.mpf(7) / 8), True,
     ),
     Fit("TANH_NEAR_32", TANH, 0, mp.mpf("0.55") ** 2, 3, lambda z: z * (1 + z / 3), True),
+    Fit("ERFC_32", LOG_ERFC, 0, 4, 7, lambda x: x * mp.erfc(x) * mp.log(2), True),
     Fit("LOG_NORMAL_32", LOG_NORMAL, 0, mp.mpf("14.2"), 11, _normal_weight, True),
     Fit("ERF_SMALL_64", ERF, 0, 1, 11, _one, False),
     Fit("NORMAL_TAIL_32", _normal_tail, *_normal_range(14.5), 9, lambda t: 1 / _normal_tail(t), True),

@@ -402,9 +402,9 @@ def test_coefficients_are_as_good_as_the_fit_said() -> None:
     fit_math = importlib.util.module_from_spec(spec)
     sys.modules["fit_math"] = fit_math  # its dataclass looks itself up there
     spec.loader.exec_module(fit_math)
-    assert len(fit_math.FITS) == 21
+    assert len(fit_math.FITS) == 22
     beside = {  # an instruction that is off by more, or a relative error
-        "TANH_NEAR_32": 4e-8, "LOG_NORMAL_32": 2e-7, "NORMAL_TAIL_32": 2e-8, "NORMAL_TAIL_64": 7e-17,
+        "TANH_NEAR_32": 4e-8, "ERFC_32": 2e-8, "LOG_NORMAL_32": 2e-7, "NORMAL_TAIL_32": 2e-8, "NORMAL_TAIL_64": 7e-17,
     }  # fmt: skip
     for fit in fit_math.FITS:
         table = getattr(coefficients, fit.name)
