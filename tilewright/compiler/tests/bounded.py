@@ -15,8 +15,21 @@ from typing import Any
 import numpy as np
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import ACCUMULATIONS, FUNCTIONS, Apply, Axis, Cast, Compute, Const, Expr, Read, identity, walk
-from tilewright.expr.graph import Graph
+from tilewright.expr.core import (
+    ACCUMULATIONS,
+    FUNCTIONS,
+    Apply,
+    Axis,
+    Cast,
+    Compute,
+    Const,
+    Expr,
+    Read,
+    Tensor,
+    identity,
+    walk,
+)
+from tilewright.expr.graph import Graph, Loop
 
 Array = np.ndarray[Any, Any]
 Bounded = tuple[Array, Array]  # the value, and the bound of a float or whether an integer or bool is unknown
@@ -31,13 +44,40 @@ LIPSCHITZ = {"tanh": 1.0, "erf": 1.1284, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0
 
 def evaluate_bounded(graph: Graph, inputs: Mapping[str, Array]) -> list[Bounded]:
     """Every output in float64 (integers in their dtype) with its bound."""
-    known: dict[str, Bounded] = {}
-    for name, array in {**inputs, **graph.constants}.items():
-        known[name] = _exact(array)
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            known[node.name] = _Point(node, known).run()
+        return _run_graph(graph, {name: _exact(array) for name, array in inputs.items()})
+
+
+def _run_graph(graph: Graph, known: dict[str, Bounded]) -> list[Bounded]:
+    known.update({name: _exact(array) for name, array in graph.constants.items()})
+    for step in graph.steps():
+        if isinstance(step, Compute):
+            known[step.name] = _Point(step, known).run()
+        else:
+            known.update(_run_loop(step, known))
     return [known[tensor.name] for tensor in graph.outputs]
+
+
+def _run_loop(loop: Loop, known: Mapping[str, Bounded]) -> dict[str, Bounded]:
+    """The results of a loop, trip by trip, as the evaluator has them."""
+    states = [known[each.initial.name] for each in loop.carried]
+    rows: dict[Tensor, dict[int, Bounded]] = {each.whole: {} for each in loop.stacked}
+    for trip in range(loop.trips):
+        back = loop.trips - 1 - trip
+        inside = {tensor.name: known[tensor.name] for tensor in loop.captured()}
+        for each in loop.sliced:
+            value, bound = known[each.whole.name]
+            inside[each.part.name] = value[at := back if each.backwards else trip], bound[at]
+        inside |= {each.state.name: state for each, state in zip(loop.carried, states, strict=True)}
+        found = dict(zip(loop.body.outputs, _run_graph(loop.body, inside), strict=True))
+        states = [found[each.following] for each in loop.carried]
+        for each in loop.stacked:
+            rows[each.whole][back if each.backwards else trip] = found[each.part]
+    results = {each.final.name: state for each, state in zip(loop.carried, states, strict=True)}
+    for whole, parts in rows.items():
+        ordered = [parts[place] for place in sorted(parts)]
+        results[whole.name] = (np.stack([v for v, _ in ordered]), np.stack([b for _, b in ordered]))
+    return results
 
 
 def violations(result: Array, expected: Bounded) -> Array:
