@@ -1,10 +1,9 @@
 """Random ONNX graphs against onnxruntime and a reference: `python -m tests.random_onnx --cases 5000 --seed 0`.
 
 Each case is a graph of a few nodes (`onnx_recipes`) over values that later nodes share. Ten cases are compiled as one
-module. A result is right where it agrees with onnxruntime, or else with the reference evaluator of the onnx package, or
-else with the imported graph in float64, all within the bound of a running error analysis of the graph. What agrees with
-none is a finding: its graph is printed with the seed, cut down to the nodes that it needs. What onnxruntime alone has
-otherwise is counted by operator, and must be explained in `EXPLAINED`.
+module. A result is right where it is the imported graph in float64, within the bound of a running error analysis, and
+agrees loosely with onnxruntime or else with the reference evaluator of the onnx package; what both have otherwise must be
+explained in `EXPLAINED`. All else is a finding: its graph is printed with the seed, cut down to the nodes that it needs.
 
     python -m tests.random_onnx --case 4711     one case, by its seed
 
@@ -38,6 +37,7 @@ Results = dict[str, Array]
 
 TOGETHER = 10  # cases in one module
 LOOSE = 40.0  # bounds that onnxruntime may be off: its functions are less exact, its sums in another order
+CANCELLED = 2e-6  # of the largest element: what formulas like ``1 + erf(x)`` lose in the other implementations
 
 #: Operators whose results in onnxruntime differ from the definition, and in what.
 EXPLAINED: dict[str, str] = {
@@ -201,7 +201,9 @@ def _agree(found: Array, truth: Array, value: Array, bound: Array) -> bool:
         differs = found != truth
         return not (differs & ~bound).any() if not differs.all() or bound.all() else not differs.any()
     wide = truth.astype(np.float64)
-    return not violations(found, (wide, np.maximum(LOOSE * bound, 2e-6 * np.abs(wide)))).any()
+    finite = np.abs(wide[np.isfinite(wide)])
+    slack = CANCELLED * max(1.0, float(finite.max(initial=0)))
+    return not violations(found, (wide, np.maximum(LOOSE * bound, slack))).any()
 
 
 def _finding(
