@@ -2,8 +2,8 @@
 
 Each case is a graph of a few nodes (`onnx_recipes`) over values that later nodes share. Ten cases are compiled as one
 module. A result is right where it is the imported graph in float64, within the bound of a running error analysis, and
-agrees loosely with onnxruntime or else with the reference evaluator of the onnx package; what both have otherwise must be
-explained in `EXPLAINED`. All else is a finding: its graph is printed with the seed, cut down to the nodes that it needs.
+agrees loosely with onnxruntime or else with the reference evaluator of the onnx package; what both have otherwise must
+be explained in `EXPLAINED`. All else is a finding: its graph is printed with the seed, cut down to what it needs.
 
     python -m tests.random_onnx --case 4711     one case, by its seed
 
