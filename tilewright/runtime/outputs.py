@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.runtime.memory import allocate
 
-SMALLEST = 128 << 10  # bytes: what the C library takes from the system for each array; below, it keeps memory itself
+SMALLEST = 1 << 20  # bytes: kernels below take microseconds, and the C library keeps memory of such sizes itself
 _LOOKS = 4  # at buffers that are in use, before memory is allocated: they go to the end of their queue
 
 Array = np.ndarray[Any, Any]

@@ -111,17 +111,14 @@ def is_torch(array: Any) -> bool:
 
 def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
     """Whether this is a torch tensor, not of a subclass, that can be used as it is: with memory for all elements."""
-    if not is_torch(array):
-        return False
-    torch = sys.modules["torch"]
-    if type(array) not in (torch.Tensor, torch.nn.Parameter):
+    if not is_torch(array) or type(array) not in _plain_types():
         return False
     try:
         return (
             array.dtype is torch_dtype(spec.dtype)
             and array.shape == spec.shape
             and array.is_cpu
-            and array.layout is torch.strided
+            and array.layout is sys.modules["torch"].strided
             and array.is_contiguous()
             and not array.is_neg()
             and (array.data_ptr() != 0 or not spec.bytes)
@@ -129,6 +126,13 @@ def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
         )
     except RuntimeError:  # wrappers of transformations, nested tensors: they have no such thing as this memory
         return False
+
+
+@cache
+def _plain_types() -> tuple[type, ...]:
+    """The classes of torch that override nothing; torch is loaded."""
+    torch = sys.modules["torch"]
+    return (torch.Tensor, torch.nn.Parameter)
 
 
 @cache
