@@ -6,11 +6,13 @@ No user needs a compiler or a linker: LLVM's own loader places the sections and 
 from __future__ import annotations
 
 import functools
+import os
 import struct
 import weakref
 from collections.abc import Iterable, Mapping
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from tilewright.codegen.optimise import run_passes
 from tilewright.errors import InvalidFile
@@ -122,3 +124,11 @@ def _unload(library: llvm.ResourceTracker, linker: llvm.LLJIT) -> None:
 def _initialize() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+
+
+# A fork waits until no thread is in LLVM: in the child the lock of such a thread would never be released.
+_llvm_lock = getattr(ffi.lib, "_lock", None)
+if _llvm_lock is not None and hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_llvm_lock.__enter__, after_in_parent=_llvm_lock.__exit__, after_in_child=_llvm_lock.__exit__
+    )

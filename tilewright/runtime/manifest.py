@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import InvalidFile
 from tilewright.expr.dtypes import DTYPES, size_bytes
@@ -29,9 +28,14 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
-    @cached_property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * size_bytes(self.dtype)
+    if TYPE_CHECKING:
+
+        @property
+        def bytes(self) -> int: ...
+
+    def __post_init__(self) -> None:
+        """`bytes` is no field, which would be stored, and no cached_property, whose lock a fork may find locked."""
+        object.__setattr__(self, "bytes", math.prod(self.shape) * size_bytes(self.dtype))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,3 +60,40 @@ def test_threads_that_make_their_first_modules_at_once(
     add_artifact((1000,)).save(tmp_path / "add.twm")
     for _ in range(2):  # cold, then warm for the rest of the time
         assert run(MAKE_CALL_DROP, tmp_path / "add.twm", count, 0.5) == f"{count} right\n"
+
+
+FORK_WHILE_OTHERS_LOAD = """
+import faulthandler, os, sys, threading, time, warnings
+import numpy as np
+from tilewright.options import Options
+from tilewright.runtime.container import load
+
+warnings.simplefilter("ignore")
+path, ones = sys.argv[1], np.ones(1000, np.float32)
+sys.setswitchinterval(1e-5)
+
+def work():
+    while True:
+        load(path, threads=2, options=Options(openmp=False))(ones, ones)
+
+load(path)  # describes the host, once: pydantic, which reads its file, has locks of its own
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+right = 0
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(20, exit=True)
+        os._exit(0 if (load(path, threads=2)(ones, ones) == 2.5).all() else 1)
+    right += os.waitpid(child, 0)[1] == 0
+print(right, "right")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_child_loads_code_whatever_other_threads_were_loading(
+    tmp_path: Path, add_artifact: Callable[..., Artifact]
+) -> None:
+    """Where a thread was inside LLVM, the child waited for its lock for ever. Daemon threads in calls end with it."""
+    add_artifact((1000,)).save(tmp_path / "add.twm")
+    assert run(FORK_WHILE_OTHERS_LOAD, tmp_path / "add.twm") == "8 right\n"
