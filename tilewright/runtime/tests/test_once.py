@@ -92,4 +92,4 @@ def test_who_keeps_an_address_keeps_the_code() -> None:
     if fastcall.available():
         function = fastcall.FastCall([], [], 0, 0, 0, alive=None)
         assert any(kept is fastcall._code() for kept in function._alive)
-    assert pool.Pool(1, (), None)._code is pool._code()
+    assert pool.Pool(2, (), None)._code is pool._code(False)
