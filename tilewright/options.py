@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,10 @@ SEARCHES = ("rules", "joint")
 CLUSTER_SIZES = (1, 2, 4)
 ROUTES = ("auto", "mma.sync", "wmma")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+_MOST_DIGITS = 9  # of a number in an environment variable: Python refuses to read thousands
+_DEVICES = re.compile(r"auto|emulator|cuda(:[0-9]{1,9})?")
 
 
 def _default_cache_dir() -> Path:
@@ -39,7 +46,8 @@ def _default_device() -> str:
 def environment_threads() -> int | None:
     """The thread count that `OMP_NUM_THREADS` asks for, or None where it is unset or not a positive number."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else None
+    digits = first.isascii() and first.isdigit() and len(first) <= _MOST_DIGITS
+    return int(first) if digits and int(first) > 0 else None
 
 
 @dataclass(frozen=True)
@@ -87,20 +95,36 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cache_dir", as_path(self.cache_dir, "cache_dir"))  # a str is a path too
-        if self.cache_bytes < 0:
-            raise InvalidArgument(f"cache_bytes is {self.cache_bytes}", help="a size in bytes, 0 or more")
-        if type(self.output_pool_bytes) is not int or self.output_pool_bytes < 0:
-            message = f"output_pool_bytes is {self.output_pool_bytes!r}"
-            raise InvalidArgument(message, help="a size in bytes, 0 or more; 0 keeps no memory")
-        if self.search not in SEARCHES:
-            raise InvalidArgument(f"there is no search {self.search!r}", where="search", help=" or ".join(SEARCHES))
-        if self.route not in ROUTES:
-            raise InvalidArgument(f"there is no route {self.route!r}", where="route", help=", ".join(ROUTES))
-        if type(self.cluster) is not int or self.cluster not in CLUSTER_SIZES:
-            message = f"clusters of {self.cluster!r} blocks"
-            raise InvalidArgument(message, where="cluster", help=", ".join(map(str, CLUSTER_SIZES)))
-        if self.input_precision not in INPUT_PRECISIONS:
-            message = f"there is no input precision {self.input_precision!r}"
-            raise InvalidArgument(message, where="input_precision", help=", ".join(INPUT_PRECISIONS))
-        if self.trials < 1:
-            raise InvalidArgument(f"trials is {self.trials}", where="trials", help="a number of 1 or more")
+        for name in ("cache", "pin", "openmp", "verify_each"):
+            _check(name, getattr(self, name), type(getattr(self, name)) is bool, "True or False")
+        sizes = "a number of bytes from 0 to 2**62"
+        for name in ("cache_bytes", "output_pool_bytes"):
+            _check(name, getattr(self, name), _is_number(getattr(self, name), 0, 1 << 62), sizes)
+        names = (str(self.disable),) if isinstance(self.disable, str) else self.disable
+        are_names = isinstance(self.disable, tuple | list) and all(isinstance(name, str) for name in names)
+        _check("disable", self.disable, are_names, "a tuple of names of passes")
+        object.__setattr__(self, "disable", tuple(self.disable))
+        known = isinstance(self.device, str) and _DEVICES.fullmatch(self.device) is not None
+        _check("device", self.device, known, "auto, cuda, cuda:N or emulator")
+        for name, choices in (("search", SEARCHES), ("route", ROUTES), ("input_precision", INPUT_PRECISIONS)):
+            _check_choice(name, getattr(self, name), choices)
+        _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
+        _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")
+
+
+def _is_number(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _check(name: str, value: Any, legal: bool, help: str) -> None:
+    if not legal:
+        raise InvalidArgument(f"{name} is {value!r}", where=name, help=help)
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise InvalidArgument unless `value` is one of `choices`; the help has the nearest first."""
+    if isinstance(value, str) and value in choices:
+        return
+    near = get_close_matches(str(value), choices, 1)
+    listed = ", ".join([*near, *(each for each in choices if each not in near)])
+    raise InvalidArgument(f"there is no {name.replace('_', ' ')} {value!r}", where=name, help=listed)

@@ -53,7 +53,9 @@ Threads = Annotated[
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="NAME=N,N,…", help="shape of an input that the model leaves open; repeatable"),
+    typer.Option(
+        "--shape", metavar="NAME=N,N,…", help="shape of an input, or extent, that the model leaves open; repeatable"
+    ),
 ]
 Disable = Annotated[
     list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")

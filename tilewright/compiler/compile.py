@@ -41,7 +41,7 @@ def compile(
     model_or_path: Any,
     inputs: Any = None,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, int | Sequence[int]] | None = None,
     machine: str | os.PathLike[str] = "host",
     threads: int | None = None,
     options: Options | None = None,
@@ -50,7 +50,8 @@ def compile(
     """Compile a model for a machine and load it.
 
     `model_or_path`: the path of an ONNX file, its bytes, an `onnx.ModelProto`, a `torch.nn.Module` (then `inputs` are
-    example inputs), or an `expr.Graph`. `shapes` fixes the extents of ONNX inputs that the file leaves open. `machine`
+    example inputs), or an `expr.Graph`. `shapes` fixes what an ONNX file leaves open: shapes by names of inputs,
+    or extents by their own names (`{"batch": 4}`). `machine`
     is "host", a name that `tilewright machines` lists, or a machine file. `threads`: by default OMP_NUM_THREADS or the
     cores that the process may use. `device` is where code for a GPU runs: "cuda", "emulator", or what `options.device`
     says. Raises CompileError, which says where and what, and the nearest legal change.
@@ -59,7 +60,7 @@ def compile(
     return compile_graph(graph, machine=machine, threads=threads, options=options, device=device)
 
 
-def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Graph:
     """The expression graph of anything that `compile` takes."""
     if isinstance(model, Graph):
         with _nesting():
@@ -91,12 +92,31 @@ def compile_graph(
     """Compile an expression graph and load it."""
     from tilewright.runtime.container import opened
 
-    options = options or Options()
+    options = checked_options(options)
     target = resolve_target(machine)
     count = thread_count(threads)
+    if device is not None and isinstance(target, Cpu):
+        fact = f"device {device!r} for {target.name}: code for a CPU runs on the CPU"
+        raise InvalidArgument(fact, where="device", help="leave it out, or compile for a GPU")
+    if not graph.outputs:
+        raise InvalidArgument("the graph has no outputs", where=graph.name, help="give at least one to `finish`")
     with _nesting():
         artifact = build(graph, target, count, options)
     return opened(artifact, count, options, device)
+
+
+def checked_options(options: Options | None) -> Options:
+    """The options, or their defaults; raises InvalidArgument for a value of another type."""
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise InvalidArgument(f"options are a {type(options).__name__}", where="options", help="tilewright.Options(…)")
+    from tilewright.instruction.registry import Registry
+
+    if options.intrinsics is not None and not isinstance(options.intrinsics, Registry):
+        fact = f"intrinsics are a {type(options.intrinsics).__name__}"
+        raise InvalidArgument(fact, where="intrinsics", help="an instruction.registry.Registry, or None")
+    return options
 
 
 @contextmanager
@@ -122,7 +142,7 @@ def load(
     """
     from tilewright.runtime import container
 
-    count = thread_count(threads)
+    count, options = thread_count(threads), checked_options(options)
     return container.load(path, count, options, lambda a: rebuilt(a, "host", count, options), device)
 
 

@@ -7,7 +7,7 @@ Source of the abstraction: thesis section 1.1.1; operators are listed in `FUNCTI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import copysign, prod
 from typing import Any
@@ -300,6 +300,11 @@ class Const(Expr):
         return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
+def _as_extent(extent: Any) -> Any:
+    """An extent as an `int` where it is an integer of another library, itself otherwise."""
+    return int(extent) if isinstance(extent, np.integer) else extent
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A logical tensor: a name that is unique in its graph, a shape, an element type. It has no storage order."""
@@ -309,11 +314,17 @@ class Tensor:
     dtype: DType
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidExpression(f"a tensor is called {self.name!r}", help="a name of one character or more")
+        if isinstance(self.shape, str) or not isinstance(self.shape, Iterable):
+            raise InvalidExpression(f"tensor {self.name} has shape {self.shape!r}", help="a tuple of extents")
+        object.__setattr__(self, "shape", tuple(map(_as_extent, self.shape)))
         for extent in self.shape:
-            if isinstance(extent, int) and extent < 0:
-                raise InvalidExpression(f"tensor {self.name} has shape {self.shape}", help="extents of 0 or more")
-        if self.dtype not in dtypes.DTYPES:
+            if type(extent) is not Dim and (type(extent) is not int or extent < 0):
+                raise InvalidExpression(
+                    f"tensor {self.name} has shape {self.shape}", help="extents that are integers of 0 or more"
+                )
+        if not isinstance(self.dtype, str) or self.dtype not in dtypes.DTYPES:
             raise InvalidExpression(
                 f"tensor {self.name} has unknown dtype {self.dtype!r}",
                 help=f"one of {', '.join(dtypes.DTYPES)}",

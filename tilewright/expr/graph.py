@@ -317,11 +317,18 @@ class GraphBuilder:
         return name
 
     def input(self, name: str, shape: tuple[int, ...], dtype: dtypes.DType) -> Tensor:
-        tensor = Tensor(self.unique(name), shape, dtype)
+        """A new input. Raises InvalidExpression for a name that is taken: callers give inputs by name."""
+        tensor = Tensor(name, shape, dtype)
+        if name in self._taken:
+            raise InvalidExpression(f"a tensor is called {name!r} already", where=self.name, help="another name")
+        self._taken.add(name)
         self.inputs.append(tensor)
         return tensor
 
     def constant(self, array: np.ndarray[Any, Any], hint: str = "const") -> Tensor:
+        if not isinstance(array, np.ndarray | np.generic):
+            fact = f"constant {hint!r} is a {type(array).__name__}"
+            raise InvalidExpression(fact, where=self.name, help="a NumPy array")
         contiguous = np.ascontiguousarray(array).reshape(array.shape)
         tensor = Tensor(self.unique(hint), array.shape, dtypes.from_numpy(array.dtype))
         self.constants[tensor.name] = contiguous
@@ -376,7 +383,14 @@ class GraphBuilder:
         copied = Tensor(self.unique(f"{tensor.name}.copy"), tensor.shape, tensor.dtype)
         return self.add(Compute(copied, axes, tensor[axes]))
 
-    def finish(self, outputs: list[Tensor]) -> Graph:
+    def finish(self, outputs: Sequence[Tensor]) -> Graph:
+        """The graph with these outputs. Raises InvalidExpression for none, and for what no node here writes."""
+        if isinstance(outputs, Tensor) or not isinstance(outputs, Sequence):
+            fact = f"outputs are a {type(outputs).__name__}"
+            raise InvalidExpression(fact, where=self.name, help="a list of tensors: [y]")
+        for output in outputs:
+            if not isinstance(output, Tensor):
+                raise InvalidExpression(f"an output is {output!r}", where=self.name, help="tensors of this builder")
         graph = Graph(
             tuple(self.inputs), tuple(outputs), tuple(self.nodes), dict(self.constants), self.name, tuple(self.loops)
         )

@@ -33,6 +33,7 @@ from tilewright.runtime.pool import Pool, get_pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output, written
 
 # Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
+_MOST_REPEATS = 1_000_000  # of a profile
 _FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
 _CALL = {name: word for word, name in enumerate(_FIELDS)}
 _MAIN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the interpreter lock
@@ -122,8 +123,7 @@ class Module:
 
     def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
         """Time every launch: run once to warm up, then `repeats` times, and take the median. No arrays: zeros."""
-        if repeats < 1:
-            raise InvalidArgument(f"repeats is {repeats}", help="a number of 1 or more")
+        check_repeats(repeats)
         launches = self.manifest.launches
         if not arrays:
             arrays = tuple(np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.inputs)
@@ -230,6 +230,13 @@ class Module:
                 f"{manifest.arena_bytes:,} bytes of arena and {threads} times {manifest.scratch_bytes:,} of scratch"
             )
             raise InvalidArgument(f"{message} do not fit into the memory", where=manifest.name) from error
+
+
+def check_repeats(repeats: object) -> None:
+    """Raises InvalidArgument for what is no number of runs, or so large that their times would fill the memory."""
+    if type(repeats) is not int or not 1 <= repeats <= _MOST_REPEATS:
+        fact, legal = f"repeats is {repeats!r}", f"a number from 1 to {_MOST_REPEATS:,}"
+        raise InvalidArgument(fact, where="repeats", help=legal)
 
 
 class _Context:

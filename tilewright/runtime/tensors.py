@@ -152,8 +152,10 @@ def _as_array(array: Any, spec: TensorSpec, where: str) -> Any:
             if array.__dlpack_device__()[0] not in _DLPACK_CPU:
                 raise InvalidArgument(f"got a {_type(array)} on another device", where=where, help="move it to the CPU")
             return np.from_dlpack(array)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            message = f"NumPy cannot view this {_type(array)}: {error}"
+        except InvalidArgument:
+            raise
+        except Exception as error:  # the array's own code may raise anything
+            message = f"NumPy cannot view this {_type(array)}: {error or type(error).__name__}"
             raise InvalidArgument(message, where=where, help="convert it to a NumPy array") from error
     raise InvalidArgument(
         f"got a {_type(array)}, expected {spec}",

@@ -229,7 +229,7 @@ WRONG = {
     "no such model": (["compile", "nothing.onnx"], r"nothing.onnx: error\[invalid-model\]"),
     "not a model": (["compile", "text.onnx"], r"text.onnx: error\[invalid-model\]"),
     "not a module": (["run", "text.twm"], r"text.twm: error\[invalid-file\]"),
-    "open shape": (["run", "model.onnx"], r"--shape x=1,6"),
+    "open shape": (["run", "model.onnx"], r"--shape rows=1"),
     "malformed shape": (["run", "model.onnx", "--shape", "x:4"], r"--shape: error\[invalid-argument\]: 'x:4'"),
     "wrong rank": (["run", "model.onnx", "--shape", "x=4"], r"error\[invalid-argument\]: shape \[4\] for x"),
     "unknown input": (["run", "model.onnx", "--shape", "q=4"], r"a shape for q, which is no input"),

@@ -42,7 +42,7 @@ _MALFORMED = (IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDi
 
 def import_model(
     source: Any,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, int | Sequence[int]] | None = None,
     *,
     values: Mapping[str, Array] | None = None,
 ) -> Graph:
@@ -130,7 +130,11 @@ class Importer:
         start = len(self.b.nodes)
         try:
             inputs = [self.lookup(name, scope) if name else None for name in proto.input]
-            results = None if any(value is _FAILED for value in inputs) else self._import(proto, scope, inputs, label)
+            results = None
+            if any(value is _FAILED for value in inputs):
+                self._check_known(proto, scope)
+            else:
+                results = self._import(proto, scope, inputs, label)
             if results is not None:
                 self._check_sizes(start)
                 self._record_sources(inputs, results)
@@ -141,16 +145,26 @@ class Importer:
             self._failed(error, proto, label, scope)
             results = None
         except _MALFORMED as error:
-            self._report(label, proto.op_type, f"malformed: {error or type(error).__name__}", scope, invalid=True)
+            self._report(label, _operator(proto), f"malformed: {error or type(error).__name__}", scope, invalid=True)
             results = None
         for position, name in enumerate(proto.output):
             known = results is not None and position < len(results)
             scope.values[name] = results[position] if results is not None and known else _FAILED
             if name and results is not None and not known:
-                self._report(label, proto.op_type, f"its output {name!r}", scope)
+                self._report(label, _operator(proto), f"its output {name!r}", scope)
+
+    def _check_known(self, proto: Any, scope: Scope) -> None:
+        """Raise Unsupported for a node that no importer and no definition is for, whatever its inputs are."""
+        domain = _domain(proto)
+        if (domain, proto.op_type) in self.table:
+            return
+        attributes = functions.attributes_of(proto, scope.attributes)
+        inputs = [None] * len(proto.input)
+        if functions.definition(proto, domain, scope.opsets, inputs, attributes) is None:
+            raise Unsupported("this operator has no importer")
 
     def _import(self, proto: Any, scope: Scope, inputs: Sequence[Any], label: str) -> list[Value]:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        domain = _domain(proto)
         version = scope.opsets.get(domain, 1)
         attributes = functions.attributes_of(proto, scope.attributes)
         importer = self.table.get((domain, proto.op_type))
@@ -242,7 +256,7 @@ class Importer:
             needs = tuple(sorted(self.sources.get(value.name, ())))
         advice = f" ({error.help})" if error.help else ""
         invalid = not isinstance(error, Unsupported)
-        self._report(label, proto.op_type, error.message + advice, scope, invalid=invalid, needs=needs)
+        self._report(label, _operator(proto), error.message + advice, scope, invalid=invalid, needs=needs)
 
     def _report(
         self,
@@ -257,11 +271,20 @@ class Importer:
         self.problems.append(Problem(label, operator, reason, invalid, needs))
 
 
+def _domain(proto: Any) -> str:
+    return "" if proto.domain == "ai.onnx" else str(proto.domain)
+
+
+def _operator(proto: Any) -> str:
+    """The name of an operator, with its domain where that is another than ONNX."""
+    return f"{_domain(proto)}.{proto.op_type}" if _domain(proto) else str(proto.op_type)
+
+
 class _Import(Importer):
     """The import of a whole model."""
 
     def __init__(
-        self, model: Any, where: str, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]
+        self, model: Any, where: str, shapes: Mapping[str, int | Sequence[int]], values: Mapping[str, Array]
     ) -> None:
         super().__init__(where)
         self.model, self.shapes, self.fixed = model, shapes, values

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 from tilewright.errors import InvalidArgument, InvalidModel
 
 
-def input_shapes(inputs: Sequence[Any], given: Mapping[str, Sequence[int]], where: str) -> dict[str, tuple[int, ...]]:
+def input_shapes(
+    inputs: Sequence[Any], given: Mapping[str, int | Sequence[int]], where: str
+) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor input (other kinds are left out); raises InvalidArgument where an extent is unknown.
 
-    A symbolic extent that one given shape determines is known in all inputs.
+    `given` has shapes by the names of inputs, and extents by the names of symbols. A symbolic extent that one given
+    shape determines is known in all inputs.
     """
     tensors = [value for value in inputs if value.type.WhichOneof("value") == "tensor_type"]
-    unknown = sorted(set(given) - {value.name for value in inputs})
+    names = {value.name for value in inputs}
+    symbols = {name: _given_extent(name, given[name], where) for name in _symbols(tensors) if name in given}
+    symbols = {name: extent for name, extent in symbols.items() if name not in names}
+    unknown = sorted(set(given) - names - set(symbols))
     if unknown:
-        names = ", ".join(value.name for value in tensors)
+        known = f"inputs: {', '.join(value.name for value in tensors)}"
+        open_ = _symbols(tensors)
         raise InvalidArgument(
-            f"a shape for {', '.join(unknown)}, which is no input", where=where, help=f"inputs: {names}"
-        )
-    symbols: dict[str, int] = {}
+            f"a shape for {', '.join(unknown)}, which is no input and no extent of one", where=where,
+            help=known + (f"; extents: {', '.join(open_)}" if open_ else ""),
+        )  # fmt: skip
+    shapes = {name: _given_shape(name, shape, where) for name, shape in given.items() if name in names}
     for value in tensors:
-        if value.name in given:
-            _match(value, given[value.name], symbols, where)
+        if value.name in shapes:
+            _match(value, shapes[value.name], symbols, where)
     found: dict[str, tuple[int, ...]] = {}
     missing: list[Any] = []
     for value in tensors:
-        if value.name in given:
-            found[value.name] = tuple(int(extent) for extent in given[value.name])
+        if value.name in shapes:
+            found[value.name] = shapes[value.name]
             continue
         extents = [_extent(dim, symbols, value.name, where) for dim in value.type.tensor_type.shape.dim]
         if value.type.tensor_type.HasField("shape") and None not in extents:
@@ -38,6 +47,27 @@ def input_shapes(inputs: Sequence[Any], given: Mapping[str, Sequence[int]], wher
     if missing:
         raise _unknown_extents(missing, symbols, where)
     return found
+
+
+def _symbols(tensors: Sequence[Any]) -> list[str]:
+    """The names of extents that the inputs leave open, in order."""
+    dims = (dim for value in tensors for dim in value.type.tensor_type.shape.dim)
+    return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
+
+
+def _given_extent(name: str, value: Any, where: str) -> int:
+    """The extent given for a symbol: a number, or a shape of one dimension."""
+    numbers = _given_shape(name, value if isinstance(value, Sequence) else (value,), where)
+    if len(numbers) != 1 or numbers[0] < 0:
+        raise InvalidArgument(f"{name} is {value!r}", where=where, help=f"one extent of 0 or more: {name}=4")
+    return numbers[0]
+
+
+def _given_shape(name: str, shape: Any, where: str) -> tuple[int, ...]:
+    try:
+        return tuple(index(extent) for extent in shape)
+    except TypeError as error:
+        raise InvalidArgument(f"shape {shape!r} for {name}", where=where, help="a tuple of integers") from error
 
 
 def _match(value: Any, shape: Sequence[int], symbols: dict[str, int], where: str) -> None:
@@ -91,6 +121,10 @@ def _unknown_extents(values: Sequence[Any], symbols: Mapping[str, int], where: s
             options.append(f"--shape {value.name}=" + ",".join("1" if e is None else str(e) for e in extents))
         else:
             options.append(f"--shape {value.name}=…")
+    dims = [dim for value in values for dim in value.type.tensor_type.shape.dim]
+    named = all(dim.dim_param or dim.WhichOneof("value") == "dim_value" for dim in dims)
+    if named and all(value.type.tensor_type.HasField("shape") for value in values):
+        options = [f"--shape {name}=1" for name in _symbols(values) if name not in symbols]
     return InvalidArgument(
         "extents of inputs are not known: " + "; ".join(lines),
         where=where,

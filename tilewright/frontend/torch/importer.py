@@ -52,6 +52,7 @@ class _Failed:
 
 
 _FAILED = _Failed()
+_NO_IMPORTER = "this operator has no importer"
 
 
 class _DependsOnFailed(Exception):
@@ -92,6 +93,8 @@ class _Import:
             self.values[node] = step(node, *args)
         except _DependsOnFailed:
             self.values[node] = _FAILED
+            if node.op == "call_function" and node.target is not operator.getitem and not self._importer(node):
+                self._report(node.name, str(node.target), _NO_IMPORTER)
         except CompileError as error:
             advice = f" ({error.help})" if error.help else ""
             self._report(node.name, str(node.target), error.message + advice)
@@ -142,9 +145,9 @@ class _Import:
             if source is _FAILED:
                 raise _DependsOnFailed
             return source[position]
-        importer = self.table.get(str(node.target))
+        importer = self._importer(node)
         if importer is None:
-            raise Unsupported("this operator has no importer")
+            raise Unsupported(_NO_IMPORTER)
         args = [self._value(arg) for arg in node.args]
         kwargs = {key: self._value(value) for key, value in node.kwargs.items()}
         call = Call(self.b, node, node.name)
@@ -155,6 +158,9 @@ class _Import:
         results = importer(*bound.args, **bound.kwargs)
         _check_results(node, results)
         return results
+
+    def _importer(self, node: Any) -> Any:
+        return self.table.get(str(node.target))
 
     def _value(self, arg: Any) -> Any:
         """An argument with nodes replaced by what they stand for."""

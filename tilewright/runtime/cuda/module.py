@@ -28,7 +28,7 @@ from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
-from tilewright.runtime.module import KernelTime, Module
+from tilewright.runtime.module import KernelTime, Module, check_repeats
 from tilewright.runtime.once import making
 from tilewright.runtime.pool import Pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
@@ -131,8 +131,7 @@ class DeviceModule(Module):
 
         No arrays: zeros. In the emulator the times are those that the emulator took.
         """
-        if repeats < 1:
-            raise InvalidArgument(f"repeats is {repeats}", help="a number of 1 or more")
+        check_repeats(repeats)
         if not arrays:
             arrays = tuple(np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.inputs)
         inputs = self._inputs(arrays, self._stream)

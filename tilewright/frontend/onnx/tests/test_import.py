@@ -136,7 +136,15 @@ def test_unknown_extents_are_listed_with_the_option() -> None:
         import_model(proto)
     assert "x: [batch, 3, 8]" in caught.value.message
     assert "w: [n, 1, 8]" in caught.value.message
-    assert "--shape x=1,3,8 --shape w=1,1,8" in caught.value.help
+    assert "--shape batch=1 --shape n=1" in caught.value.help
+    graph = import_model(proto, {"batch": 4, "n": (1,)})
+    assert [tensor.shape for tensor in graph.inputs] == [(4, 3, 8), (1, 1, 8)]
+    with pytest.raises(InvalidArgument, match="no input and no extent") as caught:
+        import_model(proto, {"bach": 4})
+    assert "extents: batch, n" in caught.value.help
+    for extent in (-1, (1, 2), 1.5, None, "4"):
+        with pytest.raises(InvalidArgument):
+            import_model(proto, {"batch": extent, "n": 1})
 
 
 def test_symbols_are_shared_between_inputs() -> None:
@@ -298,7 +306,8 @@ def test_every_problem_is_reported_at_once() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["a"], "one"),
         helper.make_node("Mystery", ["x"], ["b"], "two", domain="own"),
-        helper.make_node("Relu", ["b"], ["c"], "depends on two"),
+        helper.make_node("Relu", ["b"], ["depends"], "depends on two"),
+        helper.make_node("Mystery", ["depends"], ["c"], "behind two", domain="own"),
         helper.make_node("RandomNormalLike", ["x"], ["d"], "three"),
     ]
     proto = model(nodes, [value("x", [2])], [value("a", None, INT64), value("c", None), value("d", None)])
@@ -306,9 +315,9 @@ def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(UnsupportedModel) as caught:
         import_model(proto)
     assert [(p.node, p.operator) for p in caught.value.problems] == [
-        ("one", "NonZero"), ("two", "Mystery"), ("three", "RandomNormalLike"),
+        ("one", "NonZero"), ("two", "own.Mystery"), ("behind two", "own.Mystery"), ("three", "RandomNormalLike"),
     ]  # fmt: skip
-    for text in ("one (NonZero): the values must be known", "two (Mystery): this operator has no importer",
+    for text in ("one (NonZero): the values must be known", "two (own.Mystery): this operator has no importer",
                  "three (RandomNormalLike): random numbers"):  # fmt: skip
         assert text in str(caught.value)
 
