@@ -139,7 +139,7 @@ def test_calls_with_anything_end_in_errors_of_ours(module: tilewright.Module, da
         lambda: module(first),
         lambda: module(np.zeros(3, np.float32), out=first),
         lambda: module.profile(first) if first is not None else None,
-        lambda: compile_graph(relu(), threads=first if first != 1 else 0),
+        lambda: compile_graph(relu(), threads=-1 if first is None else first),
         lambda: tilewright.compile(first if not isinstance(first, Graph) else None, second),
         lambda: tilewright.load(first),
     ]
