@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.compiler.loops import plan_loop
+from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
 from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
@@ -44,7 +45,7 @@ def make_plan(
     options = options or Options()
     _check_disabled(options.disable, machine)
     prepared = prepare(graph, options.disable)
-    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, options)), options.disable)
+    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, options), isinstance(machine, Cpu)), options.disable)
     rewritten = run_passes(fitted, storing(), options.disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.graph.inputs:
@@ -70,6 +71,8 @@ def _plan_nodes(planning: Planning) -> None:
         planning.unfused.update(dict.fromkeys(group.stored, apart))
         if group.kind == "product":
             _plan_product(planning, group)
+        elif group.kind == "ordered":
+            plan_ordered(planning, group)
         elif not apart:
             planning.fused[group.name] = group
         else:

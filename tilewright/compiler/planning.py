@@ -31,6 +31,7 @@ from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import tree_of
 from tilewright.options import Options
@@ -76,8 +77,8 @@ class Kernel:
     """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments."""
 
     name: str
-    work: Nest | Contraction
-    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule
+    work: Nest | Contraction | OrderedWork
+    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     flops: int
@@ -371,8 +372,8 @@ class Planning:
     def add_kernel(
         self,
         name: str,
-        work: Nest | Contraction,
-        schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule,
+        work: Nest | Contraction | OrderedWork,
+        schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule,
         bodies: Sequence[Expr],
         writes: Sequence[str],
         flops: int,
@@ -383,6 +384,8 @@ class Planning:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         kernel = Kernel(name, work, schedule, tuple(r for r in reads if r not in writes), tuple(writes), flops)
         self.plan.kernels.append(kernel)
+        if isinstance(work, OrderedWork) or isinstance(schedule, OrderedSchedule):
+            return  # its order is a decision of its own
         tree = print_tree(tree_of(work, schedule))
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
 
@@ -412,4 +415,4 @@ def _taken(mapping: InPlace) -> int:
 
 
 def points(node: Compute) -> int:
-    return prod(static_shape(tuple(axis.extent for axis in node.loops)))
+    return prod(static_shape(tuple(axis.extent for axis in node.body_loops)))

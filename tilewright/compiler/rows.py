@@ -9,6 +9,7 @@ from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, identity, static_shape, walk
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.element_wise import decide
@@ -94,7 +95,7 @@ def _single_nest(planning: Planning, node: Compute) -> Nest:
     replaced, outer, condition = storage_loops(node, layout)
     body = planning.flat(guarded(node.body, condition, replaced), {node.name})
     index = address(layout, tuple(substitute(axis, replaced) for axis in node.axes))
-    return Nest(outer, node.reduce, (NestNode(node.output, body, node.accum, index),))
+    return Nest(outer, node.reduce, (NestNode(node.output, body, _combining(node), index),))
 
 
 def _group_nest(planning: Planning, group: Group) -> Nest:
@@ -107,8 +108,13 @@ def _group_nest(planning: Planning, group: Group) -> Nest:
         if node.name in group.stored:
             index = substitute(address(planning.plan.stored[node.name].layout, node.axes), unit)
         body = substitute(planning.flat(node.body, own), unit)
-        nodes.append(NestNode(node.output, body, node.accum, index))
+        nodes.append(NestNode(node.output, body, _combining(node), index))
     return Nest(group.outer, group.inner, tuple(nodes))
+
+
+def _combining(node: Compute) -> str | None:
+    assert not isinstance(node.accum, Ordered), "ordered accumulations are groups of their own"
+    return node.accum
 
 
 def _without_empty_sums(nest: Nest) -> Nest:

@@ -7,7 +7,7 @@ Source of the abstraction: thesis section 1.1.1; operators are listed in `FUNCTI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import copysign, prod
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.dtypes import DType
+from tilewright.expr.ordered import SCATTER, Ordered, PrefixScan, Scatter, Sort
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,14 +486,15 @@ class Compute:
 
     `axes` are the spatial loops, one per output dimension, in order. `reduce` are the reduction loops; `accum` is
     None exactly when there are none. Loop kinds follow from the axes: whatever the body uses and `axes` does not
-    list is a reduction (spec 1, section 1.2). `source` says where it came from (a node's name); equality ignores it.
+    list is a reduction (spec 1, section 1.2). An `Ordered` accumulation gives a whole dimension of the output (see
+    `expr.ordered`). `source` says where it came from (a node's name); equality ignores it.
     """
 
     output: Tensor
     axes: tuple[Axis, ...]
     body: Expr
     reduce: tuple[Axis, ...] = ()
-    accum: str | None = None
+    accum: str | Ordered | None = None
     source: str = field(default="", compare=False)
     _reads: tuple[Read, ...] = field(init=False, repr=False, compare=False)
     _inputs: tuple[Tensor, ...] = field(init=False, repr=False, compare=False)
@@ -515,9 +517,11 @@ class Compute:
                 f"{name}: accumulation {self.accum} with reduction loops [{', '.join(a.name for a in self.reduce)}]",
                 help="give an accumulation exactly when there are reduction loops",
             )
-        if self.accum is not None and self.accum not in ACCUMULATIONS:
+        if isinstance(self.accum, str) and self.accum not in ACCUMULATIONS:
             raise InvalidExpression(f"{name}: unknown accumulation {self.accum!r}", help="sum, prod, max or min")
-        if self.body.dtype != self.output.dtype:
+        if isinstance(self.accum, Ordered):
+            _check_ordered(self, self.accum)
+        if self.body.dtype != self.output.dtype and not isinstance(self.accum, Sort):
             raise InvalidExpression(
                 f"{name}: a body of dtype {self.body.dtype} for an output of {self.output.dtype}",
                 help="cast the body",
@@ -537,12 +541,25 @@ class Compute:
             )
 
     @property
+    def ordered(self) -> Ordered | None:
+        """The accumulation, if it is an ordered one."""
+        return self.accum if isinstance(self.accum, Ordered) else None
+
+    @property
     def name(self) -> str:
         return self.output.name
 
     @property
     def loops(self) -> tuple[Axis, ...]:
         return (*self.axes, *self.reduce)
+
+    @property
+    def body_loops(self) -> tuple[Axis, ...]:
+        """The loops at whose points the body is evaluated (of a scatter: what it writes)."""
+        if self.ordered is None:
+            return self.loops
+        dims = self.ordered.dims if isinstance(self.ordered, Scatter) else (self.ordered.dim,)
+        return (*(axis for dim, axis in enumerate(self.axes) if dim not in dims), *self.reduce)
 
     def reads(self) -> tuple[Read, ...]:
         """Every read in the body, indices included, in order of appearance."""
@@ -551,6 +568,48 @@ class Compute:
     def inputs(self) -> tuple[Tensor, ...]:
         """The distinct tensors read, in order of first appearance."""
         return self._inputs
+
+
+def scatter_body(initial: Expr, value: Expr, places: Sequence[Expr]) -> Expr:
+    """The body of a scatter: see `expr.ordered`."""
+    return Apply(SCATTER, (initial, value, *(place.cast(dtypes.INDEX) for place in places)), initial.dtype)
+
+
+def _check_ordered(node: Compute, accum: Ordered) -> None:
+    """Raise InvalidExpression where loops, body and result do not fit an ordered accumulation."""
+    dims = accum.dims if isinstance(accum, Scatter) else (accum.dim,)
+    if not dims or len(set(dims)) != len(dims) or not all(0 <= dim < node.output.rank for dim in dims):
+        raise InvalidExpression(
+            f"{node.name}: {accum} along dimensions {list(dims)} of {node.output}",
+            help=f"different dimensions in [0, {node.output.rank})",
+        )
+    own = {node.axes[dim] for dim in dims}
+    parts: tuple[Expr, ...] = (node.body,)
+    if isinstance(accum, Scatter):
+        body = node.body
+        if not isinstance(body, Apply) or body.function != SCATTER or len(body.args) != 2 + len(dims):
+            raise InvalidExpression(f"{node.name}: the body of a scatter into {len(dims)} dimensions", help="see expr.ordered")
+        if body.args[0].dtype != body.args[1].dtype or any(place.dtype != dtypes.INDEX for place in body.args[2:]):
+            raise InvalidExpression(f"{node.name}: a scatter of {body.args[1].dtype} into {body.args[0].dtype}")
+        if set(node.reduce) & set(walk(body.args[0])):
+            raise InvalidExpression(f"{node.name}: the initial values depend on the order of updates")
+        parts = body.args[1:]
+    elif len(node.reduce) != 1:
+        raise InvalidExpression(f"{node.name}: {accum} over {len(node.reduce)} loops", help="one reduction loop")
+    if any(own & set(walk(part)) for part in parts):
+        raise InvalidExpression(f"{node.name}: the body uses a loop that {accum} gives the result along")
+    if not isinstance(accum, Sort) and accum.combine not in (*ACCUMULATIONS, *([""] if isinstance(accum, Scatter) else [])):
+        raise InvalidExpression(f"{node.name}: unknown accumulation {accum.combine!r}", help="sum, prod, max or min")
+    if isinstance(accum, PrefixScan) and node.reduce[0].extent != node.axes[accum.dim].extent:
+        raise ExtentMismatch(
+            f"{node.name}: a scan over {node.reduce[0].extent} elements gives {node.axes[accum.dim].extent}"
+        )
+    if isinstance(accum, Sort):
+        if node.output.dtype != dtypes.INDEX:
+            raise InvalidExpression(f"{node.name}: positions of dtype {node.output.dtype}", help="i64")
+        result, source = node.axes[accum.dim].extent, node.reduce[0].extent
+        if result != source and not (isinstance(result, int) and isinstance(source, int) and result < source):
+            raise ExtentMismatch(f"{node.name}: {result} of {source} sorted elements", help=f"at most {source}")
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

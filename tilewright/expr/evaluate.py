@@ -37,6 +37,7 @@ from tilewright.expr.core import (
     Tensor,
     identity,
 )
+from tilewright.expr.evaluate_ordered import evaluate_ordered
 from tilewright.expr.graph import Graph, Loop
 
 Array = np.ndarray[Any, Any]
@@ -173,8 +174,11 @@ def _finish(value: Array, tensor: Tensor, wide: bool) -> Array:
 
 
 def _run(compute: Compute, tensors: Mapping[str, Array], sizes: Mapping[Dim, int], precise: bool) -> Array:
+    def values(part: Compute) -> Array:
+        return _Evaluation(part, tensors, sizes, precise).run()
+
     with np.errstate(all="ignore"):
-        return _Evaluation(compute, tensors, sizes, precise).run()
+        return evaluate_ordered(compute, values) if compute.ordered else values(compute)
 
 
 Block = tuple[tuple[int, int], ...]  # (first, count) per loop
@@ -216,6 +220,7 @@ class _Evaluation:
                 for block in self._blocks(_outer_split(self.extents, _BLOCK_ELEMENTS)):
                     result[_slices(block)] = self._value(compute.body, None)
             return result
+        assert isinstance(accum, str), "ordered accumulations have their own evaluation"
         wide = accum in ("sum", "prod") and dtypes.is_float(compute.output.dtype)
         start = identity(accum, compute.output.dtype).value
         total = np.full(shape, start, np.float64 if wide else result_dtype)

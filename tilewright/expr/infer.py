@@ -14,7 +14,9 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.affine import affine, bounds, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Dim, Expr, Extent, Read, Tensor, walk
 from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph
+from tilewright.expr.ordered import Ordered, Sort
 from tilewright.expr.rewrite import transform
 
 #: Stands for an extent that is still to be inferred.
@@ -59,7 +61,7 @@ def infer(
     axes: Sequence[str],
     body: Expr,
     *,
-    accum: str | None = None,
+    accum: str | Ordered | None = None,
     shape: Sequence[Extent] | None = None,
     sizes: Mapping[str, Extent] | None = None,
     over: Sequence[str] | None = None,
@@ -105,7 +107,8 @@ def infer(
             else None
         ),
     )
-    output = Tensor(name, tuple(extents[loop] for loop in axes), body.dtype)
+    dtype = INDEX if isinstance(accum, Sort) else body.dtype
+    output = Tensor(name, tuple(extents[loop] for loop in axes), dtype)
     spatial, summed = (tuple(Axis(loop, extents[loop]) for loop in group) for group in (axes, reduced))
     compute = Compute(output, spatial, body, summed, accum)
     check(compute)

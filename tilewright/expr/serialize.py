@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,8 +29,10 @@ from tilewright.expr.core import (
     Read,
     Tensor,
     apply,
+    scatter_body,
 )
 from tilewright.expr.graph import Carried, Graph, Loop, Sliced, Stacked, loop_of
+from tilewright.expr.ordered import SCATTER, Ordered, PrefixScan, Scatter, Sort
 
 FORMAT = "tilewright-graph"
 VERSION = 1
@@ -118,6 +121,13 @@ def _canonical(structure: Any, dims: Mapping[str, list[int]]) -> bytes:
     return json.dumps([structure, list(dims.values()), VERSION], separators=(",", ":")).encode()
 
 
+#: Ordered accumulations by name: how they are made, and the types of what follows the name.
+_ORDERED: dict[str, tuple[Callable[..., Ordered], tuple[type, ...]]] = {
+    "PrefixScan": (PrefixScan, (int, str, bool, bool)),
+    "Sort": (Sort, (int, bool)),
+    "Scatter": (Scatter, (list, str)),
+}
+
 # Writing. With `names`, tensors, loops and dimensions are renamed and `source` is left out.
 
 Names = Mapping[str, str] | None
@@ -185,10 +195,16 @@ def _encode_node(node: Compute, dims: dict[str, list[int]], names: Names = None)
         "output": _encode_tensor(node.output, dims, names),
         "axes": [loops[axis] for axis in node.axes],
         "reduce": [[loops[axis], _encode_extent(axis.extent, dims, names)] for axis in node.reduce],
-        "accum": node.accum,
+        "accum": _encode_accum(node.accum),
         "body": _encode_expr(node.body, loops, names),
     }
     return found if names is not None else {**found, "source": node.source}
+
+
+def _encode_accum(accum: str | Ordered | None) -> str | list[Any] | None:
+    if not isinstance(accum, Ordered):
+        return accum
+    return [type(accum).__name__, *(list(each) if isinstance(each, tuple) else each for each in astuple(accum))]
 
 
 def _encode_expr(expr: Expr, loops: Mapping[Axis, str], names: Names) -> list[Any]:
@@ -347,13 +363,35 @@ class _Reader:
         for where, item in self.entries(record, "reduce", place):
             label, extent = self.items(item, where, 2)
             reduced.append(Axis(self.take(label, str, where), self.extent(extent, where)))
-        accum = record.get("accum")
-        if accum is not None:
-            self.take(accum, str, f"{place}.accum")
-        body = self.expr(record.get("body"), {axis.name: axis for axis in (*axes, *reduced)}, f"{place}.body", 0)
+        accum = self.accum(record.get("accum"), f"{place}.accum")
+        loops = {axis.name: axis for axis in (*axes, *reduced)}
+        read = self.scatter if isinstance(accum, Scatter) else self.expr
+        body = read(record.get("body"), loops, f"{place}.body", 0)
         output = self.tensor([name, dtype, shape], f"{place}.output")
         source = self.get(record, "source", str, place)
         return Compute(output, tuple(axes), body, tuple(reduced), accum, source)
+
+    def accum(self, value: Any, place: str) -> str | Ordered | None:
+        if value is None or isinstance(value, str):
+            return value
+        kind, *fields = self.items(value, place) or [None]
+        found = _ORDERED.get(kind) if isinstance(kind, str) else None
+        if found is None or len(fields) != len(found[1]):
+            self.fail(place, f"an accumulation, or one of {', '.join(_ORDERED)} with its settings")
+        for field, wanted in zip(fields, found[1], strict=True):
+            self.take(field, wanted, place)
+            for dim in field if wanted is list else ():
+                self.take(dim, int, place)
+        made: Ordered = found[0](*(tuple(field) if isinstance(field, list) else field for field in fields))
+        return made
+
+    def scatter(self, value: Any, loops: Mapping[str, Axis], place: str, depth: int) -> Expr:
+        """The body of a scatter."""
+        kind, *parts = self.items(value, place) or [None]
+        if kind != SCATTER or len(parts) < 3:
+            self.fail(place, f"{SCATTER}, initial values, updates, and places")
+        initial, update, *places = (self.expr(part, loops, place, depth + 1) for part in parts)
+        return scatter_body(initial, update, places)
 
     def expr(self, value: Any, loops: Mapping[str, Axis], place: str, depth: int) -> Expr:
         if depth > _DEEPEST:

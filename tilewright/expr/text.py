@@ -16,6 +16,12 @@ A graph adds `graph NAME`, `dim N in [LOW, HIGH] % DIVISOR`, `const W: f32[3, 3]
     c ? a : b      or      and      not      < <= > >= == != (they chain)      |  ^  &  << >>      + -
     * / // %      - ~      name[indices]  function(arguments)  dtype(cast)  (expression)  number
 
+Ordered accumulations (`expr.ordered`) name the dimension that they give, after the reduction loops::
+
+    S: f32[i:8, j:16] += x[i, k] over k:16 scanned j exclusive reverse
+    P: i64[i:8, j:5] = x[i, k] over k:16 sorted j descending
+    U: f32[i:20, f:7] += scatter(x[i, f], v[k, f], at[k]) over k:30 scattered i
+
 A number takes its dtype from what it is combined with; `0.5_f16`, `inf_f32` say it. `true` and `false` are bool. Names
 that are not ``letters.digits`` are written as JSON strings: ``"conv1/weight:0"[k, c]``.
 
@@ -56,10 +62,12 @@ from tilewright.expr.core import (
     Read,
     Tensor,
     apply,
+    scatter_body,
 )
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import Carried, Graph, Loop, Sliced, Stacked, loop_of
 from tilewright.expr.infer import UNKNOWN, infer
+from tilewright.expr.ordered import SCATTER, Ordered, PrefixScan, Scatter, Sort
 
 _KEYWORDS = frozenset(
     ("graph", "dim", "input", "const", "output", "over", "in", "and", "or", "not", "true", "false", "inf", "nan")
@@ -140,9 +148,27 @@ def _loop_lines(loop: Loop) -> list[str]:
 def print_statement(compute: Compute) -> str:
     """One line: ``C: f32[i:64, j:64] += A[i, k] * B[k, j] over k:32``."""
     target = f"{_name(compute.name)}: {compute.output.dtype}[{', '.join(map(_axis, compute.axes))}]"
-    sign = "=" if compute.accum is None else _ACCUMULATE[compute.accum]
     over = f" over {', '.join(map(_axis, compute.reduce))}" if compute.reduce else ""
-    return f"{target} {sign} {print_expr(compute.body, compute.output.dtype)}{over}"
+    accum, body = compute.accum, compute.body
+    if isinstance(accum, Sort):
+        words = f" sorted {_name(compute.axes[accum.dim].name)}{' descending' if accum.descending else ''}"
+        return f"{target} = {print_expr(body)}{over}{words}"
+    if isinstance(accum, Scatter):
+        assert isinstance(body, Apply), "a scatter's body is its three parts"
+        parts = [*(print_expr(arg, body.dtype) for arg in body.args[:2])]
+        parts += [print_expr(place, dtypes.INDEX) for place in body.args[2:]]
+        along = ", ".join(_name(compute.axes[dim].name) for dim in accum.dims)
+        return f"{target} {_sign(accum.combine)} {SCATTER}({', '.join(parts)}){over} scattered {along}"
+    words = ""
+    if isinstance(accum, PrefixScan):
+        words = f" scanned {_name(compute.axes[accum.dim].name)}"
+        words += " exclusive" * accum.exclusive + " reverse" * accum.reverse
+        accum = accum.combine
+    return f"{target} {_sign(accum)} {print_expr(body, compute.output.dtype)}{over}{words}"
+
+
+def _sign(accum: str | None) -> str:
+    return _ACCUMULATE[accum] if accum else "="
 
 
 def print_expr(expr: Expr, context: DType | None = None) -> str:
@@ -620,23 +646,67 @@ class _Parser:
             if axes:
                 self.expect(",")
             axes.append(self.loop(sizes))
-        accum = self.assignment()
+        combine = self.assignment()
         body_token = self.peek()
-        accum, tree = self.reduction(accum, self.expression(0))
-        over: list[str] | None = None
-        if self.accept("over"):
-            over = [self.loop(sizes)]
-            while self.accept(","):
-                over.append(self.loop(sizes))
         if dtype is None and isinstance(self.default_dtypes, Mapping):
             dtype = self.default_dtypes.get(name)
-        body = self.build(tree, dtype)
-        if dtype is not None and body.dtype != dtype:
-            self.fail(body_token, f"this is {body.dtype}, and {name} is {dtype}", help=f"write {dtype}(…)")
+        parts = self.scatter_parts() if body_token.text == SCATTER and self.peek(1).text == "(" else None
+        tree = self.expression(0) if parts is None else parts[0]
+        combine, tree = self.reduction(combine, tree)
+        over: list[str] | None = None
+        if self.accept("over"):
+            over = self.loops(sizes)
+        accum = self.ordered(combine, axes)
+        if isinstance(accum, Scatter) != (parts is not None):
+            self.fail(body_token, "scatter(initial, value, place…) goes with scattered", help="… over k:8 scattered i")
+        if parts is not None:
+            first = self.build(parts[0], dtype)
+            places = [self.build(part, dtypes.INDEX) for part in parts[2:]]
+            body = scatter_body(first, self.build(parts[1], first.dtype), places)
+        else:
+            body = self.build(tree, None if isinstance(accum, Sort) else dtype)
+        result = dtypes.INDEX if isinstance(accum, Sort) else body.dtype
+        if dtype is not None and result != dtype:
+            self.fail(body_token, f"this is {result}, and {name} is {dtype}", help=f"write {dtype}(…)")
         with _At(self, token):
             compute = infer(name, axes, body, accum=accum, sizes=sizes, over=over)
         self.define(token, compute.output)
         self.nodes.append(compute)
+
+    def loops(self, sizes: dict[str, Extent]) -> list[str]:
+        found = [self.loop(sizes)]
+        while self.accept(","):
+            found.append(self.loop(sizes))
+        return found
+
+    def scatter_parts(self) -> list[_Node]:
+        """The parts of ``scatter(initial, value, place…)``."""
+        token = self.next()
+        self.expect("(")
+        parts = [self.expression(0)]
+        while self.accept(","):
+            parts.append(self.expression(0))
+        self.expect(")")
+        if len(parts) < 3:
+            self.fail(token, f"scatter of {len(parts)} parts", help="scatter(initial, value, place…)")
+        return parts
+
+    def ordered(self, combine: str | None, axes: Sequence[str]) -> str | Ordered | None:
+        """The words of an ordered accumulation after its loops, if there are any."""
+        token = self.accept("scanned", "sorted", "scattered")
+        if token is None:
+            return combine
+        place, names = self.peek(), self.loops({})
+        if any(name not in axes for name in names) or (len(names) != 1 and token.text != "scattered"):
+            self.fail(place, f"{', '.join(names)} is no dimension of the result", help=f"one of {', '.join(axes)}")
+        dims = tuple(axes.index(name) for name in names)
+        if token.text == "scattered":
+            return Scatter(dims, combine or "")
+        if (combine is None) != (token.text == "sorted"):
+            self.fail(token, f"{token.text} after {_sign(combine)}", help="+= … scanned, = … sorted")
+        if token.text == "sorted":
+            return Sort(dims[0], bool(self.accept("descending")))
+        return PrefixScan(dims[0], combine or "", bool(self.accept("exclusive")), bool(self.accept("reverse")))
 
     def loop(self, sizes: dict[str, Extent]) -> str:
         token, name = self.identifier("the name of a loop")

@@ -1,7 +1,8 @@
 """Which computes become one kernel.
 
-Three kinds of group: a *product* with the map that follows it (its epilogue); a *row group* of reductions over the same
-loops with the maps between and after them (softmax, norms); a single map. Rules only, no cost yet: a product takes the
+Four kinds of group: a *product* with the map that follows it (its epilogue); a *row group* of reductions over the same
+loops with the maps between and after them (softmax, norms); a single map; an ordered accumulation (scan, sort,
+scatter), always alone. Rules only, no cost yet: a product takes the
 one map that consumes it point by point; a row group grows while every member is computed from the same rows.
 """
 
@@ -22,7 +23,7 @@ _MOST_MEMBERS = 64  # of a row group: one kernel, whose code no instruction cach
 
 @dataclass(frozen=True)
 class Group:
-    """Computes that become one kernel, in order. `kind` is "product" or "rows".
+    """Computes that become one kernel, in order. `kind` is "product", "rows" or "ordered".
 
     In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored`
     names the members that other groups or the graph's outputs read.
@@ -105,7 +106,7 @@ def _aligned(node: Compute, reader: Compute) -> tuple[Compute, Compute]:
 
 
 def _single(node: Compute) -> Group:
-    return Group("rows", (node,), node.axes, node.reduce, (node.name,))
+    return Group("ordered" if node.ordered else "rows", (node,), node.axes, node.reduce, (node.name,))
 
 
 # Row groups -----------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def _take_rows(graph: Graph, taken: dict[str, Group]) -> None:
         if isinstance(step, Loop):
             position.update((tensor.name, before) for tensor in step.outputs())
     for node in nodes:
-        if node.name in taken or node.accum is None:
+        if node.name in taken or node.accum is None or node.ordered:
             continue
         members = _grow(nodes, node, taken, position, consumers)
         names = {member.name for member in members}
@@ -164,7 +165,7 @@ def _grow(
     while waiting and len(members) < _MOST_MEMBERS:
         node = nodes[heappop(waiting)]
         late = any(position.get(tensor.name, -1) > start and tensor.name not in written for tensor in node.inputs())
-        rewritten = None if late or node.name in taken else _over_shared_loops(node, first, written)
+        rewritten = None if late or node.name in taken or node.ordered else _over_shared_loops(node, first, written)
         if rewritten is None or (windows and set(rewritten.loops) & set(first.reduce)):
             continue
         members.append(rewritten)

@@ -56,7 +56,7 @@ def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: E
         for place, array in zip(sources, packed, strict=True)
     ]
     compute, record = physical.match.compute, physical.record
-    assert compute.accum is not None, "a match accumulates"
+    assert isinstance(compute.accum, str), "a match accumulates"
     start = identity(compute.accum, record.destination.dtype).value
     shape = record.shape(record.destination)
     spatial = [axis for axis in physical.outer if axis in compute.axes]

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
+from tilewright.expr.affine import Affine, affine
 from tilewright.expr.affine import bounds as index_bounds
 from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.kernel import dialect as tile
@@ -75,15 +75,29 @@ class BodyEmitter:
         """Write the value of every point of the tile at its linear index."""
         form = affine(index)
         assert form is not None, f"an output address is affine, not {index}"
+        self.store_at(value, view, self.builder.affine(form, self.loops), form, dtype, nontemporal)
+
+    def store_at(
+        self, value: Value, view: SSAValue, offset: SSAValue, form: Affine, dtype: dtypes.DType, nontemporal: bool = False
+    ) -> None:
+        """Write the value of every point of the tile, whose first one is at `offset`, with the steps of `form`."""
         stored = self.full(self.cast(value, dtype))
         if dtype == "bool":
             stored = self.builder.insert(tile.CastOp(stored, tile.element(view), unsigned=True))
+        bounds = self._bounds(self.extents) if self.bounds else []
+        self.builder.insert(tile.StoreOp(stored, view, offset, self._steps(form), bounds, nontemporal=nontemporal))
+
+    def load_at(self, view: SSAValue, offset: SSAValue, form: Affine, dtype: dtypes.DType) -> Value:
+        """The value of every point of the tile, from where `store_at` writes it."""
+        bounds = self._bounds(self.extents) if self.bounds else []
+        loaded = self.builder.insert(tile.LoadOp(view, offset, self.extents, self._steps(form), bounds))
+        return self._as_value(loaded, dtype)
+
+    def _steps(self, form: Affine) -> list[int]:
         strides = [0] * len(self.extents)
         for axis, dim in self.dims.items():
             strides[dim] = form.coefficient(axis)
-        bounds = self._bounds(self.extents) if self.bounds else []
-        offset = self.builder.affine(form, self.loops)
-        self.builder.insert(tile.StoreOp(stored, view, offset, strides, bounds, nontemporal=nontemporal))
+        return strides
 
     def full(self, value: Value) -> SSAValue:
         """The value repeated to the extents of the tile."""

@@ -18,11 +18,13 @@ from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.builder import view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
+from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.steps import Moving, Place, Repeated, Step
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import ContractionSchedule
+from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 
 
 def build_module(
@@ -122,7 +124,7 @@ def _without_names(step: Step) -> Step:
         names.update(
             (node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None
         )
-    else:
+    elif isinstance(step.work, Contraction):
         names.setdefault(step.work.accumulator.name, "accumulator")
     schedule = step.schedule
     if isinstance(schedule, NestSchedule):
@@ -140,6 +142,9 @@ def _lowered(step: Step, name: str) -> tile.FuncOp:
     if isinstance(step.schedule, NestBlocks):
         assert isinstance(step.work, Nest)
         func = lower_block_nest(name, step.work, step.schedule, step.arguments)
+    elif isinstance(step.work, OrderedWork):
+        assert isinstance(step.schedule, OrderedSchedule)
+        func = lower_ordered(name, step.work, step.schedule, step.arguments)
     elif isinstance(step.work, Nest):
         assert isinstance(step.schedule, NestSchedule)
         func = lower_nest(name, step.work, step.schedule, step.arguments)

@@ -10,6 +10,7 @@ from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Step:
     """One launch: what to lower, under which decisions, on which tensors (name to its place in `places`)."""
 
     name: str
-    work: Nest | Contraction
-    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule
+    work: Nest | Contraction | OrderedWork
+    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule
     arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
     flops: int = 0
     bytes: int = 0

@@ -31,8 +31,9 @@ from tilewright.expr.core import (
     select,
     walk,
 )
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ordered import Ordered, Sort
 
 
 def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
@@ -46,7 +47,7 @@ def emit(
     body: Expr,
     *,
     reduce: Sequence[Axis] = (),
-    accum: str | None = None,
+    accum: str | Ordered | None = None,
     name: str,
     source: str = "",
 ) -> Tensor:
@@ -54,9 +55,12 @@ def emit(
 
     A body that rounds in f16 or bf16 is computed in f32 and rounded once, at its end; sums round their total.
     """
-    output = Tensor(b.unique(name), tuple(axis.extent for axis in axes), body.dtype)
+    dtype = INDEX if isinstance(accum, Sort) else body.dtype
+    output = Tensor(b.unique(name), tuple(axis.extent for axis in axes), dtype)
     kind = accum if reduce else None
-    body = simplify(body) if kind in ("sum", "prod") else rounded_once(simplify(body))
+    body = simplify(body)
+    if kind not in ("sum", "prod") and not isinstance(kind, Ordered):  # these round what they give
+        body = rounded_once(body)
     return b.add(Compute(output, tuple(axes), body, tuple(reduce), kind, source or name))
 
 

@@ -6,15 +6,17 @@ make compiled code read or write foreign memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
-from tilewright.expr.core import Axis, Expr, Operand, Tensor, apply, const, identity, select, static_shape
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Expr, Operand, Tensor, const, scatter_body, select, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit
-from tilewright.expr.ops.nodes import normal_axis
+from tilewright.expr.ops.nodes import accumulator, cast_node, normal_axis
+from tilewright.expr.ordered import Scatter
 
 
 def wrapped(value: Expr, extent: int) -> Expr:
@@ -100,17 +102,14 @@ def compress(b: GraphBuilder, x: Tensor, chosen: Sequence[int], *, axis: int, na
 
 # Scatter -------------------------------------------------------------------------------------------------------
 
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+_REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
 def scatter_elements(
     b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
     name: str = "scatter_elements",
 ) -> Tensor:  # fmt: skip
-    """x with ``x[p with p[axis] = indices[p]]`` replaced by, or reduced with, ``updates[p]``; later updates win.
-
-    Written as a search: every element of the output looks for the updates that hit it.
-    """
+    """x with ``x[p with p[axis] = indices[p]]`` replaced by, or reduced with, ``updates[p]``; later updates win."""
     d = normal_axis(axis, x.rank, where=name)
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     if picks != static_shape(updates.shape) or len(picks) != len(shape) or any(
@@ -122,16 +121,14 @@ def scatter_elements(
         )
     axes = axes_of(shape)
     k = Axis("r0", picks[d])
-    inside: Expr = const(True, "bool")
+    point = (*axes[:d], k, *axes[d + 1 :])
+    place = _place(indices[point], shape[d])
+    value: Expr = updates[point]
     for q, a in enumerate(axes):
         if q != d and picks[q] < shape[q]:
-            inside = inside & (a < picks[q])
-    hit = select(inside, _hits(indices[(*axes[:d], k, *axes[d + 1 :])], shape[d], axes[d]), False)
-
-    def update(position: Expr) -> Expr:
-        return updates[(*axes[:d], position, *axes[d + 1 :])]
-
-    return _scatter(b, x, axes, (k,), hit, lambda positions: update(positions[0]), reduction, name)
+            place = select(a < picks[q], place, -1)
+            value = select(a < picks[q], value, const(0, value.dtype))
+    return _scatter(b, x, axes, (k,), value, {d: place}, reduction, name)
 
 
 def scatter_nd(
@@ -145,47 +142,37 @@ def scatter_nd(
             f"{name}: updates {updates} for indices {indices} into {x}",
             help=f"updates of shape {[*picks[:-1], *shape[depth:]]}",
         )
-    axes, ranges = axes_of(shape), axes_of(picks[:-1], "r")
-    if not ranges:
-        ranges = (Axis("r0", 1),)
-    lead = ranges[: len(picks) - 1]
-    hit: Expr = const(True, "bool")
-    for q in range(depth):
-        hit = hit & _hits(indices[(*lead, const(q, INDEX))], shape[q], axes[q])
-    return _scatter(
-        b, x, axes, ranges, hit, lambda positions: updates[(*positions[: len(lead)], *axes[depth:])], reduction, name
-    )
+    axes, lead = axes_of(shape), axes_of(picks[:-1], "r")
+    places = {q: _place(indices[(*lead, const(q, INDEX))], shape[q]) for q in range(depth)}
+    value = updates[(*lead, *axes[depth:])]
+    if not places:  # every update is of the whole tensor
+        wide = emit(b, (Axis("one", 1), *axes), x[axes], name=f"{name}.row", source=name)
+        whole = _scatter(
+            b, wide, (Axis("one", 1), *axes), lead or (Axis("r0", 1),), value, {0: const(0, INDEX)}, reduction, name
+        )
+        return emit(b, axes, whole[(const(0, INDEX), *axes)], name=name)
+    return _scatter(b, x, axes, lead or (Axis("r0", 1),), value, places, reduction, name)
 
 
-def _hits(value: Expr, extent: int, axis: Expr) -> Expr:
-    """Does this index value, which may count from the end, name position `axis`? Values out of range hit nothing."""
+def _place(value: Expr, extent: int) -> Expr:
+    """An index that may count from the end as a position; one that is out of range stays so."""
     index = value.cast(INDEX)
-    return index.eq(axis) | index.eq(axis - extent)
+    return select(index < 0, index + extent, index)
 
 
 def _scatter(
-    b: GraphBuilder, x: Tensor, axes: tuple[Axis, ...], ranges: tuple[Axis, ...], hit: Expr,
-    update: Callable[[Sequence[Expr]], Expr], reduction: str, name: str,
+    b: GraphBuilder, x: Tensor, axes: Sequence[Axis], ranges: Sequence[Axis], value: Expr, places: Mapping[int, Expr],
+    reduction: str, name: str,
 ) -> Tensor:  # fmt: skip
-    if reduction != "none":
-        if reduction not in _REDUCTIONS:
-            raise InvalidExpression(f"{name}: reduction {reduction!r}", help=f"none or {', '.join(_REDUCTIONS)}")
-        accum = _REDUCTIONS[reduction]
-        body = select(hit, update(ranges), identity(accum, x.dtype))
-        total = emit(b, axes, body, reduce=ranges, accum=accum, name=f"{name}.acc", source=name)
-        function = {"sum": "add", "prod": "mul"}.get(accum, accum)
-        return emit(b, axes, apply(function, x[axes], total[axes]), name=name)
-    order: Expr = const(0, INDEX)
-    for r in ranges:
-        order = order * r.size + r
-    last = emit(b, axes, select(hit, order, -1), reduce=ranges, accum="max", name=f"{name}.last", source=name)
-    rest: Expr = apply("max", last[axes], 0)
-    positions: list[Expr] = []
-    for r in reversed(ranges):
-        extent = r.size
-        positions.insert(0, rest if r is ranges[0] else rest % extent)
-        rest = rest // extent if extent else rest
-    return emit(b, axes, select(last[axes] >= 0, update(tuple(positions)), x[axes]), name=name)
+    """Sums and products of f16 and bf16 are formed in f32 and rounded once."""
+    if reduction not in _REDUCTIONS:
+        raise InvalidExpression(f"{name}: reduction {reduction!r}", help=", ".join(_REDUCTIONS))
+    combine = _REDUCTIONS[reduction]
+    wide = accumulator(x.dtype) if combine in ("sum", "prod") and dtypes.is_float(x.dtype) else x.dtype
+    body = scatter_body(x[tuple(axes)].cast(wide), value.cast(wide), tuple(places.values()))
+    stage = name if wide == x.dtype else f"{name}.acc"
+    written = emit(b, axes, body, reduce=ranges, accum=Scatter(tuple(places), combine), name=stage, source=name)
+    return cast_node(b, written, x.dtype, name=name, source=name)
 
 
 def update_cache(
@@ -208,6 +195,12 @@ def update_cache(
 
 
 # One-hot -------------------------------------------------------------------------------------------------------
+
+
+def _hits(value: Expr, extent: int, axis: Expr) -> Expr:
+    """Does this index value, which may count from the end, name position `axis`? Values out of range hit nothing."""
+    index = value.cast(INDEX)
+    return index.eq(axis) | index.eq(axis - extent)
 
 
 def one_hot(

@@ -1,4 +1,4 @@
-"""Reductions over chosen dimensions, arg-reductions, running sums, sorting by rank.
+"""Reductions over chosen dimensions, arg-reductions, running sums, sorting.
 
 `axes` None means all dimensions. With `keepdims` reduced dimensions stay with extent 1. Sums of f16 and bf16 are
 formed in f32 and rounded once.
@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 from tilewright.errors import InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Const, Expr, Extent, Tensor, apply, const, identity, select, static_shape
+from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, identity, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, map_elements
 from tilewright.expr.ops.nodes import cast_node, normal_axis
+from tilewright.expr.ordered import PrefixScan, Sort
 
 Map = Callable[[Expr], Expr]
 
@@ -223,18 +224,14 @@ def cum_prod(
 
 
 def _scan(b: GraphBuilder, x: Tensor, accum: str, axis: int, exclusive: bool, reverse: bool, name: str) -> Tensor:
-    """A guarded triangular reduction: quadratic in the extent, with no dependence between elements."""
     d = normal_axis(axis, x.rank, where=name)
     axes = axes_of(x.shape)
-    k, i = Axis("r0", x.shape[d]), axes[d]
-    counts = {
-        (False, False): k <= i, (True, False): k < i, (False, True): k >= i, (True, True): k > i,
-    }[exclusive, reverse]  # fmt: skip
+    k = Axis("r0", x.shape[d])
     wide = _wide(x.dtype)
     element = x[(*axes[:d], k, *axes[d + 1 :])].cast(wide)
-    body = select(counts, element, identity(accum, wide))
     stage = name if wide == x.dtype else f"{name}.acc"
-    total = emit(b, axes, body, reduce=(k,), accum=accum, name=stage, source=name)
+    scan = PrefixScan(d, accum, exclusive, reverse)
+    total = emit(b, axes, element, reduce=(k,), accum=scan, name=stage, source=name)
     return cast_node(b, total, x.dtype, name=name, source=name)
 
 
@@ -242,38 +239,18 @@ def top_k(
     b: GraphBuilder, x: Tensor, k: int, *, axis: int = -1, largest: bool = True,
     names: tuple[str, str] = ("topk", "index"),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The k largest (or smallest) elements along `axis`, sorted, and their i64 indices; equal ones keep their order.
+    """The k largest (or smallest) elements along `axis`, sorted, and their i64 indices.
 
-    The rank of an element is the number of elements that go before it: quadratic in the extent. NaNs go first.
+    Equal elements keep their order; NaN is larger than any number. With k of the whole extent this is a stable sort.
     """
     d = normal_axis(axis, x.rank, where=names[0])
     extent = static_shape(x.shape)[d]
     if not 0 <= k <= extent:
         raise InvalidExpression(f"top {k} of dimension {d} of {x}", help=f"k in [0, {extent}]")
-    axes = axes_of(x.shape)
+    axes = axes_of([k if p == d else e for p, e in enumerate(x.shape)])
     r = Axis("r0", extent)
-    mine, other = x[axes], x[(*axes[:d], r, *axes[d + 1 :])]
-    before = other > mine if largest else other < mine
-    tie = other.eq(mine)
-    if dtypes.is_float(x.dtype):
-        mine_nan, other_nan = apply("isnan", mine), apply("isnan", other)
-        before = before | (other_nan & ~mine_nan)
-        tie = tie | (other_nan & mine_nan)
-    goes_first = before | (tie & (r < axes[d]))
-    rank = emit(b, axes, goes_first.cast(INDEX), reduce=(r,), accum="sum", name=f"{names[0]}.rank", source=names[0])
-    return _take_ranked(b, x, rank, k, d, names)
-
-
-def _take_ranked(
-    b: GraphBuilder, x: Tensor, rank: Tensor, k: int, d: int, names: tuple[str, str]
-) -> tuple[Tensor, Tensor]:
-    """The elements of ranks 0 to k - 1 and where they stand."""
-    shape: list[Extent] = [k if p == d else e for p, e in enumerate(x.shape)]
-    axes = axes_of(shape)
-    extent = static_shape(x.shape)[d]
-    r = Axis("r0", extent)
-    ranked = rank[(*axes[:d], r, *axes[d + 1 :])]
-    index = emit(b, axes, select(ranked.eq(axes[d]), r, 0), reduce=(r,), accum="max", name=names[1], source=names[0])
+    element = x[(*axes[:d], r, *axes[d + 1 :])]
+    index = emit(b, axes, element, reduce=(r,), accum=Sort(d, largest), name=names[1], source=names[0])
     place = clamp(index[axes], 0, max(extent - 1, 0))
     values = emit(b, axes, x[(*axes[:d], place, *axes[d + 1 :])], name=names[0])
     return values, index

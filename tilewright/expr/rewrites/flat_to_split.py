@@ -73,7 +73,7 @@ def find_split(compute: Compute) -> LoopSplit | None:
 
     None if `compute` does not reduce, has no such loop, or would keep an index that is not affine.
     """
-    if compute.accum is None:
+    if not isinstance(compute.accum, str):
         return None
     split = LoopSplit({axis: _strides(compute.body, axis) for axis in compute.axes})
     if not any(split.strides.values()):

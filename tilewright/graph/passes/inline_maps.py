@@ -214,7 +214,7 @@ def _may_inline(producer: Compute, consumer: Compute, alone: bool) -> bool:
         return True
     if not alone or (consumer.accum is not None and padding_of(producer) is not None):  # a border is better than guards
         return False
-    points = prod(static_shape(tuple(axis.extent for axis in consumer.loops)))
+    points = prod(static_shape(tuple(axis.extent for axis in consumer.body_loops)))
     elements = prod(static_shape(producer.output.shape))
     if points > elements and any(isinstance(node, Apply) and node.function in COSTLY for node in walk(producer.body)):
         return False

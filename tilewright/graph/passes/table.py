@@ -21,6 +21,7 @@ from tilewright.graph.passes.in_loops import in_loops
 from tilewright.graph.passes.inline_maps import InlineMaps
 from tilewright.graph.passes.merge_equal import MergeEqual
 from tilewright.graph.passes.offset_factors import OffsetFactors, Price
+from tilewright.graph.passes.ordered_as_reductions import OrderedAsReductions
 from tilewright.graph.passes.remove_dead import RemoveDead
 from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 from tilewright.graph.passes.separate_outputs import SeparateOutputs
@@ -46,9 +47,12 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
     )
 
 
-def fitting(price: Price) -> tuple[GraphPass, ...]:
-    """What depends on the instructions there are. `price` tells how level 3 would run a product."""
-    return (OffsetFactors(price),)
+def fitting(price: Price, ordered: bool = True) -> tuple[GraphPass, ...]:
+    """What depends on the machine.
+
+    `price` tells how level 3 would run a product, `ordered` whether there are kernels for ordered accumulations.
+    """
+    return (OffsetFactors(price), OrderedAsReductions(not ordered))
 
 
 def storing() -> tuple[GraphPass, ...]:
@@ -56,7 +60,7 @@ def storing() -> tuple[GraphPass, ...]:
     return (FoldPadding(),)
 
 
-REQUIRED = frozenset({RemoveEmptyLoops.name, SeparateOutputs.name})
+REQUIRED = frozenset({RemoveEmptyLoops.name, SeparateOutputs.name, OrderedAsReductions.name})
 """Passes that cannot be switched off."""
 
 NAMES = tuple(
@@ -89,7 +93,7 @@ def run_pass(
     graph: Graph, name: str, is_product: Callable[[Compute], bool], price: Price = lambda _: None
 ) -> Rewritten:
     """Run one pass alone."""
-    for each in (*simplifying(is_product), *fitting(price), *storing()):
+    for each in (*simplifying(is_product), *fitting(price, False), *storing()):
         if each.name == name:
             return _applied(each, Rewritten(graph))
     raise InvalidArgument(f"no graph pass {name!r}", help=f"one of {', '.join((*NAMES, *sorted(REQUIRED)))}")

@@ -1,0 +1,177 @@
+"""Ordered accumulations to one kernel: prefix scans and scatters here, sorts in `lower.sort`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Expr, Tensor, identity, walk
+from tilewright.expr.ordered import PrefixScan, Scatter, Sort
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
+from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.sort import RowSort
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
+
+
+def lower_ordered(
+    name: str, work: OrderedWork, schedule: OrderedSchedule, views: Sequence[tuple[Tensor, int]]
+) -> tile.FuncOp:
+    """The kernel of an ordered accumulation. `views` are its arguments: tensors with the size of their storage."""
+    loops = schedule.loops((*leading(work), *trailing(work)))
+    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
+    builder = KernelBuilder(func.body.block)
+    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    tiler = Tiler(builder, loops)
+    lead = schedule.loops(leading(work))
+    if isinstance(work.accum, PrefixScan):
+        scan = _Scan(builder, work, work.accum, memory, bool(schedule.vector))
+        tiler.visit(lead, scan.run)
+    elif isinstance(work.accum, Sort):
+        sort = RowSort(builder, work, work.accum, schedule, memory)
+        tiler.visit(lead, sort.run)
+    else:
+        scatter = _Scatter(builder, work, work.accum, schedule, memory, tiler)
+        tiler.visit(lead, scatter.run)
+    builder.insert(tile.ReturnOp())
+    return func
+
+
+class _Scan:
+    """One tile of outer points: a vector with one total, or points side by side with a total each."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        work: OrderedWork,
+        accum: PrefixScan,
+        memory: Mapping[str, SSAValue],
+        vector: bool,
+    ) -> None:
+        self.builder, self.work, self.accum, self.memory, self.vector = builder, work, accum, memory, vector
+
+    def run(self, point: Point) -> None:
+        builder, dtype = self.builder, computed_in(self.work.tensor.dtype)
+        (inner,) = self.work.inner
+        start = builder.number(identity(self.accum.combine, dtype).value, dtype)
+        rows = [{}] if self.vector or not point.dims else self._rows(point)
+        if self.vector and point.extents:
+            start = builder.insert(tile.BroadcastOp(start, point.extents))
+
+        def step(index: SSAValue, totals: list[SSAValue]) -> list[SSAValue]:
+            return [self._step(point, index, row, total) for row, total in zip(rows, totals, strict=True)]
+
+        builder.loop(builder.index(0), builder.index(inner.size), step, [start] * len(rows))
+
+    def _rows(self, point: Point) -> list[dict[Axis, SSAValue]]:
+        (axis,) = point.dims
+        return [{axis: self.builder.index(row)} for row in range(axis.size)]
+
+    def _step(self, point: Point, index: SSAValue, row: Mapping[Axis, SSAValue], total: SSAValue) -> SSAValue:
+        """Take one element and store one total; gives the next."""
+        (inner,), (stride,) = self.work.inner, self.work.strides
+        counter = Axis(f"{inner.name}.t", inner.extent)
+        place: Expr = (counter * -1 + (inner.size - 1)) if self.accum.reverse else counter
+        where = {**point.replaced, inner: place}
+        dims = {} if row or not point.dims else {axis: dim for dim, axis in enumerate(point.dims)}
+        extents = point.extents if dims else ()
+        loops = {**point.counters, **row, counter: index}
+        emitter = BodyEmitter(self.builder, self.memory, loops, dims, extents, point.bounds if dims else {})
+        value = emitter.emit(substitute(self.work.parts[0], where))
+        element = Value(emitter.full(value) if extents else value.ssa, value.dtype)
+        added = combine(self.accum.combine, self.builder, Value(total, value.dtype), element)
+        stored = Value(total, value.dtype) if self.accum.exclusive else added
+        address = substitute(self.work.base + inner * stride, where)
+        emitter.store(stored, self.memory[self.work.tensor.name], address, self.work.tensor.dtype)
+        return added.ssa
+
+
+class _Scatter:
+    """The updates of one tile of leading points, in order; each writes along the trailing loops."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        work: OrderedWork,
+        accum: Scatter,
+        schedule: OrderedSchedule,
+        memory: Mapping[str, SSAValue],
+        tiler: Tiler,
+    ) -> None:
+        self.builder, self.work, self.accum, self.memory, self.tiler = builder, work, accum, memory, tiler
+        self.trail = schedule.loops(trailing(work))
+        moved = {axis for place in work.parts[1:] for axis in walk(place)}
+        self.hoisted = not any(loop.axis in moved for loop in self.trail)
+
+    def run(self, point: Point) -> None:
+        nest_of_loops(self.builder, self.work.inner, lambda inner: self._update(point, inner))
+
+    def _update(self, point: Point, inner: Mapping[Axis, SSAValue]) -> None:
+        if self.hoisted:
+            places, inside = self._places(point, inner)
+            self.builder.branch(
+                inside, lambda: self.tiler.visit(self.trail, lambda at: self._write(at, inner, places), point)
+            )
+            return
+
+        def each(at: Point) -> None:
+            places, inside = self._places(at, inner)
+            self.builder.branch(inside, lambda: self._write(at, inner, places))
+
+        self.tiler.visit(self.trail, each, point)
+
+    def _places(self, point: Point, inner: Mapping[Axis, SSAValue]) -> tuple[SSAValue, SSAValue]:
+        """The address of an update from the base on, and whether all of its places exist."""
+        builder = self.builder
+        emitter = BodyEmitter(builder, self.memory, {**point.counters, **inner}, {}, ())
+        total, inside = builder.index(0), builder.number(True, "bool")
+        for part, stride, extent in zip(self.work.parts[1:], self.work.strides, self.work.extents, strict=True):
+            place = emitter.emit(substitute(part, point.replaced)).ssa
+            limit = builder.number(extent, dtypes.INDEX)
+            exists = builder.insert(tile.CompareOp("lt", place, limit, unsigned=True))  # negative ones are very large
+            inside = builder.insert(arith.AndIOp(inside, exists))
+            total = builder.add(total, builder.mul(builder.as_index(place), builder.index(stride)))
+        return total, inside
+
+    def _write(self, point: Point, inner: Mapping[Axis, SSAValue], places: SSAValue) -> None:
+        builder, work = self.builder, self.work
+        view, dtype = self.memory[work.tensor.name], work.tensor.dtype
+        dims = {axis: dim for dim, axis in enumerate(point.dims)}
+        emitter = BodyEmitter(
+            builder, self.memory, {**point.counters, **inner}, dims, point.extents, point.bounds
+        )  # fmt: skip
+        form = affine(substitute(work.base, point.replaced))
+        assert form is not None, "the address of a result is affine"
+        value = emitter.emit(substitute(work.parts[0], point.replaced))
+        offset = builder.add(builder.affine(form, emitter.loops), places)
+        if self.accum.combine:
+            old = emitter.load_at(view, offset, form, dtype)
+            both = [Value(emitter.full(each), each.dtype) for each in (old, value)]
+            value = combine(self.accum.combine, builder, *both)
+        emitter.store_at(value, view, offset, form, dtype)
+
+
+def nest_of_loops(
+    builder: KernelBuilder, axes: Sequence[Axis], body: Callable[[dict[Axis, SSAValue]], None]
+) -> None:
+    """Loops over whole axes, outermost first."""
+
+    def visit(rest: Sequence[Axis], counters: dict[Axis, SSAValue]) -> None:
+        if not rest:
+            body(counters)
+            return
+        axis, *inner = rest
+
+        def step(index: SSAValue, _: list[SSAValue]) -> Sequence[SSAValue]:
+            visit(inner, {**counters, axis: index})
+            return ()
+
+        builder.loop(builder.index(0), builder.index(axis.size), step)
+
+    visit(axes, {})

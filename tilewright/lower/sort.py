@@ -1,0 +1,343 @@
+"""The positions of the elements of a row in sorted order.
+
+Elements become *keys*: unsigned integers whose order is that of the elements, -0 as 0 and NaN above all; for descending
+order their complements. Equal keys keep their order in both ways to sort:
+
+*Counting*, for short rows: the place of an element is how many go before it. All places are counted at once, in vector
+registers, for one key after the other.
+
+*By digits*, in linear time: each pass moves keys and positions to where the counts of a digit say, from the lowest
+digit to the highest, between two halves of a buffer. A digit that all keys share needs no pass. Where few elements are
+wanted, those above the digit that the last one wanted has are left out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.ordered import Sort
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.tile_types import tile_type
+from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.builder import KernelBuilder, element_type, view_type
+from tilewright.lower.loops import Point
+from tilewright.operator.ordered import DIGIT_BITS, SELECT_BITS, VECTORS, OrderedSchedule, OrderedWork
+
+_DIGITS = 1 << DIGIT_BITS
+_SELECT = 1 << SELECT_BITS
+
+
+class RowSort:
+    """Sorts one row per outer point, in scratch memory that all rows of a program share."""
+
+    def __init__(
+        self,
+        builder: KernelBuilder,
+        work: OrderedWork,
+        accum: Sort,
+        schedule: OrderedSchedule,
+        memory: Mapping[str, SSAValue],
+    ) -> None:
+        self.builder, self.work, self.schedule, self.memory = builder, work, schedule, memory
+        self.descending = accum.descending
+        (inner,), (self.wanted,), (self.stride,) = work.inner, work.extents, work.strides
+        self.inner, self.count = inner, inner.size
+        dtype = computed_in(work.parts[0].dtype)
+        self.bits = 8 if dtype == "bool" else dtypes.bits(dtype)
+        self.key = f"u{self.bits}"
+        self.chunk = schedule.lanes * VECTORS
+        whole = -(-self.count // schedule.lanes) * schedule.lanes
+        self.width = whole if schedule.counted else self.chunk
+        length = self.width if schedule.counted else 2 * self.count
+        self.keys = self._scratch(self.key, length)
+        self.positions = self._scratch("i32", length)
+        self.passes = self.bits // DIGIT_BITS
+        if not schedule.counted:
+            self.counts = self._scratch("i32", max(self.passes * _DIGITS, _SELECT if schedule.selected else 0))
+
+    def run(self, point: Point) -> None:
+        """Write the positions of the first elements in order."""
+        self.point = point
+        self._write_keys()
+        if self.schedule.counted:
+            self._count()
+            return
+        if self.schedule.selected:
+            count, first = self._select(), self.builder.index(self.count)
+        else:
+            self._number()
+            count, first = self.builder.index(self.count), self.builder.index(0)
+        self._write_positions(self._sort_by_digits(count, first))
+
+    # Keys -----------------------------------------------------------------------------------------------------
+
+    def _write_keys(self) -> None:
+        """The keys of the row, in the first half of the buffer."""
+
+        def step(start: SSAValue, extent: int, bound: int) -> None:
+            builder = self.builder
+            counter, inside = Axis("chunk", self.count), Axis("element", extent)
+            where = {**self.point.replaced, self.inner: counter + inside}
+            bounds = {0: builder.index(bound)} if bound != extent else {}
+            loops = {**self.point.counters, counter: start}
+            emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds)
+            value = emitter.emit(substitute(self.work.parts[0], where))
+            key = self._key(Value(emitter.full(value), value.dtype))
+            stop = [] if self.schedule.counted else [*bounds.values()]
+            builder.insert(tile.StoreOp(key, self.keys, start, [1], stop))
+
+        self._chunks(self.count, step)
+
+    def _chunks(self, count: int, step: Callable[[SSAValue, int, int], None]) -> None:
+        """Whole chunks of `count` elements, then the rest: `step` gets the first element, the extent, the bound."""
+        builder, width = self.builder, self.width
+        full, rest = divmod(count, width)
+
+        def whole(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            step(builder.mul(index, builder.index(width)), width, width)
+            return []
+
+        if full:
+            builder.loop(builder.index(0), builder.index(full), whole)
+        if rest:
+            lanes = self.schedule.lanes
+            step(builder.index(full * width), -(-rest // lanes) * lanes, rest)
+
+    def _key(self, value: Value) -> SSAValue:
+        builder, bits = self.builder, self.bits
+        ones = (1 << bits) - 1
+        ssa = value.ssa
+        if value.dtype == "bool":
+            ssa = builder.insert(tile.CastOp(ssa, element_type(self.key), unsigned=True))
+        elif dtypes.is_float(value.dtype):
+            zero = self._like(ssa, 0.0, value.dtype)
+            is_zero = builder.insert(tile.CompareOp("eq", ssa, zero))
+            is_nan = builder.insert(tile.CompareOp("ne", ssa, ssa))
+            ssa = builder.insert(tile.SelectOp(is_zero, zero, ssa))
+            ssa = builder.insert(arith.BitcastOp(ssa, tile_type(value.shape, element_type(self.key))))
+            sign = builder.insert(arith.ShRSIOp(ssa, self._like(ssa, bits - 1, self.key)))
+            flips = builder.insert(arith.OrIOp(sign, self._like(ssa, 1 << (bits - 1), self.key)))
+            ssa = builder.insert(arith.XOrIOp(ssa, flips))  # negative: all bits; others: the sign
+            ssa = builder.insert(tile.SelectOp(is_nan, self._like(ssa, ones, self.key), ssa))
+        elif not dtypes.is_unsigned(value.dtype):
+            ssa = builder.insert(arith.XOrIOp(ssa, self._like(ssa, 1 << (bits - 1), self.key)))
+        if self.descending:
+            ssa = builder.insert(arith.XOrIOp(ssa, self._like(ssa, ones, self.key)))
+        return ssa
+
+    # Counting -------------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        builder, width = self.builder, self.width
+        keys = builder.insert(tile.LoadOp(self.keys, builder.index(0), [width], [1]))
+        narrow = element_type("i32")
+        numbers = builder.insert(tile.CastOp(builder.insert(tile.IotaOp([width], 0)), narrow))
+        zeros = builder.insert(tile.BroadcastOp(builder.number(0, "i32"), [width]))
+
+        def step(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            """Add one to the places of all elements that this one goes before."""
+            one = builder.insert(tile.BroadcastOp(self._load(self.keys, index), [width]))
+            mine = builder.insert(tile.CastOp(builder.as_i64(index), narrow))
+            mine = builder.insert(tile.BroadcastOp(mine, [width]))
+            below = builder.insert(tile.CompareOp("lt", one, keys, unsigned=True))
+            equal = builder.insert(tile.CompareOp("eq", one, keys))
+            earlier = builder.insert(tile.CompareOp("lt", mine, numbers))
+            before = builder.insert(arith.OrIOp(below, builder.insert(arith.AndIOp(equal, earlier))))
+            added = builder.insert(tile.CastOp(before, narrow, unsigned=True))
+            return [builder.insert(arith.AddiOp(carried[0], added))]
+
+        (places,) = builder.loop(builder.index(0), builder.index(self.count), step, [zeros])
+        builder.insert(tile.StoreOp(places, self.positions, builder.index(0), [1]))
+        base = self._base()
+
+        def write(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            place = self._index(self._load(self.positions, index))
+
+            def store() -> None:
+                at = builder.add(base, builder.mul(place, builder.index(self.stride)))
+                builder.insert(tile.StoreOp(builder.as_i64(index), self.memory[self.work.tensor.name], at))
+
+            if self.wanted == self.count:
+                store()
+            else:
+                limit = builder.number(self.wanted, INDEX)
+                builder.branch(builder.insert(tile.CompareOp("lt", builder.as_i64(place), limit)), store)
+            return []
+
+        builder.loop(builder.index(0), builder.index(self.count), write)
+
+    # By digits ------------------------------------------------------------------------------------------------
+
+    def _number(self) -> None:
+        """The positions of the row in the first half of the buffer: 0, 1, …"""
+
+        def step(start: SSAValue, extent: int, bound: int) -> None:
+            builder = self.builder
+            first = builder.insert(tile.BroadcastOp(builder.as_i64(start), [extent]))
+            numbers = builder.insert(arith.AddiOp(first, builder.insert(tile.IotaOp([extent], 0))))
+            stored = builder.insert(tile.CastOp(numbers, element_type("i32")))
+            bounds = [builder.index(bound)] if bound != extent else []
+            builder.insert(tile.StoreOp(stored, self.positions, start, [1], bounds))
+
+        self._chunks(self.count, step)
+
+    def _select(self) -> SSAValue:
+        """Keys and positions of all elements up to the digit of the last one wanted, to the second half: how many."""
+        builder, shift = self.builder, self.bits - SELECT_BITS
+        self._clear(_SELECT)
+
+        def count(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            self._increment(self._digit(self._load(self.keys, index), shift, SELECT_BITS))
+            return []
+
+        builder.loop(builder.index(0), builder.index(self.count), count)
+        wanted = builder.number(self.wanted, "i32")
+
+        def find(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            """How many elements have a digit up to this one, and how many digits do not suffice."""
+            total = builder.insert(arith.AddiOp(carried[0], self._load(self.counts, index)))
+            short = builder.insert(tile.CompareOp("lt", total, wanted))
+            more = builder.insert(tile.CastOp(short, element_type("i32"), unsigned=True))
+            return [total, builder.insert(arith.AddiOp(carried[1], more))]
+
+        zero = builder.number(0, "i32")
+        _, last = builder.loop(builder.index(0), builder.index(_SELECT), find, [zero, zero])
+        last_digit, half = builder.as_i64(self._index(last)), builder.index(self.count)
+
+        def keep(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            key = self._load(self.keys, index)
+            place = builder.add(half, carried[0])
+            builder.insert(tile.StoreOp(key, self.keys, place))
+            position = builder.insert(tile.CastOp(builder.as_i64(index), element_type("i32")))
+            builder.insert(tile.StoreOp(position, self.positions, place))
+            digit = builder.as_i64(self._digit(key, shift, SELECT_BITS))
+            kept = builder.insert(tile.CompareOp("le", digit, last_digit))
+            one = builder.insert(tile.CastOp(kept, element_type(INDEX), unsigned=True))
+            return [builder.add(carried[0], builder.as_index(one))]
+
+        return builder.loop(builder.index(0), builder.index(self.count), keep, [builder.index(0)])[0]
+
+    def _sort_by_digits(self, count: SSAValue, first: SSAValue) -> SSAValue:
+        """Sort `count` keys and positions from `first` on; gives where they are then."""
+        builder, zero = self.builder, self.builder.index(0)
+        self._clear(self.passes * _DIGITS)
+
+        def tally(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            key = self._load(self.keys, builder.add(first, index))
+            for number in range(self.passes):
+                digit = self._digit(key, number * DIGIT_BITS, DIGIT_BITS)
+                self._increment(builder.add(digit, builder.index(number * _DIGITS)))
+            return []
+
+        builder.loop(zero, count, tally)
+        source = first
+        for number in range(self.passes):
+            source = self._pass(number, count, source)
+        return source
+
+    def _pass(self, number: int, count: SSAValue, source: SSAValue) -> SSAValue:
+        """Sort by one digit from one half of the buffer to the other, unless all keys have the same."""
+        builder, zero = self.builder, self.builder.index(0)
+        base = builder.index(number * _DIGITS)
+        target = builder.insert(arith.SubiOp(builder.index(self.count), source))
+
+        def digit_of(key: SSAValue) -> SSAValue:
+            return builder.add(base, self._digit(key, number * DIGIT_BITS, DIGIT_BITS))
+
+        def begin(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            """From how many keys have a digit to where the first of them goes."""
+            place = builder.add(base, index)
+            here = self._load(self.counts, place)
+            builder.insert(tile.StoreOp(carried[0], self.counts, place))
+            return [builder.insert(arith.AddiOp(carried[0], here))]
+
+        def move(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            at = builder.add(source, index)
+            key, position = self._load(self.keys, at), self._load(self.positions, at)
+            goes = builder.add(target, self._index(self._increment(digit_of(key))))
+            builder.insert(tile.StoreOp(key, self.keys, goes))
+            builder.insert(tile.StoreOp(position, self.positions, goes))
+            return []
+
+        def moved() -> list[SSAValue]:
+            builder.loop(zero, builder.index(_DIGITS), begin, [builder.number(0, "i32")])
+            builder.loop(zero, count, move)
+            return [target]
+
+        common = self._index(self._load(self.counts, digit_of(self._load(self.keys, source))))
+        shared = builder.insert(tile.CompareOp("eq", builder.as_i64(common), builder.as_i64(count)))
+        return builder.either(shared, lambda: [source], moved)[0]
+
+    def _write_positions(self, source: SSAValue) -> None:
+        base = self._base()
+
+        def step(start: SSAValue, extent: int, bound: int) -> None:
+            builder = self.builder
+            bounds = [builder.index(bound)] if bound != extent else []
+            at = builder.add(source, start)
+            loaded = builder.insert(tile.LoadOp(self.positions, at, [extent], [1], bounds))
+            wide = builder.insert(tile.CastOp(loaded, element_type(INDEX), unsigned=True))
+            place = builder.add(base, builder.mul(start, builder.index(self.stride)))
+            view = self.memory[self.work.tensor.name]
+            builder.insert(tile.StoreOp(wide, view, place, [self.stride], bounds))
+
+        self._chunks(self.wanted, step)
+
+    # Parts ----------------------------------------------------------------------------------------------------
+
+    def _scratch(self, dtype: dtypes.DType, length: int) -> SSAValue:
+        return self.builder.insert(tile.AllocOp(view_type(dtype, length)))
+
+    def _base(self) -> SSAValue:
+        """Where the result of this row begins."""
+        form = affine(substitute(self.work.base, self.point.replaced))
+        assert form is not None, "the address of a result is affine"
+        return self.builder.affine(form, self.point.counters)
+
+    def _like(self, ssa: SSAValue, number: float, dtype: dtypes.DType) -> SSAValue:
+        made = self.builder.number(number, dtype)
+        return self.builder.insert(tile.BroadcastOp(made, tile.shape(ssa))) if tile.shape(ssa) else made
+
+    def _load(self, view: SSAValue, place: SSAValue) -> SSAValue:
+        return self.builder.insert(tile.LoadOp(view, place))
+
+    def _index(self, value: SSAValue) -> SSAValue:
+        """An unsigned integer as an index."""
+        if value.type != element_type(INDEX):
+            value = self.builder.insert(tile.CastOp(value, element_type(INDEX), unsigned=True))
+        return self.builder.as_index(value)
+
+    def _digit(self, key: SSAValue, shift: int, bits: int) -> SSAValue:
+        """`bits` bits of a key from `shift` on, as an index."""
+        if shift:
+            key = self.builder.insert(arith.ShRUIOp(key, self.builder.number(shift, self.key)))
+        if shift + bits < self.bits:
+            key = self.builder.insert(arith.AndIOp(key, self.builder.number((1 << bits) - 1, self.key)))
+        return self._index(key)
+
+    def _increment(self, place: SSAValue) -> SSAValue:
+        """Add one to a count; gives what it was."""
+        before = self._load(self.counts, place)
+        after = self.builder.insert(arith.AddiOp(before, self.builder.number(1, "i32")))
+        self.builder.insert(tile.StoreOp(after, self.counts, place))
+        return before
+
+    def _clear(self, count: int) -> None:
+        """Set the first counts to 0."""
+        builder = self.builder
+
+        def step(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+            zeros = builder.insert(tile.BroadcastOp(builder.number(0, "i32"), [self.chunk]))
+            builder.insert(tile.StoreOp(zeros, self.counts, builder.mul(index, builder.index(self.chunk)), [1]))
+            return []
+
+        assert count % self.chunk == 0, f"{count} counts in chunks of {self.chunk}"
+        builder.loop(builder.index(0), builder.index(count // self.chunk), step)

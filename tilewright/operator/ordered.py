@@ -1,0 +1,161 @@
+"""Ordered accumulations on a CPU: their loops and addresses, and how they run.
+
+A program walks *outer* loops, whose points are independent of each other. At each of them a scan carries its total along
+the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory: a short one by counting
+for each element those that go before it, a whole row in vector registers; a longer one by its digits, from the lowest
+(least significant digit radix sort), after those that cannot be among the first few wanted are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from tilewright.decision import Decision
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Expr, Tensor, walk
+from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
+from tilewright.machine.description import Cpu
+from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops, renamed
+from tilewright.operator.tiling import SpatialLoop
+
+COUNTED = 64  # elements of a row that is sorted by counting: its keys fit a few vector registers
+SELECTED = 4096  # elements of a row from which on those that are wanted are selected before they are sorted
+DIGIT_BITS = 8  # of a radix sort: 256 places to write to, whose lines and pages stay near
+SELECT_BITS = 11  # of a float: sign, exponent, two bits of the fraction
+SCAN_ROWS = 8  # scanned side by side where they are not a vector: more than the latency of an addition
+VECTORS = 4  # side by side, for the same reason
+STEPS_PER_PROGRAM = 1 << 14  # some ten microseconds
+PROGRAMS_PER_THREAD = 4
+
+
+@dataclass(frozen=True)
+class OrderedWork:
+    """One ordered accumulation over storage.
+
+    `parts` are the body, or the value and the places of a scatter, over `outer` and `inner` loops. The element of the
+    result at places p of its own dimensions lies at ``base + sum p * strides``; `extents` are those of these dimensions.
+    """
+
+    tensor: Tensor
+    accum: Ordered
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    parts: tuple[Expr, ...]
+    base: Expr
+    strides: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    def renamed(self, names: Mapping[str, str]) -> OrderedWork:
+        """The same work on tensors with other names."""
+        tensor = replace(self.tensor, name=names[self.tensor.name])
+        return replace(self, tensor=tensor, parts=tuple(renamed(part, names) for part in self.parts))
+
+    def stride(self, axis: Axis) -> int:
+        """Elements between neighbours along an outer loop in the result."""
+        form = affine(self.base)
+        assert form is not None, "the address of a result is affine"
+        return form.coefficient(axis)
+
+
+@dataclass(frozen=True)
+class OrderedSchedule:
+    """How it runs: the loop that is a vector, or whose points run side by side; blocks of the grid per outer loop.
+
+    `counted` and `selected` are the two choices of a sort.
+    """
+
+    vector: str = ""
+    rows: str = ""
+    extent: int = 1
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    lanes: int = 16
+    counted: bool = False
+    selected: bool = False
+
+    def loops(self, axes: Sequence[Axis]) -> list[SpatialLoop]:
+        """Outer loops as they are tiled, in their order; the vector last."""
+        found = []
+        for axis in axes:
+            tiled = axis.name in (self.vector, self.rows)
+            lanes = self.lanes if axis.name == self.vector else 0
+            found.append(SpatialLoop(axis, self.extent if tiled else 1, self.blocks.get(axis.name, 1), lanes))
+        return sorted(found, key=lambda loop: loop.axis.name == self.vector)
+
+
+def merged(work: OrderedWork) -> OrderedWork:
+    """With neighbouring loops that every address walks as one fused, and without those of extent 1."""
+    nodes = tuple(NestNode(work.tensor, part, None, work.base) for part in work.parts)
+    nest = merge_loops(drop_unit_loops(Nest(work.outer, work.inner, nodes)))
+    assert nest.nodes[0].index is not None
+    inner = nest.inner or (Axis("once", 1),)
+    parts = tuple(node.body for node in nest.nodes)
+    return replace(work, outer=nest.outer, inner=inner, parts=parts, base=nest.nodes[0].index)
+
+
+def leading(work: OrderedWork) -> tuple[Axis, ...]:
+    """The outer loops around the inner ones, largest steps first; of a scatter those with larger steps than its own."""
+    axes = sorted(work.outer, key=lambda axis: -work.stride(axis))
+    if not isinstance(work.accum, Scatter):
+        return tuple(axes)
+    return tuple(axis for axis in axes if work.stride(axis) > max(work.strides))
+
+
+def trailing(work: OrderedWork) -> tuple[Axis, ...]:
+    """The outer loops inside of those over updates, so that an update writes along memory."""
+    lead = leading(work)
+    return tuple(sorted((axis for axis in work.outer if axis not in lead), key=lambda axis: -work.stride(axis)))
+
+
+def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str) -> tuple[OrderedSchedule, Decision]:
+    """The schedule by rule."""
+    lanes = machine.vector_bits // 32
+    vector = _vector(work)
+    schedule = OrderedSchedule(lanes=lanes)
+    steps = prod(axis.size for axis in work.inner)
+    if isinstance(work.accum, Sort):
+        wanted = work.extents[0]
+        counted = steps <= COUNTED
+        selected = steps >= SELECTED and 4 * wanted <= steps and dtypes.bits(work.parts[0].dtype) >= 16
+        schedule = replace(schedule, counted=counted, selected=selected)
+        how = "by counting" if counted else f"{'the largest digit selects, then ' * selected}by digits of {DIGIT_BITS} bits"
+        reason = f"rows of {steps}: up to {COUNTED} are counted; {wanted} wanted"
+    elif vector is not None:
+        extent = min(lanes * VECTORS, -(-vector.size // lanes) * lanes)
+        schedule = replace(schedule, vector=vector.name, extent=extent)
+        how, reason = f"vectors of {extent} along {vector.name}", "neighbours in memory are independent"
+    elif isinstance(work.accum, PrefixScan) and work.outer:
+        rows = max(work.outer, key=lambda axis: axis.size)
+        share = max(1, rows.size // threads) if rows.size > 1 else 1
+        schedule = replace(schedule, rows=rows.name, extent=min(SCAN_ROWS, share))
+        how, reason = f"{schedule.extent} points of {rows.name} side by side", "each element waits for the one before"
+    else:
+        how, reason = "one element after the other", "no loop has neighbours in memory that are independent"
+    blocks = _blocks(work, schedule, threads)
+    schedule = replace(schedule, blocks=blocks)
+    shared = f", {' x '.join(f'{count} blocks of {name}' for name, count in blocks.items())}" if blocks else ""
+    return schedule, Decision(f"order of {subject}", how + shared, reason)
+
+
+def _vector(work: OrderedWork) -> Axis | None:
+    """The outer loop along which results are neighbours in memory, if places do not depend on it."""
+    if isinstance(work.accum, Sort):
+        return None
+    places = work.parts[1:] if isinstance(work.accum, Scatter) else ()
+    for axis in work.outer:
+        if work.stride(axis) == 1 and axis.size > 1 and not any(axis in walk(place) for place in places):
+            return axis
+    return None
+
+
+def _blocks(work: OrderedWork, schedule: OrderedSchedule, threads: int) -> dict[str, int]:
+    """Blocks of the longest outer loop, in tiles: some for each thread, each with enough to do."""
+    points = prod(axis.size for axis in (*work.outer, *work.inner))
+    if threads == 1 or not work.outer or points < 2 * STEPS_PER_PROGRAM:
+        return {}
+    tiles = {loop.axis.name: loop.tiles for loop in schedule.loops(work.outer)}
+    name = max(tiles, key=lambda each: tiles[each])
+    count = min(tiles[name], threads * PROGRAMS_PER_THREAD, max(threads, points // STEPS_PER_PROGRAM))
+    return {name: count} if count > 1 else {}
