@@ -44,7 +44,10 @@ def lower_ordered(
 
 
 class _Scan:
-    """One tile of outer points: a vector with one total, or points side by side with a total each."""
+    """One tile of outer points: a vector with one total, or points side by side with a total each.
+
+    Totals of f32 are carried in f64: one addition after the other would lose a digit in some thousand elements.
+    """
 
     def __init__(
         self,
@@ -55,9 +58,11 @@ class _Scan:
         vector: bool,
     ) -> None:
         self.builder, self.work, self.accum, self.memory, self.vector = builder, work, accum, memory, vector
+        dtype = computed_in(work.tensor.dtype)
+        self.carried = "f64" if dtype == "f32" and accum.combine in ("sum", "prod") else dtype
 
     def run(self, point: Point) -> None:
-        builder, dtype = self.builder, computed_in(self.work.tensor.dtype)
+        builder, dtype = self.builder, self.carried
         (inner,) = self.work.inner
         start = builder.number(identity(self.accum.combine, dtype).value, dtype)
         rows = [{}] if self.vector or not point.dims else self._rows(point)
@@ -83,10 +88,10 @@ class _Scan:
         extents = point.extents if dims else ()
         loops = {**point.counters, **row, counter: index}
         emitter = BodyEmitter(self.builder, self.memory, loops, dims, extents, point.bounds if dims else {})
-        value = emitter.emit(substitute(self.work.parts[0], where))
-        element = Value(emitter.full(value) if extents else value.ssa, value.dtype)
-        added = combine(self.accum.combine, self.builder, Value(total, value.dtype), element)
-        stored = Value(total, value.dtype) if self.accum.exclusive else added
+        value = emitter.cast(emitter.emit(substitute(self.work.parts[0], where)), self.carried)
+        element = Value(emitter.full(value) if extents else value.ssa, self.carried)
+        added = combine(self.accum.combine, self.builder, Value(total, self.carried), element)
+        stored = Value(total, self.carried) if self.accum.exclusive else added
         address = substitute(self.work.base + inner * stride, where)
         emitter.store(stored, self.memory[self.work.tensor.name], address, self.work.tensor.dtype)
         return added.ssa
