@@ -67,7 +67,7 @@ def _sort(compute: Compute, accum: Sort, values: Values) -> Array:
 def _scatter(compute: Compute, accum: Scatter, values: Values) -> Array:
     assert isinstance(compute.body, Apply)
     initial, value, *places = compute.body.args
-    result = values(_map(compute, compute.axes, initial))
+    result = np.array(values(_map(compute, compute.axes, initial)))
     dtype = result.dtype
     kept = tuple(axis for dim, axis in enumerate(compute.axes) if dim not in accum.dims)
     loops = (*kept, *compute.reduce)

@@ -8,7 +8,8 @@ a select.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -29,7 +30,9 @@ from tilewright.expr.core import (
     identity,
     walk,
 )
+from tilewright.expr.evaluate_ordered import evaluate_ordered
 from tilewright.expr.graph import Graph, Loop
+from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 
 Array = np.ndarray[Any, Any]
 Bounded = tuple[Array, Array]  # the value, and the bound of a float or whether an integer or bool is unknown
@@ -52,7 +55,7 @@ def _run_graph(graph: Graph, known: dict[str, Bounded]) -> list[Bounded]:
     known.update({name: _exact(array) for name, array in graph.constants.items()})
     for step in graph.steps():
         if isinstance(step, Compute):
-            known[step.name] = _Point(step, known).run()
+            known[step.name] = _ordered(step, known) if step.ordered else _Point(step, known).run()
         else:
             known.update(_run_loop(step, known))
     return [known[tensor.name] for tensor in graph.outputs]
@@ -97,6 +100,36 @@ def _exact(array: Array) -> Bounded:
     return array.astype(np.float64), np.zeros(array.shape)
 
 
+def _ordered(node: Compute, known: Mapping[str, Bounded]) -> Bounded:
+    """A scan, sort or scatter: the evaluator's, of values, of their bounds, and of their sizes."""
+    accum, dtype = node.ordered, node.output.dtype
+
+    def of(function: Callable[[Array, Array], Array], accum: Any = accum) -> Array:
+        def values(part: Compute) -> Array:
+            value, bound = _Point(part, known).run()
+            return function(value, bound) if value.dtype.kind == "f" else value
+
+        return evaluate_ordered(replace(node, accum=accum), values)
+
+    value = of(lambda v, e: v)
+    if isinstance(accum, Sort):
+        exact = not any(bound.any() for tensor in node.inputs() for bound in [known[tensor.name][1]])
+        return value, np.full(value.shape, not exact)
+    assert isinstance(accum, PrefixScan | Scatter)
+    if not dtypes.is_float(dtype):
+        return value, np.zeros(value.shape, bool)
+    steps = (prod(int(axis.extent) for axis in node.reduce) + 1) * HALF_ULP["f32" if dtype in ("f16", "bf16") else dtype]  # type: ignore[arg-type]
+    if accum.combine == "sum":
+        error = of(lambda v, e: e) + steps * of(lambda v, e: abs(v) + e)
+    elif accum.combine == "prod":
+        relative = of(lambda v, e: np.log1p(np.where(v == 0, np.inf, e / abs(v))), replace(accum, combine="sum"))
+        error = abs(value) * np.expm1(relative + steps)
+    else:
+        error = of(lambda v, e: e, replace(accum, combine=accum.combine and "max"))
+        error = np.where(np.isinf(error) & (error < 0), 0.0, error)  # nothing before the first element
+    return value, error + HALF_ULP[dtype] * (abs(value) + error) + TINY[dtype]
+
+
 class _Point:
     """One compute, all its loop points at once."""
 
@@ -113,6 +146,7 @@ class _Point:
         if accum is None:
             return self._rounded(value, bound, dtype, 1.0) if dtypes.is_float(dtype) else (value, bound)
         axes = tuple(range(len(self.node.axes), len(self.loops)))
+        assert isinstance(accum, str)
         start = identity(accum, dtype).value
         combine: Any = FUNCTIONS[ACCUMULATIONS[accum]].numpy
         if not dtypes.is_float(dtype):
@@ -171,13 +205,15 @@ class _Point:
         for index, extent in zip(read.indices, value.shape, strict=True):
             place, open_ = self.emit(index, mask)
             outside = (place < 0) | (place >= extent)
-            assert not (outside if mask is None else outside & mask).any(), f"{read} leaves its tensor"
+            reached = outside if mask is None else outside & mask
+            assert not (reached.any() and all(self.shape)), f"{read} leaves its tensor"
             places.append(np.where(outside, 0, place))
             unknown = unknown | open_
         if not places:
             shape = (1,) * len(self.loops)
             return value.reshape(shape), bound.reshape(shape)
         if value.size == 0:
+            places = [place * 0 for place in places]
             value, bound = np.zeros((1,) * value.ndim, value.dtype), np.zeros((1,) * value.ndim, bound.dtype)
         found, error = value[tuple(places)], bound[tuple(places)]
         return found, np.where(unknown, True if error.dtype == bool else np.inf, error)

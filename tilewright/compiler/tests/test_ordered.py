@@ -1,0 +1,275 @@
+"""Scans, sorts and scatters compiled: against the evaluator on every machine, and their work counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler import gpu
+from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.program import Placement
+from tilewright.compiler.tests.bounded import evaluate_bounded, violations
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import indexing, reduce
+from tilewright.expr.random import random_array
+from tilewright.kernel import interpreter
+from tilewright.kernel.interpreter import run_main
+from tilewright.kernel.text import parse_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
+from tilewright.operator import ordered
+from tilewright.options import Options
+
+Array = np.ndarray[Any, Any]
+UNCACHED = replace(Options(), cache=False)
+SHAPES = [((1,), 0), ((3, 17), 0), ((3, 17), -1), ((2, 3, 5), 1), ((5, 66), 0), ((1, 66), 1), ((0, 4), 1), ((4, 0), 1)]
+
+
+def built(build: Callable[[GraphBuilder], Tensor | Sequence[Tensor]]) -> Graph:
+    b = GraphBuilder("ordered")
+    made = build(b)
+    return b.finish([made] if isinstance(made, Tensor) else list(made))
+
+
+def special(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
+    """Elements with many ties; floats also with both zeros, infinities and NaN."""
+    rng = np.random.default_rng(seed)
+    kind = dtypes.numpy_dtype(dtype)
+    if not dtypes.is_float(dtype):
+        return (rng.integers(0, 5, shape) - (0 if dtype == "bool" or dtypes.is_unsigned(dtype) else 2)).astype(kind)
+    pool = np.array([0.0, -0.0, 1.5, -1.5, 2.0, -7.0, np.inf, -np.inf, np.nan])
+    return rng.choice(pool, shape).astype(kind)
+
+
+def agrees(graph: Graph, inputs: dict[str, Array], threads: int = 1) -> None:
+    """The module, and the interpreter on its tile program, give what the evaluator does."""
+    module = compile_graph(graph, "host", threads, UNCACHED)
+    expected = evaluate_bounded(graph, inputs)
+    returned = module(*(inputs[tensor.name] for tensor in graph.inputs))
+    found = list(returned) if isinstance(returned, tuple) else [returned]
+    arguments = [_stored(np.ascontiguousarray(inputs[tensor.name])).reshape(-1) for tensor in graph.inputs]
+    played = [_stored(np.zeros(result.size, result.dtype)) for result in found]
+    run_main(parse_module(module.artifact.program), arguments, played, module.artifact.constants, races=True)
+    for tensor, result, again, wanted in zip(graph.outputs, found, played, expected, strict=True):
+        wrong = violations(result, wanted)
+        assert not wrong.any(), f"{tensor}: {int(wrong.sum())} elements, first at {np.argwhere(wrong)[0].tolist()}"
+        again = again.view(result.dtype).reshape(result.shape)
+        assert not violations(again, (result.astype(np.float64), np.zeros(result.shape))).any()
+
+
+def _stored(array: Array) -> Array:
+    """As a view holds it: bool as i8, unsigned integers without a sign."""
+    if array.dtype == bool:
+        return array.view(np.int8)
+    return array.view(array.dtype.str.replace("u", "i")) if array.dtype.kind == "u" else array
+
+
+# Scans ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, axis", SHAPES)
+def test_scan(shape: tuple[int, ...], axis: int) -> None:
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, n = b.input("x", shape, "f32"), b.input("n", shape, "i32")
+        made = [reduce.cum_sum(b, t, axis=axis, exclusive=e, reverse=r) for t in (x, n) for e, r in [(0, 1), (1, 0)]]
+        return [*made, reduce.cum_prod(b, x, axis=axis), reduce.cum_sum(b, x, axis=axis, exclusive=True, reverse=True)]
+
+    graph = built(build)
+    agrees(graph, {tensor.name: random_array(tensor, 3) for tensor in graph.inputs})
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i64", "u8"])
+def test_scan_of_type(dtype: str) -> None:
+    graph = built(lambda b: reduce.cum_sum(b, b.input("x", (5, 37), dtype), axis=1))
+    agrees(graph, {"x": random_array(graph.inputs[0], 1)}, threads=2)
+
+
+def test_long_scan_keeps_its_digits() -> None:
+    """f32 added one after the other was off by some thousand units after so many elements."""
+    graph = built(lambda b: reduce.cum_sum(b, b.input("x", (2, 20000), "f32"), axis=1))
+    x = random_array(graph.inputs[0], 0)
+    (found,) = [compile_graph(graph, "host", 1, UNCACHED)(x)]
+    np.testing.assert_array_max_ulp(found, np.cumsum(x.astype(np.float64), axis=1).astype(np.float32), 1)
+
+
+# Sorts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("shape, axis", SHAPES)
+def test_sort(shape: tuple[int, ...], axis: int, largest: bool) -> None:
+    """Whole rows and parts of them; ties keep their order, -0 is 0, and NaN above all numbers."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x = b.input("x", shape, "f32")
+        counts = {shape[axis], min(3, shape[axis])}
+        return [each for k in sorted(counts) for each in reduce.top_k(b, x, k, axis=axis, largest=largest)]
+
+    agrees(built(build), {"x": special(shape, "f32")})
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+def test_sort_of_type(dtype: str) -> None:
+    """Rows that are counted, and one that is sorted by digits."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, y = b.input("x", (3, 19), dtype), b.input("y", (1, 70), dtype)
+        return [*reduce.top_k(b, x, 19, largest=False), *reduce.top_k(b, y, 67)]
+
+    graph = built(build)
+    agrees(graph, {"x": special((3, 19), dtype), "y": random_array(graph.inputs[1], 2)})
+
+
+@pytest.mark.parametrize("x", ["normal", "equal", "special"])
+@pytest.mark.parametrize("k", [1, 100, 1024, 4097])
+def test_selection_of_a_few_from_many(k: int, x: str) -> None:
+    graph = built(lambda b: reduce.top_k(b, b.input("x", (2, 4097), "f32"), k))
+    made = {"normal": random_array(graph.inputs[0]), "equal": np.full((2, 4097), 3, np.float32),
+            "special": special((2, 4097), "f32")}  # fmt: skip
+    values, positions = compile_graph(graph, "host", 2, UNCACHED)(made[x])
+    wanted, places = evaluate(graph, [made[x]])
+    np.testing.assert_array_equal(positions, places)
+    np.testing.assert_array_equal(values, wanted)
+
+
+# Scatters -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter(reduction: str) -> None:
+    """Places that repeat, count from the end, or do not exist, with updates smaller than the tensor in both forms."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, made = b.input("x", (4, 3, 18), "f32"), []
+        for axis, shape in enumerate([(7, 3, 17), (4, 5, 18), (3, 3, 25)]):
+            i, u = b.input(f"i{axis}", shape, "i64"), b.input(f"u{axis}", shape, "f32")
+            made.append(indexing.scatter_elements(b, x, i, u, axis=axis, reduction=reduction))
+        for depth in (1, 2, 3):
+            i = b.input(f"j{depth}", (2, 5, depth), "i32")
+            u = b.input(f"v{depth}", (2, 5, *static_shape(x.shape)[depth:]), "f32")
+            made.append(indexing.scatter_nd(b, x, i, u, reduction=reduction))
+        return made
+
+    graph = built(build)
+    rng = np.random.default_rng(0)
+    inputs = {tensor.name: random_array(tensor, n) for n, tensor in enumerate(graph.inputs)}
+    inputs |= {t.name: rng.integers(-6, 6, static_shape(t.shape)).astype(dtypes.numpy_dtype(t.dtype)) for t in graph.inputs if t.dtype != "f32"}  # fmt: skip  # noqa: E501
+    agrees(graph, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u16", "i64", "bool"])
+def test_scatter_of_type(dtype: str) -> None:
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, i, u = b.input("x", (6, 18), dtype), b.input("i", (9, 18), "i64"), b.input("u", (9, 18), dtype)
+        kinds = ("none", "max") if dtype == "bool" else ("none", "add", "max")
+        return [indexing.scatter_elements(b, x, i, u, axis=0, reduction=kind) for kind in kinds]
+
+    graph = built(build)
+    inputs = {tensor.name: random_array(tensor, n) for n, tensor in enumerate(graph.inputs)}
+    agrees(graph, {**inputs, "i": np.random.default_rng(0).integers(-6, 6, (9, 18))})
+
+
+@pytest.mark.parametrize("shape", [(50, 700), (50, 1)])
+def test_rows_are_added_in_threads(shape: tuple[int, int]) -> None:
+    """Threads share out columns, never the updates of one element."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        x, i = b.input("x", shape, "f32"), b.input("i", (901, 1), "i64")
+        return indexing.scatter_nd(b, x, i, b.input("u", (901, shape[1]), "f32"), reduction="add")
+
+    graph = built(build)
+    inputs = {tensor.name: random_array(tensor, n) for n, tensor in enumerate(graph.inputs)}
+    inputs["i"] = np.random.default_rng(0).integers(0, 50, (901, 1))
+    one, two = (compile_graph(graph, "host", threads, UNCACHED)(*inputs.values()) for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert not violations(one, evaluate_bounded(graph, inputs)[0]).any()
+
+
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+
+def _all(b: GraphBuilder) -> list[Tensor]:
+    x, i, u = b.input("x", (5, 9), "f32"), b.input("i", (7, 9), "i64"), b.input("u", (7, 9), "f32")
+    sums = reduce.cum_sum(b, x, axis=1, exclusive=True, reverse=True)
+    sorts = reduce.top_k(b, x, 4, axis=0, largest=False)
+    return [sums, *sorts, *(indexing.scatter_elements(b, x, i, u, reduction=r) for r in ("none", "add"))]
+
+
+def _given() -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [special((5, 9), "f32"), rng.integers(-6, 6, (7, 9)), rng.standard_normal((7, 9)).astype(np.float32)]
+
+
+def test_gpus_run_them_as_reductions() -> None:
+    graph = built(_all)
+    found = compile_graph(graph, "sm_80", 1, UNCACHED, device="emulator")(*_given())
+    for result, wanted in zip(found, evaluate(graph, _given()), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_amd_gpus_run_them_as_reductions() -> None:
+    graph, machine = built(_all), resolve("gfx1100")
+    assert isinstance(machine, Gpu)
+    plan: Plan = make_plan(graph, machine, 1)
+    assert not any(node.ordered for node in plan.computed.graph.nodes)
+    placement = Placement(plan)
+    program = gpu.gpu_program(plan, placement, machine)
+    gpu.distribute(program, Options(verify_each=True))
+    found = [np.zeros(each.size, dtypes.numpy_dtype(each.dtype)) for each in graph.outputs]
+    run_main(program, [array.reshape(-1) for array in _given()], found, placement.packed(plan))
+    for result, wanted in zip(found, evaluate(graph, _given()), strict=True):
+        np.testing.assert_allclose(result.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+
+
+# Work -----------------------------------------------------------------------------------------------------------------
+
+
+def steps(graph: Graph, inputs: Sequence[Array], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Operations that the interpreter runs for a graph's tile program."""
+    module = compile_graph(graph, "host", 1, UNCACHED)
+    count = 0
+    run = interpreter._Program.run
+
+    def counted(self: Any, block: Any) -> Any:
+        nonlocal count
+        count += len(list(block.ops))
+        return run(self, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(interpreter._Program, "run", counted)
+        found = [np.zeros(each.size, dtypes.numpy_dtype(each.dtype)) for each in graph.outputs]
+        run_main(parse_module(module.artifact.program), [a.reshape(-1) for a in inputs], found,
+                 module.artifact.constants)  # fmt: skip
+    return count
+
+
+@pytest.mark.parametrize("kind", ["scan", "sort", "top", "scatter", "scatter rows"])
+def test_work_grows_with_the_number_of_elements(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the elements took four times the work: all of them were quadratic."""
+
+    def graph_of(n: int) -> tuple[Graph, list[Array]]:
+        def build(b: GraphBuilder) -> Tensor | Sequence[Tensor]:
+            if kind.startswith("scatter"):
+                row = (3,) if kind == "scatter rows" else ()
+                x, i = b.input("x", (n, *row), "f32"), b.input("i", (n, 1), "i64")
+                return indexing.scatter_nd(b, x, i, b.input("u", (n, *row), "f32"), reduction="add")
+            x = b.input("x", (n,), "f32")
+            return reduce.cum_sum(b, x, axis=0) if kind == "scan" else reduce.top_k(b, x, n if kind == "sort" else 3)
+
+        graph = built(build)
+        rng = np.random.default_rng(0)
+        return graph, [
+            rng.integers(0, n, static_shape(t.shape)) if t.dtype == "i64" else random_array(t) for t in graph.inputs
+        ]
+
+    monkeypatch.setattr(ordered, "SELECTED", 300)
+    small, large = (steps(*graph_of(n), monkeypatch) for n in (300, 600))
+    assert large <= 2.2 * small
