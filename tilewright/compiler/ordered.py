@@ -20,7 +20,7 @@ from tilewright.operator.ordered import OrderedWork, merged, schedule_ordered
 def plan_ordered(planning: Planning, group: Group) -> None:
     """Place the result and add its kernels: of a scatter first the one that writes the initial values."""
     node, machine = group.main, planning.machine
-    assert node.ordered is not None and isinstance(machine, Cpu), "GPUs run ordered accumulations as reductions"
+    assert isinstance(machine, Cpu), "GPUs run ordered accumulations as reductions"
     planning.place_result(node.output, list(range(node.output.rank)))
     fill_borders(planning, group.stored)
     if node.output.size == 0:

@@ -45,7 +45,9 @@ def make_plan(
     options = options or Options()
     _check_disabled(options.disable, machine)
     prepared = prepare(graph, options.disable)
-    fitted = run_passes(prepared, fitting(_price(prepared, machine, threads, options), isinstance(machine, Cpu)), options.disable)
+    fitted = run_passes(
+        prepared, fitting(_price(prepared, machine, threads, options), isinstance(machine, Cpu)), options.disable
+    )
     rewritten = run_passes(fitted, storing(), options.disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.graph.inputs:

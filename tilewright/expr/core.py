@@ -588,7 +588,9 @@ def _check_ordered(node: Compute, accum: Ordered) -> None:
     if isinstance(accum, Scatter):
         body = node.body
         if not isinstance(body, Apply) or body.function != SCATTER or len(body.args) != 2 + len(dims):
-            raise InvalidExpression(f"{node.name}: the body of a scatter into {len(dims)} dimensions", help="see expr.ordered")
+            raise InvalidExpression(
+                f"{node.name}: the body of a scatter into {len(dims)} dimensions", help="see expr.ordered"
+            )
         if body.args[0].dtype != body.args[1].dtype or any(place.dtype != dtypes.INDEX for place in body.args[2:]):
             raise InvalidExpression(f"{node.name}: a scatter of {body.args[1].dtype} into {body.args[0].dtype}")
         if set(node.reduce) & set(walk(body.args[0])):
@@ -598,7 +600,10 @@ def _check_ordered(node: Compute, accum: Ordered) -> None:
         raise InvalidExpression(f"{node.name}: {accum} over {len(node.reduce)} loops", help="one reduction loop")
     if any(own & set(walk(part)) for part in parts):
         raise InvalidExpression(f"{node.name}: the body uses a loop that {accum} gives the result along")
-    if not isinstance(accum, Sort) and accum.combine not in (*ACCUMULATIONS, *([""] if isinstance(accum, Scatter) else [])):
+    if not isinstance(accum, Sort) and accum.combine not in (
+        *ACCUMULATIONS,
+        *([""] if isinstance(accum, Scatter) else []),
+    ):
         raise InvalidExpression(f"{node.name}: unknown accumulation {accum.combine!r}", help="sum, prod, max or min")
     if isinstance(accum, PrefixScan) and node.reduce[0].extent != node.axes[accum.dim].extent:
         raise ExtentMismatch(

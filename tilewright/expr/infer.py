@@ -13,8 +13,8 @@ from math import prod
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.affine import affine, bounds, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Dim, Expr, Extent, Read, Tensor, walk
-from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
 from tilewright.expr.ordered import Ordered, Sort
 from tilewright.expr.rewrite import transform

@@ -78,7 +78,13 @@ class BodyEmitter:
         self.store_at(value, view, self.builder.affine(form, self.loops), form, dtype, nontemporal)
 
     def store_at(
-        self, value: Value, view: SSAValue, offset: SSAValue, form: Affine, dtype: dtypes.DType, nontemporal: bool = False
+        self,
+        value: Value,
+        view: SSAValue,
+        offset: SSAValue,
+        form: Affine,
+        dtype: dtypes.DType,
+        nontemporal: bool = False,
     ) -> None:
         """Write the value of every point of the tile, whose first one is at `offset`, with the steps of `form`."""
         stored = self.full(self.cast(value, dtype))

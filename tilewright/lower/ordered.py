@@ -8,7 +8,7 @@ from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor, identity, walk
 from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 from tilewright.expr.rewrite import substitute
@@ -162,9 +162,7 @@ class _Scatter:
         emitter.store_at(value, view, offset, form, dtype)
 
 
-def nest_of_loops(
-    builder: KernelBuilder, axes: Sequence[Axis], body: Callable[[dict[Axis, SSAValue]], None]
-) -> None:
+def nest_of_loops(builder: KernelBuilder, axes: Sequence[Axis], body: Callable[[dict[Axis, SSAValue]], None]) -> None:
     """Loops over whole axes, outermost first."""
 
     def visit(rest: Sequence[Axis], counters: dict[Axis, SSAValue]) -> None:

@@ -1,9 +1,9 @@
 """Ordered accumulations on a CPU: their loops and addresses, and how they run.
 
-A program walks *outer* loops, whose points are independent of each other. At each of them a scan carries its total along
-the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory: a short one by counting
-for each element those that go before it, a whole row in vector registers; a longer one by its digits, from the lowest
-(least significant digit radix sort), after those that cannot be among the first few wanted are left out.
+A program walks *outer* loops, whose points are independent of each other. At each of them a scan carries its total
+along the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory. A short row is
+sorted by counting for each element those that go before it, all at once in vector registers; a longer one by its digits
+from the lowest on (radix sort), after those that cannot be among the few that are wanted are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OrderedWork:
     """One ordered accumulation over storage.
 
     `parts` are the body, or the value and the places of a scatter, over `outer` and `inner` loops. The element of the
-    result at places p of its own dimensions lies at ``base + sum p * strides``; `extents` are those of these dimensions.
+    result at places p of its own dimensions, which have these `extents`, lies at ``base + sum p * strides``.
     """
 
     tensor: Tensor
@@ -120,7 +120,11 @@ def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str
         counted = steps <= COUNTED
         selected = steps >= SELECTED and 4 * wanted <= steps and dtypes.bits(work.parts[0].dtype) >= 16
         schedule = replace(schedule, counted=counted, selected=selected)
-        how = "by counting" if counted else f"{'the largest digit selects, then ' * selected}by digits of {DIGIT_BITS} bits"
+        how = (
+            "by counting"
+            if counted
+            else f"{'the largest digit selects, then ' * selected}by digits of {DIGIT_BITS} bits"
+        )
         reason = f"rows of {steps}: up to {COUNTED} are counted; {wanted} wanted"
     elif vector is not None:
         extent = min(lanes * VECTORS, -(-vector.size // lanes) * lanes)

@@ -118,7 +118,9 @@ def _ordered(node: Compute, known: Mapping[str, Bounded]) -> Bounded:
     assert isinstance(accum, PrefixScan | Scatter)
     if not dtypes.is_float(dtype):
         return value, np.zeros(value.shape, bool)
-    steps = (prod(int(axis.extent) for axis in node.reduce) + 1) * HALF_ULP["f32" if dtype in ("f16", "bf16") else dtype]  # type: ignore[arg-type]
+    steps = (prod(int(axis.extent) for axis in node.reduce) + 1) * HALF_ULP[
+        "f32" if dtype in ("f16", "bf16") else dtype
+    ]  # type: ignore[arg-type]
     if accum.combine == "sum":
         error = of(lambda v, e: e) + steps * of(lambda v, e: abs(v) + e)
     elif accum.combine == "prod":

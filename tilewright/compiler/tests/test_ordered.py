@@ -75,7 +75,7 @@ def _stored(array: Array) -> Array:
 # Scans ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape, axis", SHAPES)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_scan(shape: tuple[int, ...], axis: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, n = b.input("x", shape, "f32"), b.input("n", shape, "i32")
@@ -104,7 +104,7 @@ def test_long_scan_keeps_its_digits() -> None:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("shape, axis", SHAPES)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_sort(shape: tuple[int, ...], axis: int, largest: bool) -> None:
     """Whole rows and parts of them; ties keep their order, -0 is 0, and NaN above all numbers."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.errors import InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, identity, select, static_shape
+from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, map_elements

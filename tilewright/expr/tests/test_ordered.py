@@ -46,7 +46,7 @@ def test_digests_tell_accumulations_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "line, message",
+    ("line", "message"),
     [
         ("y: f32[i:3, j:4] += x[i, k] over k:5 scanned j", "a scan over 5 elements gives 4"),
         ("y: i64[i:3, j:6] = x[i, k] over k:5 sorted j", "6 of 5 sorted elements"),
@@ -65,7 +65,8 @@ def test_what_does_not_fit_is_refused(line: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "accum", [["Sort", 1], ["Sort", "1", True], ["Other", 1], [], ["Scatter", [0, "1"], ""], ["PrefixScan", 7, "sum", 0, 0]]
+    "accum",
+    [["Sort", 1], ["Sort", "1", True], ["Other", 1], [], ["Scatter", [0, "1"], ""], ["PrefixScan", 7, "sum", 0, 0]],
 )
 def test_damaged_json_is_refused(accum: Any) -> None:
     node = statement(LINES[2])

@@ -58,7 +58,9 @@ class _Made:
         self.node, self.taken = node, taken
         self.nodes: list[Compute] = []
 
-    def add(self, suffix: str, axes: Sequence[Axis], body: Expr, reduce: Sequence[Axis] = (), accum: str = "") -> Tensor:
+    def add(
+        self, suffix: str, axes: Sequence[Axis], body: Expr, reduce: Sequence[Axis] = (), accum: str = ""
+    ) -> Tensor:
         """A node called by its suffix, or the last one."""
         name = unique(f"{self.node.name}.{suffix}", self.taken) if suffix else self.node.name
         self.taken.add(name)

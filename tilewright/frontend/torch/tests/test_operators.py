@@ -272,6 +272,11 @@ def test_creation_and_indexing() -> None:
             "scatter": lambda x, i: [x.scatter(1, i % 4, 1.5), x.scatter_add(1, i[:, :1], x + 1)],
             "reduce": lambda x, i: x.scatter_reduce(1, i, x + 1, "amax"),
             "put": lambda x, i: [x.index_put((i[0] % 3, i[0]), torch.tensor(9.0)), x.index_add(1, i[0], x[:, :2])],
+            "nan": lambda x, i: [
+                t
+                for y in (x.sign() * 0 / (x > 0), x.sign())
+                for t in (*y.sort(1, stable=True), *y.sort(0, True, stable=True))
+            ],
             "top": lambda x, i: [*x.topk(2), *x.topk(2, 0, False), *x.sort(1), *x.sort(0, True), x.argsort()],
         },
         rand(3, 4),
