@@ -139,6 +139,17 @@ def bounds(expr: Expr) -> tuple[float, float]:
     return -inf, inf
 
 
+def affine_part(expr: Expr) -> tuple[Affine, tuple[Expr, ...]]:
+    """An index as a sum: its affine part, and the other terms."""
+    form = affine(expr)
+    if form is not None:
+        return form, ()
+    if isinstance(expr, Apply) and expr.function == "add":
+        (a, rest), (b, more) = (affine_part(arg) for arg in expr.args)
+        return a + b, (*rest, *more)
+    return Affine(0, {}), (expr,)
+
+
 def simplify(expr: Expr) -> Expr:
     """Fold constants in index arithmetic and normalise affine indices; remove what a range decides.
 

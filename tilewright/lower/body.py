@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import Affine, affine, affine_part
 from tilewright.expr.affine import bounds as index_bounds
 from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.kernel import dialect as tile
@@ -233,8 +233,9 @@ class BodyEmitter:
         if provider is not None:
             return provider(read)
         view = self.views[read.tensor.name]
-        form = affine(read.indices[0])
-        if form is None:
+        form, rest = affine_part(read.indices[0])
+        data = self._same_for_all(rest, view, mask) if rest else None
+        if rest and data is None:
             loaded = self._gather(view, read, mask)
         else:
             strides = [0] * len(self.extents)
@@ -245,6 +246,7 @@ class BodyEmitter:
                 shape = _join(shape, tile.shape(mask))
             shape = shape if any(extent > 1 for extent in shape) else ()
             offset = self.builder.affine(form, self.loops)
+            offset = offset if data is None else self.builder.add(offset, data)
             flag: SSAValue | None
             if not shape and mask is not None:
                 flag = self.builder.insert(tile.ReshapeOp(mask, ())) if tile.shape(mask) else mask  # of one element
@@ -254,7 +256,7 @@ class BodyEmitter:
                 flag = self._repeat(mask, shape) if mask is not None else None
                 used = [stride if extent > 1 else 0 for extent, stride in zip(shape, strides, strict=False)]
                 access = tile.LoadOp(view, offset, shape, used, bounds, flag)
-            loaded = self._loaded(access, flag, index_bounds(form.expression()), read.dtype)
+            loaded = self._loaded(access, flag, index_bounds(read.indices[0]), read.dtype)
         return self._as_value(loaded, read.dtype)
 
     def _loaded(
@@ -295,6 +297,31 @@ class BodyEmitter:
         numbers = self.builder.insert(tile.IotaOp(shape, dim))
         limit = self._repeat(self.builder.as_i64(bound), shape)
         return self.builder.insert(tile.CompareOp("lt", numbers, limit))
+
+    def _same_for_all(self, terms: Sequence[Expr], view: SSAValue, mask: SSAValue | None) -> SSAValue | None:
+        """The sum of terms of an address that all points of the tile share, or None where they do not.
+
+        They must be limited to the tensor by themselves, since nothing limits the address again: a row of a table. What
+        they read must exist, for it is read whether a mask holds or not.
+        """
+        type_ = view.type
+        assert isinstance(type_, MemRefType)
+        nodes = [node for term in terms for node in walk(term)]
+        low, high = (sum(end) for end in zip(*(index_bounds(term) for term in terms), strict=True))
+        if any(node in self.dims for node in nodes if isinstance(node, Axis)):
+            return None
+        if low < 0 or high >= type_.element_count():
+            return None
+        for read in (node for node in nodes if isinstance(node, Read)):
+            if read.tensor.name in self.provided:
+                return None
+            low, high = index_bounds(read.indices[0])
+            if low < 0 or high >= read.tensor.size:
+                return None
+        total = self.builder.index(0)
+        for term in terms:
+            total = self.builder.add(total, self.builder.as_index(self.emit(term).ssa))
+        return total
 
     def _gather(self, view: SSAValue, read: Read, mask: SSAValue | None) -> SSAValue:
         index = read.indices[0]

@@ -275,7 +275,7 @@ def test_creation_and_indexing() -> None:
             "nan": lambda x, i: [
                 t
                 for y in (x.sign() * 0 / (x > 0), x.sign())
-                for t in (*y.sort(1, stable=True), *y.sort(0, True, stable=True))
+                for t in (*y.sort(stable=True, dim=1), *y.sort(stable=True, dim=0, descending=True))
             ],
             "top": lambda x, i: [*x.topk(2), *x.topk(2, 0, False), *x.sort(1), *x.sort(0, True), x.argsort()],
         },
