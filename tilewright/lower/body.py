@@ -66,6 +66,8 @@ class BodyEmitter:
 
     def emit(self, expr: Expr, mask: SSAValue | None = None) -> Value:
         """The value of `expr`; reads happen only where `mask` (an i1 scalar or tile) holds."""
+        if (expr, None) in self._known:  # read where no mask holds either
+            return self._known[expr, None]
         key = (expr, mask if _reads(expr) else None)
         if key not in self._known:
             self._known[key] = self._emit(expr, mask)

@@ -18,7 +18,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import indexing, reduce
+from tilewright.expr.ops import indexing, reduce, shape
 from tilewright.expr.random import random_array
 from tilewright.kernel import interpreter
 from tilewright.kernel.interpreter import run_main
@@ -149,8 +149,8 @@ def test_scatter(reduction: str) -> None:
 
     def build(b: GraphBuilder) -> list[Tensor]:
         x, made = b.input("x", (4, 3, 18), "f32"), []
-        for axis, shape in enumerate([(7, 3, 17), (4, 5, 18), (3, 3, 25)]):
-            i, u = b.input(f"i{axis}", shape, "i64"), b.input(f"u{axis}", shape, "f32")
+        for axis, picks in enumerate([(7, 3, 17), (4, 5, 18), (3, 3, 25)]):
+            i, u = b.input(f"i{axis}", picks, "i64"), b.input(f"u{axis}", picks, "f32")
             made.append(indexing.scatter_elements(b, x, i, u, axis=axis, reduction=reduction))
         for depth in (1, 2, 3):
             i = b.input(f"j{depth}", (2, 5, depth), "i32")
@@ -273,3 +273,23 @@ def test_work_grows_with_the_number_of_elements(kind: str, monkeypatch: pytest.M
     monkeypatch.setattr(ordered, "SELECTED", 300)
     small, large = (steps(*graph_of(n), monkeypatch) for n in (300, 600))
     assert large <= 2.2 * small
+
+
+# Rows of tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 7, 64, 67])
+def test_a_row_of_a_table_is_loaded_not_gathered(width: int) -> None:
+    """Each element of a row was gathered at an address of its own, in a concatenation under a mask."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, i, j = b.input("x", (9, width), "f32"), b.input("i", (13,), "i64"), b.input("j", (13,), "i32")
+        rows = [indexing.gather(b, x, at) for at in (i, j)]
+        return [*rows, shape.concat(b, [*rows, b.input("y", (13, 3), "f32")], axis=1)]
+
+    graph = built(build)
+    rng = np.random.default_rng(0)
+    inputs = {tensor.name: random_array(tensor, 0) for tensor in graph.inputs}
+    agrees(graph, {**inputs, "i": rng.integers(-30, 30, 13), "j": rng.integers(-9, 9, 13).astype(np.int32)})
+    program = compile_graph(replace(graph, outputs=graph.outputs[:1]), "host", 1, UNCACHED).artifact.program
+    assert width < 64 or "tile.gather" not in program  # short rows: vectors across them
