@@ -14,7 +14,7 @@ dimension in `dims`. An update with a place outside of its dimension is left out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SCATTER = "scatter"
 """The function at the top of a scatter's body, and only there."""
@@ -47,3 +47,10 @@ class Scatter:
 
 
 Ordered = PrefixScan | Sort | Scatter
+
+
+def behind(accum: str | Ordered | None, dims: int) -> str | Ordered | None:
+    """The accumulation of a result that has so many dimensions more, in front."""
+    if isinstance(accum, Scatter):
+        return replace(accum, dims=tuple(dim + dims for dim in accum.dims))
+    return replace(accum, dim=accum.dim + dims) if isinstance(accum, PrefixScan | Sort) else accum

@@ -655,7 +655,7 @@ class _Parser:
         combine, tree = self.reduction(combine, tree)
         over: list[str] | None = None
         if self.accept("over"):
-            over = self.loops(sizes)
+            over = self.loop_names(sizes)
         accum = self.ordered(combine, axes)
         if isinstance(accum, Scatter) != (parts is not None):
             self.fail(body_token, "scatter(initial, value, place…) goes with scattered", help="… over k:8 scattered i")
@@ -673,7 +673,7 @@ class _Parser:
         self.define(token, compute.output)
         self.nodes.append(compute)
 
-    def loops(self, sizes: dict[str, Extent]) -> list[str]:
+    def loop_names(self, sizes: dict[str, Extent]) -> list[str]:
         found = [self.loop(sizes)]
         while self.accept(","):
             found.append(self.loop(sizes))
@@ -696,7 +696,7 @@ class _Parser:
         token = self.accept("scanned", "sorted", "scattered")
         if token is None:
             return combine
-        place, names = self.peek(), self.loops({})
+        place, names = self.peek(), self.loop_names({})
         if any(name not in axes for name in names) or (len(names) != 1 and token.text != "scattered"):
             self.fail(place, f"{', '.join(names)} is no dimension of the result", help=f"one of {', '.join(axes)}")
         dims = tuple(axes.index(name) for name in names)

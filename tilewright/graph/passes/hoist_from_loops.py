@@ -10,6 +10,7 @@ from tilewright.decision import Decision
 from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph, Loop, Sliced, loop_of
+from tilewright.expr.ordered import behind
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 
@@ -127,4 +128,5 @@ def _of_all_trips(node: Compute, whole: Tensor, parts: Mapping[str, Sliced], tri
         row: Expr = trip if part.backwards == backwards else Const(trips - 1, INDEX) - trip
         return part.whole[(row, *expr.indices)]
 
-    return replace(node, output=whole, axes=(trip, *node.axes), body=transform(node.body, moved))
+    body, accum = transform(node.body, moved), behind(node.accum, 1)
+    return replace(node, output=whole, axes=(trip, *node.axes), body=body, accum=accum)

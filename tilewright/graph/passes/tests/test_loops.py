@@ -165,3 +165,25 @@ def test_nodes_around_a_loop_are_no_group() -> None:
     graph, _ = graph_of(text)
     groups = form_groups(graph, lambda _: False)
     assert [group.name for group in groups] == ["largest", "twice", "less"]
+
+
+def test_ordered_accumulations_leave_loops_along_their_own_dimension() -> None:
+    """With the trips in front of its dimensions, a scan along the first one went along the trips."""
+    text = """
+        input x: f32[3, 4]
+        input h0: f32[4]
+        loop rows times 3
+        slice row of x
+        state h of h0
+        p: f32[j:4] += row[k] over k:4 scanned j
+        i: i64[j:4] = row[k] over k:4 sorted j
+        s: f32[j:4] += scatter(0.0, row[k], i[k]) over k:4 scattered j
+        h.next: f32[j:4] = h[j] * 0.5 + p[j] + s[j]
+        carry h to h.next as last
+        end
+        output last
+    """
+    graph, inputs = graph_of(text)
+    found = run_passes(graph, simplifying(is_product)).graph
+    agrees(graph, found, inputs)
+    assert [len(node.axes) for node in found.nodes if node.ordered] == [2, 2, 2]
