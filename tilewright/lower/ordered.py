@@ -87,7 +87,9 @@ class _Scan:
         dims = {} if row or not point.dims else {axis: dim for dim, axis in enumerate(point.dims)}
         extents = point.extents if dims else ()
         loops = {**point.counters, **row, counter: index}
-        emitter = BodyEmitter(self.builder, self.memory, loops, dims, extents, point.bounds if dims else {})
+        emitter = BodyEmitter(
+            self.builder, self.memory, loops, dims, extents, point.bounds if dims else {}, branches=True
+        )
         value = emitter.cast(emitter.emit(substitute(self.work.parts[0], where)), self.carried)
         element = Value(emitter.full(value) if extents else value.ssa, self.carried)
         added = combine(self.accum.combine, self.builder, Value(total, self.carried), element)
@@ -134,7 +136,7 @@ class _Scatter:
     def _places(self, point: Point, inner: Mapping[Axis, SSAValue]) -> tuple[SSAValue, SSAValue]:
         """The address of an update from the base on, and whether all of its places exist."""
         builder = self.builder
-        emitter = BodyEmitter(builder, self.memory, {**point.counters, **inner}, {}, ())
+        emitter = BodyEmitter(builder, self.memory, {**point.counters, **inner}, {}, (), branches=True)
         total, inside = builder.index(0), builder.number(True, "bool")
         for part, stride, extent in zip(self.work.parts[1:], self.work.strides, self.work.extents, strict=True):
             place = emitter.emit(substitute(part, point.replaced)).ssa
@@ -148,9 +150,8 @@ class _Scatter:
         builder, work = self.builder, self.work
         view, dtype = self.memory[work.tensor.name], work.tensor.dtype
         dims = {axis: dim for dim, axis in enumerate(point.dims)}
-        emitter = BodyEmitter(
-            builder, self.memory, {**point.counters, **inner}, dims, point.extents, point.bounds
-        )  # fmt: skip
+        loops = {**point.counters, **inner}
+        emitter = BodyEmitter(builder, self.memory, loops, dims, point.extents, point.bounds, branches=True)
         form = affine(substitute(work.base, point.replaced))
         assert form is not None, "the address of a result is affine"
         value = emitter.emit(substitute(work.parts[0], point.replaced))

@@ -88,7 +88,7 @@ class RowSort:
             where = {**self.point.replaced, self.inner: counter + inside}
             bounds = {0: builder.index(bound)} if bound != extent else {}
             loops = {**self.point.counters, counter: start}
-            emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds)
+            emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds, branches=True)
             value = emitter.emit(substitute(self.work.parts[0], where))
             key = self._key(Value(emitter.full(value), value.dtype))
             stop = [] if self.schedule.counted else [*bounds.values()]
