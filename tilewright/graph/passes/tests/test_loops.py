@@ -56,7 +56,7 @@ def agrees(before: Graph, after: Graph, inputs: list[Any]) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *REQUIRED])
+@pytest.mark.parametrize("name", [*NAMES, *sorted(REQUIRED)])
 def test_every_pass_keeps_what_a_loop_computes(name: str) -> None:
     graph, inputs = graph_of(RECURRENT)
     agrees(graph, run_pass(graph, name, is_product).graph, inputs)
