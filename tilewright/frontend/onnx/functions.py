@@ -35,6 +35,20 @@ def arguments(body: Any, attributes: Mapping[str, Any], operator: str, domain: s
     return {**found, **attributes}
 
 
+def has_definition(operator: str, domain: str, opsets: Mapping[str, int]) -> bool:
+    """Whether ONNX defines the operator by others, for some types of its inputs.
+
+    What `definition` makes for a node needs these types: onnx 1.23 reads them unchecked.
+    """
+    from onnx import defs
+
+    version = opsets.get(domain, 1)
+    if not defs.has(operator, version, domain):
+        return False
+    schema: Any = defs.get_schema(operator, version, domain)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def definition(
     proto: Any, domain: str, opsets: Mapping[str, int], inputs: Sequence[Any], attributes: Mapping[str, Any]
 ) -> Any | None:

@@ -158,9 +158,7 @@ class Importer:
         domain = _domain(proto)
         if (domain, proto.op_type) in self.table:
             return
-        attributes = functions.attributes_of(proto, scope.attributes)
-        inputs = [None] * len(proto.input)
-        if functions.definition(proto, domain, scope.opsets, inputs, attributes) is None:
+        if not functions.has_definition(proto.op_type, domain, scope.opsets):
             raise Unsupported("this operator has no importer")
 
     def _import(self, proto: Any, scope: Scope, inputs: Sequence[Any], label: str) -> list[Value]:

@@ -17,7 +17,7 @@ from tilewright.errors import InvalidArgument, InvalidModel, Unsupported
 from tilewright.expr import Graph
 from tilewright.expr.affine import simplify
 from tilewright.expr.evaluate import evaluate
-from tilewright.frontend.onnx import UnsupportedModel, import_model
+from tilewright.frontend.onnx import UnsupportedModel, functions, import_model
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -320,6 +320,19 @@ def test_every_problem_is_reported_at_once() -> None:
     for text in ("one (NonZero): the values must be known", "two (own.Mystery): this operator has no importer",
                  "three (RandomNormalLike): random numbers"):  # fmt: skip
         assert text in str(caught.value)
+
+
+def test_operators_defined_for_types_are_examined_without_any() -> None:
+    """onnx ends the process where it makes the body of such an operator for inputs without types."""
+    defined = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "CastLike", "CenterCropPad")
+    nodes = [helper.make_node("NonZero", ["x"], ["a"], "one")]
+    nodes += [helper.make_node(operator, ["a", "a"], [operator], operator) for operator in defined]
+    proto = model(nodes, [value("x", [2])], [value("a", None, INT64)])
+    with pytest.raises(UnsupportedModel) as caught:
+        import_model(proto)
+    assert [problem.node for problem in caught.value.problems] == ["one"]
+    assert all(functions.has_definition(operator, "", {"": 18}) for operator in defined)
+    assert not functions.has_definition("MatMulNBits", "com.microsoft", {"": 18})
 
 
 def test_element_types_without_an_equivalent() -> None:
