@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Const, Expr, Read
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph, Loop, Sliced, loop_of
 from tilewright.expr.ordered import behind
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import transform, unique
 from tilewright.graph.passes.rewritten import Rewritten
 
 
@@ -21,9 +21,10 @@ class HoistFromLoops:
 
     Before:  in each trip t   p[k] += w[k, j] * x.t[j]    h.next[k] = tanh(p[k] + h[k])
     After:   p.all[t, k] += w[k, j] * x[t, j]    in each trip   h.next[k] = tanh(p[k] + h[k])   with slices p of p.all
-    Always legal for nodes that no state reaches. Maps stay where they are read, unless a sum that moves needs them or
-    they are costly and the same in every trip; a sum stays whose results take over `most_bytes`. Needs nothing before
-    it. Afterwards a loop holds no sum that depends on slices and captured tensors alone, those of such size aside.
+    Always legal for nodes that no state reaches. Maps stay where they are read, unless a sum that moves reads them or
+    they are costly and the same in every trip. A sum over slices stays if the values of all trips, its own and those of
+    the nodes over slices that would move with it, take more than `most_bytes`. Needs nothing before it. Afterwards a
+    loop holds no sum that depends on slices and captured tensors alone, those of such size aside.
     """
 
     name: ClassVar[str] = "hoist-from-loops"
@@ -31,20 +32,22 @@ class HoistFromLoops:
 
     def apply(self, state: Rewritten) -> Rewritten:
         decisions: list[Decision] = []
-        graph = self._hoisted(state.graph, decisions)
+        taken = set(state.graph.tensors()) | set(state.graph.all_constants())
+        graph = self._hoisted(state.graph, taken, decisions)
         return replace(state, graph=graph, decisions=(*state.decisions, *decisions))
 
-    def _hoisted(self, graph: Graph, decisions: list[Decision]) -> Graph:
+    def _hoisted(self, graph: Graph, taken: set[str], decisions: list[Decision]) -> Graph:
+        """The graph after the pass; `taken` are the names of all tensors of the whole graph, to which it adds."""
         nodes, loops = {node.name: node for node in graph.nodes}, []
         before: dict[str, list[Compute]] = {}
         constants = dict(graph.constants)
         for loop in graph.loops:
-            inner = replace(loop, body=self._hoisted(loop.body, decisions)) if loop.body.loops else loop
-            moved, rest = self._split(_relinked(inner))
+            inner = loop.with_body(self._hoisted(loop.body, taken, decisions)) if loop.body.loops else loop
+            moved, rest = self._split(inner, taken)
             before[loop.name] = moved
             loops.append(rest)
             read = {tensor.name for node in moved for tensor in node.inputs()}
-            constants.update((n, array) for n, array in loop.body.constants.items() if n in read)
+            constants.update((name, array) for name, array in inner.body.constants.items() if name in read)
             if moved:
                 names = ", ".join(node.name for node in moved)
                 decisions.append(Decision(f"loop {loop.name}", f"{names} before it", "no state reaches what they read"))
@@ -55,13 +58,13 @@ class HoistFromLoops:
             order += [nodes[step.name]] if isinstance(step, Compute) else before[step.name]
         return replace(graph, nodes=tuple(order), constants=constants, loops=tuple(loops))
 
-    def _split(self, loop: Loop) -> tuple[list[Compute], Loop]:
+    def _split(self, loop: Loop, taken: set[str]) -> tuple[list[Compute], Loop]:
         """The nodes that move before a loop, and the loop without them."""
-        slices = {each.part.name: each for each in loop.sliced}
-        after = {each.state.name for each in loop.carried}
+        parts = {sliced.part.name: sliced for sliced in loop.sliced}
+        after = {carried.state.name for carried in loop.carried}
         after |= {tensor.name for inner in loop.body.loops for tensor in inner.outputs()}
         results = {tensor.name for tensor in loop.body.outputs}
-        varying: dict[str, set[bool]] = {name: {each.backwards} for name, each in slices.items()}
+        varying: dict[str, set[bool]] = {name: {sliced.backwards} for name, sliced in parts.items()}
         movable: dict[str, Compute] = {}
         for node in loop.body.nodes:
             inputs = {tensor.name for tensor in node.inputs()}
@@ -72,21 +75,18 @@ class HoistFromLoops:
             if ways:
                 varying[node.name] = ways
             movable[node.name] = node
-        moving: set[str] = set()
-        for node in reversed(list(movable.values())):
-            if node.name in moving or self._is_worth_moving(node, node.name in varying, loop.trips):
-                moving.add(node.name)
-                moving.update(tensor.name for tensor in node.inputs() if tensor.name in movable)
+        moving = self._moving(movable, varying, loop.trips)
         if not moving:
             return [], loop
-        parts = dict(slices)
         moved: list[Compute] = []
         for node in movable.values():
             if node.name not in moving:
                 continue
             if node.name in varying:
                 backwards = varying[node.name] == {True}
-                whole = Tensor(f"{node.name}.all", (loop.trips, *node.output.shape), node.output.dtype)
+                name = unique(f"{node.name}.all", taken)
+                taken.add(name)
+                whole = Tensor(name, (loop.trips, *node.output.shape), node.output.dtype)
                 moved.append(_of_all_trips(node, whole, parts, loop.trips, backwards))
                 parts[node.name] = Sliced(node.output, whole, backwards)
             else:
@@ -94,24 +94,37 @@ class HoistFromLoops:
         rest = [node for node in loop.body.nodes if node.name not in moving]
         read = results | {tensor.name for node in rest for tensor in node.inputs()}
         read |= {tensor.name for inner in loop.body.loops for tensor in inner.inputs()}
-        sliced = [each for each in parts.values() if each.part.name in read]
+        sliced = [part for part in parts.values() if part.part.name in read]
         constants = {name: array for name, array in loop.body.constants.items() if name in read}
-        made = loop_of(loop.name, loop.trips, rest, loop.body.loops, constants, sliced, loop.carried, loop.stacked)
-        return moved, made
+        return moved, loop_of(
+            loop.name, loop.trips, rest, loop.body.loops, constants, sliced, loop.carried, loop.stacked
+        )
 
-    def _is_worth_moving(self, node: Compute, varies: bool, trips: int) -> bool:
-        if node.accum is not None:
-            return not varies or trips * node.output.size_bytes <= self.most_bytes
-        costly = any(isinstance(each, Apply) and each.function in COSTLY for each in walk(node.body))
-        return costly and not varies
+    def _moving(self, movable: Mapping[str, Compute], varying: Collection[str], trips: int) -> set[str]:
+        """The names of the nodes that move: those worth it, and what they read of the others."""
+        moving: set[str] = set()
+        for node in reversed(list(movable.values())):
+            if node.name not in moving and (node.accum is not None or (_is_costly(node) and node.name not in varying)):
+                needed = _needed(node, movable, moving)
+                stored = [movable[name].output.size_bytes for name in needed if name in varying]
+                if trips * sum(stored) <= self.most_bytes:
+                    moving |= needed
+        return moving
 
 
-def _relinked(loop: Loop) -> Loop:
-    """The loop with its captures found again."""
-    body = loop.body
-    return loop_of(
-        loop.name, loop.trips, body.nodes, body.loops, body.constants, loop.sliced, loop.carried, loop.stacked
-    )
+def _needed(node: Compute, movable: Mapping[str, Compute], moving: Collection[str]) -> set[str]:
+    """The names of a node and of the nodes that it reads, directly or not, those aside that move already."""
+    needed, waiting = {node.name}, [node]
+    while waiting:
+        read = {tensor.name for tensor in waiting.pop().inputs()}
+        added = [name for name in read if name in movable and name not in needed and name not in moving]
+        needed.update(added)
+        waiting += [movable[name] for name in added]
+    return needed
+
+
+def _is_costly(node: Compute) -> bool:
+    return any(isinstance(part, Apply) and part.function in COSTLY for part in walk(node.body))
 
 
 def _of_all_trips(node: Compute, whole: Tensor, parts: Mapping[str, Sliced], trips: int, backwards: bool) -> Compute:
