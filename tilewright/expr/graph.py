@@ -2,6 +2,7 @@
 
 A loop runs the nodes of a graph of its own, its body, a fixed number of times. Names of tensors are unique in a graph
 and all of its loops; only a tensor that a body reads from the graph around it, and a constant of both, have one name.
+Names of loops are unique too.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class Graph:
         for loop in self.loops:
             for tensor in loop.inner_tensors():
                 define(tensor)
+        names: set[str] = set()
+        for loop in self.all_loops():
+            if loop.name in names:
+                fact = f"graph {self.name}: two loops are called {loop.name}"
+                raise InvalidExpression(fact, help="give each loop a name of its own")
+            names.add(loop.name)
 
     def _check_known(self, tensor: Tensor, known: Mapping[str, Tensor], what: str) -> None:
         if tensor.name in self.constants:
@@ -102,6 +109,12 @@ class Graph:
         for loop in self.loops:
             found.update(loop.body.all_constants())
         return found
+
+    def all_loops(self) -> Iterator[Loop]:
+        """The loops of the graph and those in them, outer ones first."""
+        for loop in self.loops:
+            yield loop
+            yield from loop.body.all_loops()
 
     def opened(self) -> Graph:
         """The nodes alone: results of loops become inputs; what nodes compute for loops, outputs behind the others."""

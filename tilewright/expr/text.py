@@ -372,6 +372,7 @@ class _Parser:
         self.nesting = 0
         self.loops: list[Loop] = []
         self.open_loops: list[_OpenLoop] = []
+        self.names_of_loops: set[str] = set()
 
     # Tokens
 
@@ -535,7 +536,10 @@ class _Parser:
 
     def loop_line(self, keyword: _Token) -> None:
         self.graph_only = keyword
-        name = self.identifier("the name of a loop")[1]
+        token, name = self.identifier("the name of a loop")
+        if name in self.names_of_loops:
+            self.fail(token, f"two loops are called {name}", help="give each loop a name of its own")
+        self.names_of_loops.add(name)
         self.expect("times")
         trips = self.integer("how often it runs")[1]
         outer = (self.nodes, self.loops, self.declared_constants)

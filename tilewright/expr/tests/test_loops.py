@@ -126,6 +126,7 @@ def test_what_no_output_needs_leaves_the_loop() -> None:
         ("carry h to s.last", "carry h to all", "carried as h"),
         ("loop inner times 3", "loop inner times 4", "of 4 trips"),
         ("const w: f32[4]\nloop inner", "input v: f32[4]\nloop inner", "inside of a loop"),
+        ("loop inner times 3", "loop outer times 3", "10:.*two loops are called outer"),
         ("graph main\n", "graph main\nend\n", "end outside of a loop"),
     ],
 )
@@ -134,6 +135,15 @@ def test_errors_of_the_text_name_the_place(line: str, change: str, message: str)
     with pytest.raises(CompileError, match=message) as caught:
         parse_graph(text, {"w": np.ones(4, np.float32)})
     assert caught.value.where
+
+
+def test_two_loops_of_one_name_are_refused() -> None:
+    """What one of them computed before it ran took the place of what the other did."""
+    graph, (_, _, w) = nested()
+    data = serialize.to_json(graph)
+    data["nodes"][1]["nodes"][0]["loop"] = "outer"
+    with pytest.raises(InvalidExpression, match="graph main: two loops are called outer"):
+        serialize.from_json(data, {"w": w})
 
 
 def test_damaged_json_is_refused() -> None:
