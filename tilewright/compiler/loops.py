@@ -79,19 +79,22 @@ def _carry(planning: Planning, state: Carried, trips: int, moving: dict[str, Mov
 def _run_before(planning: Planning, begin: int, varying: set[str]) -> tuple[int, list[Kernel]]:
     """Move the kernels from `begin` on that do the same in every trip before the others.
 
-    Returns where the others begin, and what moved. Kernels of inner loops stay in these.
+    Returns where the others begin, and what moved. Kernels of inner loops stay in these, and so do those that write
+    what a kernel of the loop updates, which changes it in every trip.
     """
     plan = planning.plan
     inner = [loop for loop in plan.loops if loop.begin >= begin and loop.end > loop.begin]
+    updated = {plan.stored[name].memory for kernel in plan.kernels[begin:] for name in kernel.updates}
     before: list[Kernel] = []
     rest: list[Kernel] = []
     places: list[int] = []  # by old number: how many have moved so far
     for number, kernel in enumerate(plan.kernels[begin:], begin):
         places.append(len(before))
         reads = {plan.stored[name].memory for name in kernel.reads}
-        stays = any(loop.begin <= number < loop.end for loop in inner) or reads & varying
+        writes = {plan.stored[name].memory for name in kernel.writes}
+        stays = any(loop.begin <= number < loop.end for loop in inner) or reads & varying or writes & updated
         if stays or any(plan.stored[name].space == "slice" for name in kernel.writes):
-            varying.update(plan.stored[name].memory for name in kernel.writes)
+            varying.update(writes)
             for loop in inner:
                 varying.update(each.whole for each in loop.moving.values() if loop.begin <= number < loop.end)
             rest.append(kernel)

@@ -26,19 +26,19 @@ def plan_ordered(planning: Planning, group: Group) -> None:
     if node.output.size == 0:
         return
     parts: tuple[Expr, ...] = (node.body,)
-    name = group.name
+    name, updates = group.name, tuple[str, ...]()
     if isinstance(node.ordered, Scatter):
         assert isinstance(node.body, Apply)
         initial, parts = node.body.args[0], node.body.args[1:]
         start = Compute(node.output, node.axes, initial, source=node.source)
         write_rows(planning, replace(group, kind="rows", nodes=(start,), inner=()))
-        name = f"{group.name}.updates"
+        name, updates = f"{group.name}.updates", (node.name,)
     if points(node) == 0:
         return
     work = merged(_work(planning, node, parts))
     schedule, decision = schedule_ordered(work, machine, planning.threads, name)
     planning.plan.decisions.append(decision)
-    planning.add_kernel(name, work, schedule, work.parts, group.stored, points(node))
+    planning.add_kernel(name, work, schedule, work.parts, group.stored, points(node), updates)
 
 
 def _work(planning: Planning, node: Compute, parts: tuple[Expr, ...]) -> OrderedWork:

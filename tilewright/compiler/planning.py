@@ -74,7 +74,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments."""
+    """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments.
+
+    Of those it writes, `updates` hold what another kernel wrote, which it changes in place. Other kernels that write
+    one tensor write different elements.
+    """
 
     name: str
     work: Nest | Contraction | OrderedWork
@@ -82,6 +86,7 @@ class Kernel:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     flops: int
+    updates: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -377,12 +382,14 @@ class Planning:
         bodies: Sequence[Expr],
         writes: Sequence[str],
         flops: int,
+        updates: Sequence[str] = (),
     ) -> None:
         """Launch `work` next; `bodies` are all that it evaluates."""
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
-        kernel = Kernel(name, work, schedule, tuple(r for r in reads if r not in writes), tuple(writes), flops)
+        others = tuple(read for read in reads if read not in writes)
+        kernel = Kernel(name, work, schedule, others, tuple(writes), flops, tuple(updates))
         self.plan.kernels.append(kernel)
         if isinstance(work, OrderedWork) or isinstance(schedule, OrderedSchedule):
             return  # its order is a decision of its own

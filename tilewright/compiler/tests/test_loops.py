@@ -232,6 +232,38 @@ def test_recurrent_layers_agree_with_the_evaluator(kind: str, batch: int, hidden
     assert [launch.trips for launch in module.manifest.launches].count(steps) >= 4
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["const", "input"])
+@pytest.mark.parametrize("initial", ["b[i]", "h[i]"])
+@pytest.mark.parametrize("update", ["part[u] * h[u]", "c[u]"])
+def test_scatters_begin_every_trip_with_their_initial_values(
+    kind: str, initial: str, update: str, threads: int
+) -> None:
+    """Initial values that vary in no trip were written once, before the loop: each trip updated what the last left."""
+    rng = np.random.default_rng(0)
+    text = f"""
+        input x: f32[4, 7]
+        input h0: f32[7]
+        {kind} b: f32[7]
+        {kind} c: f32[7]
+        loop steps times 4
+        slice part of x
+        state h of h0
+        z: f32[i:7] += scatter({initial}, {update}, (u * 3) % 5) over u:7 scattered i
+        n: f32[i:7] = h[6 - i] * 0.5 + z[i] * 0.3
+        carry h to n as last
+        stack z as all
+        end
+        output last
+        output all
+    """
+    constants = {name: rng.standard_normal(7).astype(np.float32) for name in "bc" if kind == "const"}
+    graph = parse_graph(dedent(text), constants)
+    inputs = [rng.standard_normal(tensor.shape).astype(np.float32) for tensor in graph.inputs]
+    for stacked in (graph, replace(graph, outputs=graph.outputs[:1])):
+        agrees(compile_graph(stacked, threads=threads, options=FRESH)(*inputs), stacked, inputs)
+
+
 def test_weights_are_packed_once() -> None:
     """Before the loop where they are no constants, when compiled where they are."""
     graph, _ = graph_of("weights that are no constants, of which one is computed")
