@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import errno
+import fcntl
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -126,14 +129,10 @@ def test_a_protected_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_failure_half_way_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
     path = tmp_path / "a"
     path.write_bytes(b"old")
     with pytest.raises(InvalidArgument, match="No space left"):
-        files.write_file(path, fail)
+        files.write_file(path, _fail_half_way)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -152,7 +151,8 @@ replace_file(Path({str(path)!r}), content)
 """
     assert subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent).returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old"
-    assert len(os.listdir(tmp_path)) == 2
+    (left,) = tmp_path.glob(".*")
+    os.utime(left, (1000, 1000))
     files.write_file(tmp_path / "b", b"other")  # not ours to remove
     assert len(os.listdir(tmp_path)) == 3
     files.write_file(path, b"new")
@@ -169,6 +169,107 @@ def test_a_writer_that_is_at_work_keeps_its_file(tmp_path: Path) -> None:
     files.write_file(path, content)
     assert path.read_bytes() == b"slow"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_young_temporary_file_may_have_a_writer_on_another_host(tmp_path: Path) -> None:
+    def content(file: IO[bytes]) -> None:
+        (temporary,) = tmp_path.glob(".*")
+        fcntl.flock(file, fcntl.LOCK_UN)  # as locks look from another host
+        files.write_file(tmp_path / "a", b"other")
+        assert temporary.exists()
+
+    files.write_file(tmp_path / "a", content)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_temporary_file_that_another_process_removes_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_, locks = os.open, list[tuple[Path, int]]()
+
+    def open_and_lose(path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = open_(path, flags, mode)
+        if flags & os.O_EXCL and not locks:
+            locks.append((path, open_(path, os.O_RDWR)))  # of the one who removes, between open and lock
+            fcntl.flock(locks[0][1], fcntl.LOCK_EX)
+        return descriptor
+
+    def content(file: IO[bytes]) -> None:
+        locks[0][0].unlink(missing_ok=True)
+        file.write(b"new")
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    files.write_file(tmp_path / "a", content)
+    os.close(locks[0][1])
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def _fail_half_way(file: IO[bytes]) -> None:
+    file.write(b"half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_file_in_shared_memory_is_replaced() -> None:
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no /dev/shm here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "a"
+        path.write_bytes(b"old")
+        with path.open("rb") as reader:
+            files.write_file(path, b"new")
+            assert (reader.read(), path.read_bytes()) == (b"old", b"new")
+
+
+def test_a_file_behind_a_descriptor_is_overwritten_once_the_content_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"longer")
+    with path.open("r+b") as file:
+        named = f"/dev/fd/{file.fileno()}"
+        with pytest.raises(InvalidArgument, match="No space left"):
+            files.write_file(named, _fail_half_way)
+        assert path.read_bytes() == b"longer"
+        files.write_file(named, b"new")
+        assert (file.read(), path.read_bytes()) == (b"new", b"new")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_file_in_a_folder_that_takes_no_files_is_overwritten(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_new_files(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL and Path(path).parent == tmp_path:
+            raise OSError(code, os.strerror(code))
+        return open_(path, flags, mode)
+
+    open_ = os.open
+    monkeypatch.setattr(os, "open", no_new_files)
+    _check_overwritten(tmp_path)
+    with pytest.raises(InvalidArgument, match=os.strerror(code)):
+        files.write_file(tmp_path / "new", b"x")
+
+
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.EPERM])
+def test_a_file_that_cannot_be_replaced_is_overwritten(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mounted(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "replace", mounted)
+    _check_overwritten(tmp_path)
+
+
+def _check_overwritten(folder: Path) -> None:
+    path = folder / "a"
+    path.write_bytes(b"longer than the new")
+    inode = path.stat().st_ino
+    with pytest.raises(InvalidArgument, match="No space left"):
+        files.write_file(path, _fail_half_way)
+    assert path.read_bytes() == b"longer than the new"
+    files.write_file(path, _write_and_go_back)
+    assert (path.read_bytes(), path.stat().st_ino) == (b"head body", inode)
+    assert os.listdir(folder) == ["a"]
 
 
 def test_the_longest_name_can_be_written(tmp_path: Path) -> None:

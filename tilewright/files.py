@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -15,17 +16,12 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
 from tilewright.errors import CompileError, InvalidArgument, InvalidFile
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # not a Unix: files left behind by a process that was killed stay
-    fcntl = None
 
 Content: TypeAlias = bytes | Callable[[IO[bytes]], None]  # the bytes, or what writes them to a file
 
@@ -35,8 +31,11 @@ _KINDS: Final = {
     stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }  # fmt: skip
-_TEMPORARY: Final = re.compile(r"\.tilewright-[0-9a-f]{16}-[0-9a-f]{16}\.tmp")
-_DESCRIPTORS: Final = ("/dev/", "/proc/")  # where names stand for open files, such as /dev/stdout
+TEMPORARY: Final = r"\.tilewright-[0-9a-f]{16}-[0-9a-f]{16}\.tmp"  # names of files that are not finished
+ABANDONED_SECONDS: Final = 3600.0  # locks may hold on one host only (NFS): no writer pauses, and no clock errs, so long
+_DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")  # where names stand for open files, such as /dev/stdout
+_NO_NEW_FILES: Final = (errno.EACCES, errno.EPERM, errno.EROFS)  # what a folder says that takes none
+_NO_REPLACEMENT: Final = (errno.EACCES, errno.EPERM, errno.EBUSY)  # a sticky folder of others; a mounted file
 
 
 # Paths ----------------------------------------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> IO[b
     """Open a regular file of at most `limit` bytes for reading. Raises OSError, also for any other kind of file."""
     try:
         _require_regular(os.stat(path))  # opening a device may already do something
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from None  # a NUL in the path
     try:
@@ -147,9 +146,12 @@ def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
     """Write `content` to `path`: others see the old file or the whole new one, never a part.
 
     A symbolic link stays, what it points to is written. A file that is there keeps its permissions; a new one has
-    `mode` without the umask. A terminal, /dev/null or a FIFO that somebody reads is written as it is, anything else
-    that is not a regular file is refused. Raises OSError; then the old file is as it was. What a process that was
-    killed here leaves behind, the next one that writes to the same place removes.
+    `mode` without the umask. Raises OSError; then the old file is as it was. A temporary file of a process that was
+    killed is removed when another one writes to the same place and the file is `ABANDONED_SECONDS` old.
+
+    What cannot be replaced is overwritten in place once the content is complete, and others may see a part: a file in
+    a folder that takes no new files, a mounted file, a terminal, /dev/null, a FIFO that somebody reads. Anything else
+    that is not a regular file is refused.
     """
     status = _status(path)
     if status is not None and (not stat.S_ISREG(status.st_mode) or os.path.abspath(path).startswith(_DESCRIPTORS)):
@@ -159,14 +161,21 @@ def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
     if status is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is protected from writing")
     stem = f".tilewright-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
-    remove_abandoned(target.parent, stem)
-    temporary, descriptor = _temporary(target.parent, stem, mode)
+    remove_abandoned(target.parent, re.compile(f"{re.escape(stem)}.*"))
     try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
+        temporary, descriptor = _temporary(target.parent, stem, mode)
+    except OSError as error:
+        if status is None or error.errno not in _NO_NEW_FILES:
+            raise
+        _write_in_place(target, status, content)
+        return
+    try:
+        with os.fdopen(os.dup(descriptor), "w+b") as file:
             _fill(file, content)
-        if status is not None:
-            _give(descriptor, status)
-        os.replace(temporary, target)
+            file.flush()
+            if status is not None:
+                _copy_owner_and_mode(status, descriptor)
+            _replace(temporary, target, status, file)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -175,22 +184,18 @@ def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
         os.close(descriptor)  # and with it the lock, which says until here that the file has a writer
 
 
-def remove_abandoned(folder: Path, stem: str = "") -> None:
-    """Remove the temporary files of `replace_file` in a folder whose writers are no more."""
+def remove_abandoned(
+    folder: Path, names: re.Pattern[str] = re.compile(TEMPORARY), seconds: float = ABANDONED_SECONDS
+) -> None:
+    """Remove the files in `folder` with temporary `names` that have no writer and were last written `seconds` ago."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+            abandoned = [entry.name for entry in entries if names.fullmatch(entry.name)]
     except OSError:
         return  # what is wrong with the folder shows when something is written to it
-    for name in names:
-        if name.startswith(stem):
-            with contextlib.suppress(OSError):  # it has a writer, or another process removes it
-                _remove_unlocked(folder / name)
-
-
-def is_temporary(name: str) -> bool:
-    """Whether `replace_file` gives such names to files that it has not finished."""
-    return _TEMPORARY.fullmatch(name) is not None
+    for name in abandoned:
+        with contextlib.suppress(OSError):  # it has a writer, or another process removes it
+            _remove_unlocked(folder / name, seconds)
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -208,16 +213,22 @@ def _write_in_place(path: Path, status: os.stat_result, content: Content) -> Non
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if kind not in (stat.S_IFREG, stat.S_IFCHR, stat.S_IFIFO):
         raise OSError(errno.EINVAL, f"it is {'a disk' if kind == stat.S_IFBLK else _KINDS.get(kind, 'special')}")
-    truncate = os.O_TRUNC if kind == stat.S_IFREG else 0
+    with tempfile.TemporaryFile() as whole:
+        _fill(whole, content)  # an archive goes back and forth in its file
+        _overwrite(path, status, whole)
+
+
+def _overwrite(path: Path, status: os.stat_result, whole: IO[bytes]) -> None:
+    """Write all of the file `whole` to `path`, whose own content goes only here."""
+    truncate = os.O_TRUNC if stat.S_ISREG(status.st_mode) else 0
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | truncate)
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "it is a FIFO that nobody reads, or a device that is not there") from None
         raise
-    with os.fdopen(descriptor, "wb") as file, tempfile.TemporaryFile() as whole:
+    with os.fdopen(descriptor, "wb") as file:
         os.set_blocking(descriptor, True)
-        _fill(whole, content)  # an archive goes back and forth in its file
         whole.seek(0)
         shutil.copyfileobj(whole, file)
 
@@ -226,14 +237,18 @@ def _temporary(folder: Path, stem: str, mode: int) -> tuple[Path, int]:
     """A new file in `folder`, and a descriptor that holds it locked: no other process takes it for abandoned."""
     while True:
         path = folder / f"{stem}{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-        if fcntl is None:
-            return path, descriptor
-        with contextlib.suppress(OSError):  # a file system without locks: nobody removes it either
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:
+        except BlockingIOError:  # another process took it for abandoned just now, and removes it
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        except OSError:  # a file system without locks: nobody removes it either
             return path, descriptor
-        os.close(descriptor)  # removed between the two calls above
+        else:
+            if os.fstat(descriptor).st_nlink:
+                return path, descriptor  # else it was removed before it was locked
+        os.close(descriptor)
 
 
 def _fill(file: IO[bytes], content: Content) -> None:
@@ -243,26 +258,34 @@ def _fill(file: IO[bytes], content: Content) -> None:
         file.write(content)
 
 
-def _give(descriptor: int, status: os.stat_result) -> None:
-    """Give a file the owner, as far as that is allowed, and the permissions of another."""
-    if hasattr(os, "fchown"):
-        for user, group in ((status.st_uid, status.st_gid), (-1, status.st_gid)):
-            try:
-                os.fchown(descriptor, user, group)
-                break
-            except OSError:
-                continue
-    if hasattr(os, "fchmod"):
-        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o777)
+def _copy_owner_and_mode(status: os.stat_result, descriptor: int) -> None:
+    """Give an open file the permissions of another, and its owner and group as far as that is allowed."""
+    for user, group in ((status.st_uid, status.st_gid), (-1, status.st_gid)):
+        try:
+            os.fchown(descriptor, user, group)
+            break
+        except OSError:
+            continue
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o777)
 
 
-def _remove_unlocked(path: Path) -> None:
-    if fcntl is None:
-        return
+def _replace(temporary: Path, target: Path, status: os.stat_result | None, whole: IO[bytes]) -> None:
+    """Put the temporary file, which is open as `whole`, in place of `target`, whose status is `status` if it exists."""
+    try:
+        os.replace(temporary, target)
+    except OSError as error:
+        if status is None or error.errno not in _NO_REPLACEMENT:
+            raise
+        _overwrite(target, status, whole)
+        os.unlink(temporary)
+
+
+def _remove_unlocked(path: Path, seconds: float) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        old = status.st_mtime <= time.time() - seconds
+        if old and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(path)
     finally:

@@ -6,6 +6,7 @@ member. Writing is atomic. Reading checks everything and never executes, unpickl
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -52,8 +53,9 @@ def write_archive(path: Path, blocks: Blocks, mode: int = 0o666) -> None:
 def read_archive(path: Path) -> dict[str, memoryview]:
     """Read all blocks of an archive, each into memory aligned to 64 bytes.
 
-    Raises OSError if the file cannot be opened or read or is no regular file, and InvalidFile where it is no archive
-    of this version, where a member is missing, too many or in another form, or where a size or digest differs.
+    Raises OSError if the file cannot be opened or read, is no regular file or does not fit into the memory, and
+    InvalidFile where it is no archive of this version, where a member is missing, too many or in another form, or where
+    a size or digest differs.
     """
     try:
         with open_regular(path) as file, opened_zip(file, methods=(zipfile.ZIP_STORED,)) as archive:
@@ -63,8 +65,8 @@ def read_archive(path: Path) -> dict[str, memoryview]:
     except DAMAGED as error:
         message = f"this is not a tilewright file, or it is damaged ({error})"
         raise InvalidFile(message, where=str(path), help="make the file again") from error
-    except MemoryError as error:
-        raise InvalidFile(f"it does not fit into the memory ({error})", where=str(path)) from error
+    except MemoryError as error:  # the file may be good
+        raise OSError(errno.ENOMEM, "it does not fit into the memory") from error
 
 
 def _read_members(archive: zipfile.ZipFile) -> dict[str, memoryview]:
@@ -103,13 +105,13 @@ def _read_index(archive: zipfile.ZipFile, infos: Mapping[str, zipfile.ZipInfo]) 
     members = index.get("members")
     if not isinstance(members, dict) or not all(_NAME.fullmatch(name) for name in members):
         raise InvalidFile(f"{INDEX} is malformed: its members are no names")
-    found = {}
+    checked = {}
     for name, entry in members.items():
         size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
         if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(digest, str):
             raise InvalidFile(f"{INDEX} is malformed: {name} has the size {size!r} and the digest {digest!r}")
-        found[name] = (size, digest)
-    return found
+        checked[name] = (size, digest)
+    return checked
 
 
 def _digest(block: bytes | memoryview) -> str:

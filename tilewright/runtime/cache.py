@@ -22,19 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import InvalidArgument, InvalidFile
-from tilewright.files import is_temporary, open_regular, reason, remove_abandoned, replace_file
+from tilewright.files import ABANDONED_SECONDS, TEMPORARY, open_regular, reason, remove_abandoned, replace_file
 from tilewright.options import Options
 from tilewright.runtime.archive import Blocks, read_archive, write_archive
-from tilewright.runtime.trust import distrusted, foreign
+from tilewright.runtime.trust import distrusted, distrusted_entry
 
 _log = logging.getLogger(__name__)
 _KEY = re.compile(r"[0-9a-f]{64}")
-_SHELF = re.compile(r"[0-9a-f]{2}")  # a folder of entries: the first two digits of their keys
+_SUBFOLDER = re.compile(r"[0-9a-f]{2}")  # of entries: the first two digits of their keys
 _MACHINES = "machines"  # beside them: what `calibrate` measured
-_MACHINE = re.compile(r"[0-9a-f]{32}\.yaml|tmp[0-9a-z_]{8}\.tmp")  # the second from earlier versions, as the next
-_OLD_TEMPORARY = r"\.[0-9a-f]{64}\.zip\.[0-9a-z_]{8}\.tmp"
+_MACHINE = re.compile(r"[0-9a-f]{32}\.yaml")
+# What is not finished: in subfolders of entries and in that of machines, the second of each from earlier versions.
+_UNFINISHED_ENTRY = re.compile(rf"{TEMPORARY}|\.[0-9a-f]{{64}}\.zip\.[0-9a-z_]{{8}}\.tmp")
+_UNFINISHED_MACHINE = re.compile(rf"{TEMPORARY}|tmp[0-9a-z_]{{8}}\.tmp")
+_OF_THE_SYSTEM = re.compile(r"lost\+found|\..*")  # .nfs0000, .DS_Store, .snapshot: no files of a user
 _MARKER = "CACHEDIR.TAG"  # known to backup programs too: https://bford.info/cachedir/
 _MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n# the compile cache of tilewright: `tilewright cache --clear`\n"
+_REMEDY = "set TILEWRIGHT_CACHE_DIR to a folder that only you can write to"
 _KEEP = 0.9  # of the capacity is left after an eviction, so that not every write evicts
 
 
@@ -79,10 +83,10 @@ class Cache:
     def refused(self) -> str:
         """Why the directory is not used, or "": others can write to it, or it is not a cache."""
         try:
-            if found := distrusted(self.directory):
-                return f"{found}, and what it holds would be run"
+            if problem := distrusted(self.directory):
+                return f"{problem}, and what it holds would be run: {_REMEDY}"
             if not _is_cache(self.directory):
-                return f"it has other files and no {_MARKER} of a compile cache"
+                return f"it has other files and no {_MARKER} of a compile cache: choose another folder"
         except FileNotFoundError:
             return ""  # it will be made
         except OSError as error:
@@ -91,17 +95,18 @@ class Cache:
 
     def prepare(self, folder: str) -> Path:
         """A folder in the directory, both made where they are missing. Raises OSError, also where it is refused."""
-        if found := self.refused():
-            raise PermissionError(found)
-        _make_folder(self.directory)
+        if refusal := self.refused():
+            raise PermissionError(refusal)
+        if not self.directory.exists():
+            _make_folder(self.directory)
+            return self.prepare(folder)  # now that all of the path can be checked
         marker = self.directory / _MARKER
         if not marker.exists():
             replace_file(marker, _MARK, mode=0o644)
         path = self.directory / folder
         _make_folder(path)
-        status = os.lstat(path)
-        if not stat.S_ISDIR(status.st_mode) or foreign(status):
-            raise PermissionError(f"{path} {foreign(status) or 'is not a folder'}")
+        if problem := distrusted_entry(path):
+            raise PermissionError(problem)
         return path
 
     def get(self, key: str) -> dict[str, memoryview] | None:
@@ -133,11 +138,11 @@ class Cache:
 
     def clear(self) -> None:
         """Remove all entries; a file that cannot be removed is only logged. Raises InvalidArgument if refused."""
-        if found := self.refused():
-            raise InvalidArgument(found, where=str(self.directory), help="remove it by hand if it is to go")
+        if refusal := self.refused():
+            raise InvalidArgument(refusal, where=str(self.directory), help="remove it by hand if it is to go")
         for path, _ in self._entries():
             self._remove(path)
-        self._remove_abandoned()
+        self._remove_abandoned(seconds=0)
 
     def statistics(self) -> Statistics:
         entries = [] if self.refused() else [status for _, status in self._entries()]
@@ -149,16 +154,12 @@ class Cache:
         return self.directory / key[:2] / f"{key}.zip"
 
     def _read(self, path: Path) -> dict[str, memoryview] | None:
-        if found := self.refused():
-            _warn_once(self.directory, found)
+        if refusal := self.refused():
+            _warn_once(self.directory, refusal)
             return None
         try:
-            for place in (path.parent, path):
-                status = os.lstat(place)
-                if found := foreign(status):
-                    raise PermissionError(f"{place} {found}")
-                if stat.S_ISLNK(status.st_mode):
-                    raise PermissionError(f"{place} is a symbolic link")
+            if problem := distrusted_entry(path.parent) or distrusted_entry(path):
+                raise PermissionError(problem)
             blocks = read_archive(path)
         except FileNotFoundError:
             return None
@@ -189,18 +190,21 @@ class Cache:
 
     def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
         """What has the name of an entry and is a file."""
-        for shelf in _shelves(self.directory):
-            for item in _listed(shelf):
-                if _KEY.fullmatch(item.name.removesuffix(".zip")) and item.name[:2] == shelf.name:
+        for subfolder in _subfolders(self.directory):
+            for item in _listed(subfolder):
+                if _KEY.fullmatch(item.name.removesuffix(".zip")) and item.name[:2] == subfolder.name:
                     with contextlib.suppress(OSError):  # another process removed it
                         status = item.stat(follow_symlinks=False)
                         if item.name.endswith(".zip") and stat.S_ISREG(status.st_mode):
                             yield Path(item.path), status
 
-    def _remove_abandoned(self) -> None:
-        """What processes that were killed while they wrote have left behind."""
-        for shelf in _shelves(self.directory):
-            remove_abandoned(shelf)
+    def _remove_abandoned(self, seconds: float = ABANDONED_SECONDS) -> None:
+        """Remove what processes that were killed while they wrote have left behind."""
+        for subfolder in _subfolders(self.directory):
+            remove_abandoned(subfolder, _UNFINISHED_ENTRY, seconds)
+        machines = self.directory / _MACHINES
+        if not machines.is_symlink():
+            remove_abandoned(machines, _UNFINISHED_MACHINE, seconds)
 
     def _remove(self, path: Path) -> None:
         try:
@@ -217,26 +221,27 @@ def _is_cache(directory: Path) -> bool:
             with open_regular(marker) as file:
                 return b"tilewright" in file.read(len(_MARK))
     for item in _listed(directory):
-        if is_temporary(item.name):
+        if _OF_THE_SYSTEM.fullmatch(item.name):
             continue
-        known = _known_in(item.name)
-        if known is None or not item.is_dir(follow_symlinks=False):
+        if not item.is_dir(follow_symlinks=False):
             return False
-        if not all(known.fullmatch(each.name) or is_temporary(each.name) for each in _listed(Path(item.path))):
+        names = [file.name for file in _listed(Path(item.path)) if not _OF_THE_SYSTEM.fullmatch(file.name)]
+        if not all(_is_of_cache(item.name, name) for name in names):
             return False
     return True
 
 
-def _known_in(folder: str) -> re.Pattern[str] | None:
-    """The names that files in a folder of a cache may have; None for a folder that a cache does not have."""
+def _is_of_cache(folder: str, name: str) -> bool:
+    """Whether a cache has files of this name in this folder."""
     if folder == _MACHINES:
-        return _MACHINE
-    return re.compile(rf"{folder}[0-9a-f]{{62}}\.zip|{_OLD_TEMPORARY}") if _SHELF.fullmatch(folder) else None
+        return bool(_MACHINE.fullmatch(name) or _UNFINISHED_MACHINE.fullmatch(name))
+    return bool(_SUBFOLDER.fullmatch(folder) and re.fullmatch(rf"{folder}[0-9a-f]{{62}}\.zip", name))
 
 
-def _shelves(directory: Path) -> Iterator[Path]:
+def _subfolders(directory: Path) -> Iterator[Path]:
+    """The folders of entries."""
     for item in _listed(directory):
-        if _SHELF.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
+        if _SUBFOLDER.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
             yield Path(item.path)
 
 
@@ -261,10 +266,9 @@ def _make_folder(path: Path) -> None:
 def _is_entry(path: Path) -> bool:
     """Whether an entry can be put at `path`: nothing is there, or an entry."""
     try:
-        status = os.lstat(path)
+        return not distrusted_entry(path) and stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(status.st_mode) and not foreign(status)
 
 
 @functools.cache

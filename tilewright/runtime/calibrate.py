@@ -34,7 +34,7 @@ from tilewright.options import Options
 from tilewright.runtime import loops
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.loader import Code
-from tilewright.runtime.trust import distrusted
+from tilewright.runtime.trust import distrusted, distrusted_entry
 
 NAME = "host-calibrated"
 VERSION = 1  # of the way of measuring: another one does not read older files
@@ -57,9 +57,9 @@ def calibrated(options: Options | None = None, *, force: bool = False) -> Cpu:
     """
     path = calibration_file(options)
     if not force:
-        found = _stored(path)
-        if found is not None:
-            return found
+        stored = _stored(path)
+        if stored is not None:
+            return stored
     _log.info("the rates of this machine are measured, once, and kept in %s", path)
     machine = measure(host())
     _store(path, machine)
@@ -103,9 +103,9 @@ def measure(machine: Cpu) -> Cpu:
         fastest = max(fastest, rates[stored["name"]])
         stored["bytes_per_cycle"] = _rounded(fastest / clock_hz)
         stored.pop("bytes_per_second", None)
-    found = machine_from_json(facts)
-    assert isinstance(found, Cpu)
-    return found
+    measured = machine_from_json(facts)
+    assert isinstance(measured, Cpu)
+    return measured
 
 
 def _best_rates(machine: Cpu) -> dict[str, float]:
@@ -123,7 +123,7 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
     for name, loop in (("memory", "read"), ("copy", "copy"), ("stream", "stream")):
         rates[name] = partial(buffers.rate, code, loop, whole, cores)
     rounds = [{name: rate() for name, rate in rates.items()} for _ in range(ROUNDS)]
-    return {name: max(each[name] for each in rounds) for name in rates}
+    return {name: max(round_[name] for round_ in rounds) for name in rates}
 
 
 def measurable(machine: Cpu) -> list[Intrinsic]:
@@ -131,8 +131,8 @@ def measurable(machine: Cpu) -> list[Intrinsic]:
 
     Records made of others follow from these; conversions are no part of a chain.
     """
-    found = standard().select(features=machine.features)
-    single = (record for record in found if record.emitter in PRODUCTS and record.emitter and not record.realised_by)
+    records = standard().select(features=machine.features)
+    single = (record for record in records if record.emitter in PRODUCTS and record.emitter and not record.realised_by)
     return [record for record in single if _fills_vector(record, machine)]
 
 
@@ -140,7 +140,7 @@ def _fills_vector(record: Intrinsic, machine: Cpu) -> bool:
     result, product = record.destination, PRODUCTS[record.emitter]
     whole = prod(record.shape(result)) * bits(result.dtype) == machine.vector_bits
     broadcast = not set(result.loops) & set(record.sources[0].loops)
-    return whole and broadcast and (product.group > 1 or all(each.dtype == result.dtype for each in record.sources))
+    return whole and broadcast and (product.group > 1 or all(source.dtype == result.dtype for source in record.sources))
 
 
 # The loops ------------------------------------------------------------------------------------------------------------
@@ -277,24 +277,38 @@ def to_yaml(machine: Cpu) -> str:
 
 
 def _stored(path: Path) -> Cpu | None:
-    """The machine in the file, or None where there is none or it is damaged."""
-    if not path.exists() or distrusted(path.parent):
-        return None
+    """The machine in the file, or None where there is none, it is damaged, or others can write to it."""
     try:
-        found = resolve(path)
+        if problem := distrusted(path.parent) or distrusted_entry(path):
+            _warn_once(f"the calibration {path} is not used: {problem}")
+            return None
+        machine = resolve(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn_once(f"the calibration {path} is not used: {reason(error)}")
+        return None
     except InvalidMachine as error:
         _log.info("a damaged calibration is measured again: %s", error)
         return None
-    return found if isinstance(found, Cpu) else None
+    return machine if isinstance(machine, Cpu) else None
 
 
 def _store(path: Path, machine: Cpu) -> None:
     """Write the file as a whole, or not at all."""
     try:
         Cache(path.parent.parent, 0).prepare(path.parent.name)
+        with suppress(FileNotFoundError):
+            if problem := distrusted_entry(path):
+                raise PermissionError(problem)
         replace_file(path, to_yaml(machine).encode(), mode=0o644)
     except OSError as error:
         _log.warning("the calibration cannot be stored in %s: %s", path.parent, reason(error))
+
+
+@cache
+def _warn_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -14,38 +15,50 @@ _MAX_LINKS = 40  # as the kernel has it
 def distrusted(folder: Path) -> str:
     """Why `folder` is not to be trusted, or "": who else can write to it, or put another in its place.
 
-    Every folder and link on the way to it counts. In a folder with the sticky bit, such as /tmp, others cannot replace
-    what is there. Raises FileNotFoundError where it does not exist and all that exists of the way is trusted, and
-    OSError where the way cannot be walked.
+    Every folder and link on the path counts. In a folder with the sticky bit, such as /tmp, others cannot replace what
+    is there. Raises FileNotFoundError where the folder does not exist and what exists of its path is trusted, and
+    OSError where the path cannot be followed.
     """
-    if not hasattr(os, "geteuid"):
-        return ""
-    for place, status in _way(folder):
-        if found := foreign(status, sticky=True):
-            return f"{place} {found}"
+    root = _root_uid()
+    for place, status in _path_components(folder):
+        # A user namespace may show all other users under the number of root: not where each of them makes files.
+        of_root = status.st_uid == root and not os.stat(place.parent).st_mode & stat.S_ISVTX
+        if reason := writable_by_others(status, on_path=True, of_root=of_root):
+            return f"{place} {reason}"
     status = os.stat(folder)
-    found = foreign(status) if stat.S_ISDIR(status.st_mode) else "is not a folder"
-    return found and f"{folder} {found}"
+    reason = writable_by_others(status) if stat.S_ISDIR(status.st_mode) else "is not a folder"
+    return reason and f"{folder} {reason}"
 
 
-def foreign(status: os.stat_result, *, sticky: bool = False) -> str:
-    """Why what has this status is not this user's alone, or ""; with `sticky` that bit makes up for it."""
-    if not hasattr(os, "geteuid"):
-        return ""
-    if status.st_uid not in (os.geteuid(), 0):
+def distrusted_entry(path: Path) -> str:
+    """Why a file or folder in a trusted folder is not to be trusted, or "". Raises OSError where there is none."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a symbolic link"
+    reason = writable_by_others(status)
+    return reason and f"{path} {reason}"
+
+
+def writable_by_others(status: os.stat_result, *, on_path: bool = False, of_root: bool = False) -> str:
+    """Why others than this user and root can write to what has this status, or "".
+
+    `on_path` is of a folder or link on a path: there the sticky bit is enough. `of_root` says that its owner is root.
+    """
+    if status.st_uid not in (os.geteuid(), 0) and not of_root:
         return f"belongs to {_user_name(status.st_uid)}"
-    if stat.S_ISLNK(status.st_mode) or (sticky and status.st_mode & stat.S_ISVTX):
+    if stat.S_ISLNK(status.st_mode) or (on_path and status.st_mode & stat.S_ISVTX):
         return ""
     if status.st_mode & stat.S_IWOTH:
-        return "can be written by everybody"
-    if status.st_mode & stat.S_IWGRP and not _only_own(status.st_gid):
-        return f"can be written by group {status.st_gid}"
+        return "can be written by everybody (`chmod o-w` ends that)"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        return f"can be written by group {status.st_gid} (`chmod g-w` ends that)"
     return ""
 
 
-def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _path_components(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Every folder and symbolic link that the kernel visits on the way to `path`, and their status."""
-    parts = list(reversed(Path(os.path.abspath(path)).parts))
+    absolute = path if path.is_absolute() else Path.cwd() / path  # with its "..", which may be behind links
+    parts = list(reversed(absolute.parts))
     here, links = Path(parts.pop()), 0
     yield here, os.lstat(here)
     while parts:
@@ -68,16 +81,28 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)
 
 
-def _only_own(group: int) -> bool:
-    """Whether a group is this user's own: of the same name, and nobody else is in it."""
+def _root_uid() -> int:
+    """The user number under which the root of the host shows here: not 0 in a user namespace that does not map it."""
+    try:
+        return os.stat("/proc/sys/kernel/overflowuid").st_uid  # of that root wherever it is
+    except OSError:
+        return 0
+
+
+def _is_private_group(group: int) -> bool:
+    """Whether a group is this user's alone: it has the user's name, or number if both are nameless, and no members."""
     import grp
     import pwd
 
-    try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name} and user.pw_gid == group
+    user: pwd.struct_passwd | None = None
+    entry: grp.struct_group | None = None
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid())
+    with contextlib.suppress(KeyError):
+        entry = grp.getgrgid(group)
+    if user is None or entry is None:
+        return user is None and entry is None and group == os.geteuid()
+    return entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name} and user.pw_gid == group
 
 
 def _user_name(user: int) -> str:

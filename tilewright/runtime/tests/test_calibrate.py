@@ -115,6 +115,27 @@ def test_a_directory_that_cannot_be_written_is_no_error(
     assert "cannot be stored" in caplog.text
 
 
+@pytest.mark.parametrize("damage", ["writable", "link"])
+def test_a_file_that_others_can_write_to_is_not_used(
+    damage: str, measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calibrate, "measure", lambda machine: measured)
+    calibrated(options)
+    path = calibration_file(options)
+    assert host_with_rates(options) == measured
+    if damage == "writable":
+        path.chmod(0o666)
+    else:
+        path.rename(path.parent.parent / "elsewhere.yaml")
+        path.symlink_to("../elsewhere.yaml")
+    before = path.lstat()
+    assert host_with_rates(options) == host()
+    assert host_with_rates(options) == host()
+    assert caplog.text.count("is not used") == 1
+    assert calibrated(options, force=True) == measured
+    assert path.lstat() == before
+
+
 def test_the_identity_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     own = identity()
     assert own == identity()
