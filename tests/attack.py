@@ -79,6 +79,12 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out + err
 
 
+def age(folder: Path) -> None:
+    """Let the temporary files of processes that were killed be as old as they have to be to be removed."""
+    for path in folder.rglob(".tilewright-*"):
+        os.utime(path, (1000, 1000))
+
+
 # Attacks --------------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +132,7 @@ while True:
     assert process.returncode != 0
     left = [path.name for path in folder.iterdir() if path.name not in ("a.twm", "big")]
     assert len(left) <= 1, left
+    age(folder)
     assert not (folder / "big").exists() or (folder / "big").stat().st_size == 8 << 20
     ended(started(folder, """
 module = tilewright.load(folder / "a.twm", threads=1)
@@ -145,6 +152,7 @@ def kill_in_compile(folder: Path, rng: Random) -> None:
     time.sleep(rng.random())
     process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     process.communicate(timeout=SECONDS)
+    age(folder)
     said = ended(started(folder, """
 for size in (1, 2, 3, 20_000): compiled(size)
 cache = Cache(folder / "cache", 1 << 30)
@@ -242,9 +250,11 @@ def main() -> int:
             if time.monotonic() > end:
                 break
             tried[name] += 1
-            if found := attacked(name, options.seed + round_):
+            if failure := attacked(name, options.seed + round_):
                 lost[name] += 1
-                print(f"LOST python -m tests.attack --only '{name}' --rounds 1 --seed {options.seed + round_}\n{found}")
+                print(
+                    f"LOST python -m tests.attack --only '{name}' --rounds 1 --seed {options.seed + round_}\n{failure}"
+                )
     for name, count in tried.items():
         print(f"{name:16} {count:5} rounds, {lost[name]} lost", flush=True)
     return int(bool(lost))
