@@ -76,17 +76,17 @@ def allocate(size: int) -> NDArray[np.uint8]:
         raw = np.zeros(size + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         return raw[start : start + size]
-    # Only pages that are touched cost memory, so rounding up to whole huge pages and aligning to one are free.
-    length = align(size, HUGE_PAGE) + HUGE_PAGE
+    # Aligning is free, since pages that are never touched cost no memory. Behind the last whole huge page are ordinary
+    # ones: a huge page there would cost memory up to its end.
     try:
-        pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"cannot reserve {size} bytes: {error}") from error
     raw = np.frombuffer(pages, np.uint8)
     start = -raw.ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary pages are correct too
-            pages.madvise(mmap.MADV_HUGEPAGE, start, align(size, HUGE_PAGE))
+            pages.madvise(mmap.MADV_HUGEPAGE, start, size // HUGE_PAGE * HUGE_PAGE)
     return raw[start : start + size]
 
 

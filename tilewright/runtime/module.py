@@ -32,8 +32,8 @@ from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output, written
 
-# Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
 _MOST_REPEATS = 1_000_000  # of a profile
+# Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
 _FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
 _CALL = {name: word for word, name in enumerate(_FIELDS)}
 _MAIN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the interpreter lock
@@ -119,6 +119,7 @@ class Module:
                 results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
             if self._fast.arrays(arrays, results):
                 return results[0] if self._single else results
+            del results  # so that the long way can use their memory
         return self._call_any(arrays, out)
 
     def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
@@ -229,7 +230,8 @@ class Module:
             message = (
                 f"{manifest.arena_bytes:,} bytes of arena and {threads} times {manifest.scratch_bytes:,} of scratch"
             )
-            raise InvalidArgument(f"{message} do not fit into the memory", where=manifest.name) from error
+            help = "fewer threads, or smaller tensors"
+            raise InvalidArgument(f"{message} do not fit into the memory", where=manifest.name, help=help) from error
 
 
 def check_repeats(repeats: object) -> None:

@@ -1,11 +1,12 @@
 """Arrays for the outputs of calls, in memory that earlier outputs were in.
 
 The system gives memory in pages that cost a fault each when they are first written, which takes longer than many a
-kernel. So the process keeps the buffers of large outputs, and uses one again when no array refers to it any more: no
-result, no view of one, and nothing of another library that holds one of them. All of these hold a reference to the
-array that owns the buffer; what only this file refers to is free. Nothing runs when an output is dropped.
+kernel. So the process keeps the buffers of large outputs. The owner of a buffer is an array that owns its memory
+(`.base` is None), and is the base of every output in it: results, views of them, and objects of other libraries that
+hold one all refer to the owner. A buffer is free if the pool holds the only reference to its owner, and there is no
+weak one. Nothing runs when an output is dropped.
 
-A thread takes a buffer out of its queue before it looks at it, which is atomic, and puts it back when the new output
+A thread takes a buffer out of its queue before it tests it, which is atomic, and puts it back when the new output
 holds it. So there is no lock: threads, handlers of signals and forked children use the pool at any point of each other.
 """
 
@@ -20,16 +21,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.runtime.memory import allocate
+from tilewright.runtime.memory import ALIGNMENT
 
 SMALLEST = 1 << 20  # bytes: kernels below take microseconds, and the C library keeps memory of such sizes itself
-_LOOKS = 4  # at buffers that are in use, before memory is allocated: they go to the end of their queue
+_MAX_PROBES = 4  # of buffers in use, which go to the end of their queue; then memory is allocated
 
 Array = np.ndarray[Any, Any]
 
 
 class _Buffer(NamedTuple):
-    """The array that all outputs in a buffer refer to, and at which of its bytes they begin."""
+    """The owner of the memory, and at which of its bytes outputs begin."""
 
     owner: Array
     start: int
@@ -57,42 +58,54 @@ class OutputPool:
         if not pooled(size, limit_bytes):
             return np.empty(shape, dtype)
         queue = self._queues.get(size, _NONE)
-        for _ in range(min(_LOOKS, len(queue))):
+        for _ in range(min(_MAX_PROBES, len(queue))):
             try:
                 buffer = queue.popleft()
             except IndexError:  # other threads took them
                 break
-            free = sys.getrefcount(buffer.owner) == _ALONE and not weakref.getweakrefcount(buffer.owner)
+            # In this order: a weak reference may become a strong one in between.
+            free = not weakref.getweakrefcount(buffer.owner) and sys.getrefcount(buffer.owner) == _ALONE
             array = np.ndarray(shape, dtype, buffer.owner, buffer.start) if free else None
             queue.append(buffer)
             if array is not None:
                 return array
-        memory = allocate(size)
-        owner = memory.base if isinstance(memory.base, np.ndarray) else memory  # what views of it will refer to
-        buffer = _Buffer(owner, memory.ctypes.data - owner.ctypes.data)
-        array = np.ndarray(shape, dtype, owner, buffer.start)
-        self._keep(size, buffer, limit_bytes)
+        try:
+            buffer = _allocate(size)
+        except MemoryError:
+            self.clear()
+            buffer = _allocate(size)
+        array = np.ndarray(shape, dtype, buffer.owner, buffer.start)
+        self._queues.setdefault(size, deque()).append(buffer)
+        self._evict(limit_bytes)
         return array
 
     @property
     def bytes(self) -> int:
-        """What is kept, in use or not."""
-        return sum(buffer.owner.nbytes for queue in list(self._queues.values()) for buffer in list(queue))
+        """What is kept, in use or not. No running total, since threads would need a lock to update one."""
+        return sum([size * len(queue) for size, queue in list(self._queues.items())])
 
     def clear(self) -> None:
         """Keep nothing."""
-        self._queues.clear()
+        self._evict(0)
 
-    def _keep(self, size: int, buffer: _Buffer, limit_bytes: int) -> None:
-        """Keep a buffer that is in use, and no longer the oldest ones of the oldest sizes, until the limit holds."""
-        self._queues.setdefault(size, deque()).append(buffer)
+    def _evict(self, limit_bytes: int) -> None:
+        """Keep the oldest buffers of the oldest sizes no longer, until the limit holds."""
         excess = self.bytes - limit_bytes
-        for other, queue in list(self._queues.items()):
+        if excess <= 0:
+            return
+        for size, queue in list(self._queues.items()):
             while queue and excess > 0:
                 with suppress(IndexError):  # another thread took the last
-                    excess -= queue.popleft().owner.nbytes
+                    queue.popleft()
+                    excess -= size
             if not queue:
-                self._queues.pop(other, None)
+                self._queues.pop(size, None)
+
+
+def _allocate(size: int) -> _Buffer:
+    """NumPy's memory: of huge pages where these are full, and mappings are no more than those of ordinary arrays."""
+    owner = np.empty(size + ALIGNMENT, np.uint8)
+    return _Buffer(owner, -owner.ctypes.data % ALIGNMENT)
 
 
 _NONE: deque[_Buffer] = deque()

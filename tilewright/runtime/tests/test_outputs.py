@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 from tilewright.runtime import outputs as pools
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.memory import HUGE_PAGE
 from tilewright.runtime.module import Module
 from tilewright.runtime.outputs import OUTPUTS, SMALLEST, OutputPool
 
@@ -64,6 +66,13 @@ def by_torch(array: np.ndarray) -> Any:
     return pytest.importorskip("torch").from_numpy(array)
 
 
+def root(array: Any) -> Any:
+    """The last object behind an array that refers to its memory."""
+    while (base := getattr(array, "base", None)) is not None or (base := getattr(array, "obj", None)) is not None:
+        array = base
+    return array
+
+
 HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
     "a view": lambda array: array[1:2],
     "a view of a view": lambda array: array[1:].reshape(-1, 2)[3:4].T,
@@ -79,6 +88,7 @@ HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
     "a storage": lambda array: by_torch(array).untyped_storage(),
     "a tensor for DLPack": lambda array: by_torch(array).__dlpack__(),
     "the owner": lambda array: array.base,
+    "the root of all bases": root,
     "a weak reference to the owner": lambda array: weakref.ref(array.base),
     "an array of structures": lambda array: array.view([("x", "<f4")])["x"],
     "a broadcast": lambda array: np.broadcast_to(array, (2, *array.shape)),
@@ -89,20 +99,40 @@ HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_memory_that_somebody_holds_is_not_used_again(holder: str, pool: OutputPool) -> None:
+    shape = (HUGE_PAGE // 4 + 3,)
     gc.disable()
     try:
-        array = pool.empty(LARGE, F32, LIMIT)
+        array = pool.empty(shape, F32, LIMIT)
         place = address(array)
         held = HOLDERS[holder](array)
         del array
-        others = [pool.empty(LARGE, F32, LIMIT) for _ in range(6)]
+        others = [pool.empty(shape, F32, LIMIT) for _ in range(6)]
         assert place not in set(map(address, others))
         del held
     finally:
         gc.enable()
     gc.collect()
-    others += [pool.empty(LARGE, F32, LIMIT) for _ in range(6)]
+    others += [pool.empty(shape, F32, LIMIT) for _ in range(6)]
     assert place in set(map(address, others))
+
+
+def test_a_weak_reference_that_becomes_a_strong_one_meanwhile(
+    pool: OutputPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread does so between the two tests of a buffer."""
+    array = pool.empty(LARGE, F32, LIMIT)
+    place, weak, strong = address(array), [weakref.ref(array.base)], []
+    del array
+
+    def upgrade(owner: Any) -> int:
+        if weak:
+            strong.append(weak.pop()())
+        return weakref.getweakrefcount(owner)
+
+    monkeypatch.setattr(pools, "weakref", SimpleNamespace(getweakrefcount=upgrade))
+    assert address(pool.empty(LARGE, F32, LIMIT)) != place
+    strong.clear()
+    assert address(pool.empty(LARGE, F32, LIMIT)) == place
 
 
 def test_as_much_is_kept_as_the_limit_says(pool: OutputPool) -> None:
@@ -137,6 +167,58 @@ def test_memory_that_there_is_not_is_an_error(pool: OutputPool) -> None:
     with pytest.raises(MemoryError):
         pool.empty((1 << 50,), F32, 1 << 60)
     assert pool.bytes == 0
+
+
+def test_memory_that_is_kept_is_given_back_before_an_allocation_fails(
+    pool: OutputPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [pool.empty(LARGE, F32, LIMIT) for _ in range(pools._MAX_PROBES)]
+    freed = weakref.ref(pool.empty(LARGE, F32, LIMIT).base)  # behind those, so that it is not found
+
+    def allocate(size: int, dtype: Any) -> Any:
+        if freed() is not None:
+            raise MemoryError
+        return empty(size, dtype)
+
+    empty = np.empty
+    monkeypatch.setattr(pools.np, "empty", allocate)
+    held.append(pool.empty(LARGE, F32, LIMIT))
+    assert pool.bytes == held[-1].nbytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "make", ["outputs.OUTPUTS.empty((size,), np.dtype(np.uint8), 1 << 28)", "memory.allocate(size)"]
+)
+def test_arrays_just_above_a_huge_page_take_their_size(make: str) -> None:
+    """They took two huge pages, and outputs two mappings each, of which a process has 65,530."""
+    script = f"""
+from pathlib import Path
+import numpy as np
+from tilewright.runtime import memory, outputs
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def mappings():
+    return Path("/proc/self/maps").read_text().count("\\n")
+size, kept = 21 * (1 << 20) // 10, []
+before = resident(), mappings()
+for _ in range(150):
+    kept.append({make})
+    kept[-1][:] = 1
+print((resident() - before[0]) / (150 * size), (mappings() - before[1]) / 150)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    memory, mappings = map(float, done.stdout.split())
+    assert memory < 1.1, done.stdout
+    assert mappings < 0.5 or "OUTPUTS" not in make, done.stdout
+
+
+def test_the_long_way_uses_the_outputs_that_the_short_one_made(add_artifact: Make) -> None:
+    module = Module(add_artifact((2, SMALLEST)), threads=1)
+    OUTPUTS.clear()
+    x = np.ones((2, 2 * SMALLEST), F32)[:, ::2]
+    assert (module(x, x) == np.float32(2.5)).all()
+    assert OUTPUTS.bytes == 8 * SMALLEST
 
 
 def test_an_option_switches_it_off(add_artifact: Make) -> None:
