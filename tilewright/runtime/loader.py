@@ -9,7 +9,10 @@ import functools
 import os
 import struct
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
@@ -23,6 +26,7 @@ from tilewright.runtime.manifest import Manifest
 _ELF_HEADER = struct.Struct("<6s10xHH20xQ10xHH2x")
 _ELF_RELOCATABLE = 1
 _ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
+_FORK_WAIT_SECONDS = 10.0  # for threads in LLVM: more than it takes for one kernel
 
 
 class Code:
@@ -38,6 +42,7 @@ class Code:
 
         Raises RuntimeError where a name is missing on either side.
         """
+        _unload_pending(wait=True)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name, address in (symbols or {}).items():
             builder.import_symbol(name, address)
@@ -116,8 +121,26 @@ def _platform(triple: str) -> tuple[str, str]:
 
 
 def _unload(library: llvm.ResourceTracker, linker: llvm.LLJIT) -> None:
-    library.close()
-    linker.close()
+    """Unload now if no other thread is in LLVM, else at the next load.
+
+    Garbage collection calls this in any thread, whatever locks that thread holds. If it waited here for a thread that
+    forks, and the fork for one of these locks, both would wait forever.
+    """
+    _pending.append((library, linker))
+    _unload_pending(wait=False)
+
+
+def _unload_pending(wait: bool) -> None:
+    if _pending and (_llvm_lock is None or _llvm_lock.acquire(blocking=wait)):
+        try:
+            while _pending:
+                with suppress(IndexError):  # the handler of a signal has unloaded the last
+                    library, linker = _pending.popleft()
+                    library.close()
+                    linker.close()
+        finally:
+            if _llvm_lock is not None:
+                _llvm_lock.release()
 
 
 @functools.cache
@@ -126,9 +149,28 @@ def _initialize() -> None:
     llvm.initialize_native_asmprinter()
 
 
-# A fork waits until no thread is in LLVM: in the child the lock of such a thread would never be released.
-_llvm_lock = getattr(ffi.lib, "_lock", None)
+# Code to unload once no other thread is in LLVM.
+_pending: deque[tuple[llvm.ResourceTracker, llvm.LLJIT]] = deque()
+# The lock inside llvmlite's: no callbacks of others run when it is taken. Reentrant.
+_llvm_lock: Any = getattr(getattr(ffi.lib, "_lock", None), "_lock", None)
+
+
+def _before_fork() -> None:
+    """Wait until no thread is in LLVM, whose data might be half changed in the child. Bounded: see `_unload`."""
+    _llvm_lock.acquire(timeout=_FORK_WAIT_SECONDS)
+
+
+def _after_fork() -> None:
+    if _llvm_lock._is_owned():
+        _llvm_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    if _llvm_lock._is_owned():
+        _llvm_lock.release()
+    else:  # the wait was too long; the thread that holds the lock is not in the child
+        _llvm_lock._at_fork_reinit()
+
+
 if _llvm_lock is not None and hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_llvm_lock.__enter__, after_in_parent=_llvm_lock.__exit__, after_in_child=_llvm_lock.__exit__
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

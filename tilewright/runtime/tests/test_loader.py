@@ -1,7 +1,8 @@
-"""Loading machine code where memory is in pieces."""
+"""Loading machine code where memory is in pieces, and unloading it while a process forks."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -45,3 +46,71 @@ def test_code_and_constants_are_placed_together() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["loaded", "True"]
+
+
+# The hooks of a fork run last to first: LLVM's lock is taken before logging's, which imported first.
+HOLDS_ANOTHER_LOCK = """
+import logging, os, threading, time
+from tilewright.runtime import loader
+from llvmlite.binding import ffi
+text = "define i32 @f() { ret i32 7 }"
+code = loader.load_ir(text, ["f"])
+def unload():
+    global code
+    with logging._lock:
+        holds.set()
+        while ffi.lib._lock._lock.acquire(blocking=False):
+            ffi.lib._lock._lock.release()
+            time.sleep(0.001)
+        del code
+holds = threading.Event()
+thread = threading.Thread(target=unload)
+thread.start()
+holds.wait()
+child = os.fork()
+if child == 0:
+    os._exit(len(loader._pending))
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(loader._pending))
+loader.load_ir(text, ["f"])
+print(len(loader._pending))
+"""
+# A thread in LLVM waits for the thread that forks; without hooks of others.
+WAITS_IN_LLVM = """
+import os, threading
+from tilewright.runtime import loader
+from llvmlite.binding import ffi
+def called(): calls.append(1)
+calls = []
+ffi.register_lock_callback(called, called)
+loader._FORK_WAIT_SECONDS = 0.05
+holds, ends = threading.Event(), threading.Event()
+def work():
+    with ffi.lib._lock:
+        holds.set()
+        ends.wait()
+thread = threading.Thread(target=work)
+thread.start()
+holds.wait()
+child = os.fork()
+if child == 0:
+    loader.load_ir("define i32 @f() { ret i32 7 }", ["f"])
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(calls))
+ends.set()
+thread.join()
+child = os.fork()
+if child == 0:
+    os._exit(0 if ffi.lib._lock._lock.acquire(blocking=False) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+loader.load_ir("define i32 @f() { ret i32 7 }", ["f"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize(
+    ("script", "printed"), [(HOLDS_ANOTHER_LOCK, "1 1 0"), (WAITS_IN_LLVM, "0 1 0")], ids=["logging", "LLVM"]
+)
+def test_a_fork_ends_whatever_other_threads_wait_for(script: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, printed.split()), done.stderr[-2000:]
