@@ -22,6 +22,7 @@ why, once per subgraph.
 from __future__ import annotations
 
 import logging
+import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,9 +136,9 @@ class _ByShape:
         self.others: Run | None = None  # runs what no subgraph is for, once no more are made
 
     def __call__(self, *inputs: Any) -> Any:
-        sizes = tuple((each.shape, each.stride()) if hasattr(each, "stride") else each for each in inputs)
+        sizes = tuple((each.shape, each.stride()) if hasattr(each, "stride") else _exact(each) for each in inputs)
         numbers = tuple(inputs[place].item() for place in self.numbers)
-        key = (sizes, numbers)
+        key = (sizes, tuple(map(_exact, numbers)))
         run = self.subgraphs.get(key) or self.others or self._specialised(key, numbers, inputs)
         return run(*inputs)
 
@@ -221,6 +222,11 @@ def _has_symbols(gm: Any, example_inputs: Sequence[Any]) -> bool:
 def _numbers(gm: Any) -> list[int]:
     """Positions of inputs that hold a Python float, which Dynamo passes as a tensor and takes out with `item`."""
     return [place for place, node in enumerate(_placeholders(gm)) if any(user.target == "item" for user in node.users)]
+
+
+def _exact(number: Any) -> Any:
+    """What is equal only for the same type and bits: 0.0 == -0.0, 1 == 1.0, and NaN differs from itself."""
+    return struct.pack("d", number) if isinstance(number, float) else (type(number), number)
 
 
 def _with_numbers(gm: Any, numbers: Mapping[int, float]) -> Any:

@@ -207,6 +207,22 @@ def test_instances_of_other_widths_and_numbers_that_change_are_compiled(caplog: 
     assert "eager" not in caplog.text
 
 
+def test_numbers_that_compare_equal_have_modules_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    """-0.0 ran the module of 0.0, and each call with NaN compiled another."""
+    count = Counting()
+    compiled = torch.compile(lambda x, n: 1 / (x * n), backend=count)
+    with torch.no_grad():
+        for extent, n in ((3, 1.5), (5, 2.5), (5, 0.0), (5, -0.0)):
+            x = torch.linspace(-3, 2, extent)
+            torch.testing.assert_close(compiled(x, n), 1 / (x * n), rtol=TOLERANCE, atol=0)
+        by_shape = count.runs[-1]
+        assert len(by_shape.subgraphs) == 3
+        for _ in range(3):  # not through Dynamo, which has a graph of its own for NaN
+            assert by_shape(5, x, torch.tensor(float("nan"), dtype=torch.float64))[0].isnan().all()
+    assert len(by_shape.subgraphs) == 4
+    assert "eager" not in caplog.text
+
+
 def test_sizes_beyond_the_most_run_in_eager_mode_and_say_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
