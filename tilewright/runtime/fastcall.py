@@ -5,8 +5,8 @@ that the module wants, no output overlaps another tensor, and no other thread is
 without the interpreter lock and returns True. In any other case it does nothing and returns False: then
 `Module` takes the long way, which copies, converts, or says what is wrong. `addresses(numbers)` takes one tuple, the
 addresses of all tensors, inputs first, of which `Module` knows that they fit; it returns False only where another
-thread is in one of the two. Checking arrays reads the fields of the array
-objects, whose places are part of NumPy's binary interface; `available` holds them against what NumPy says.
+thread is in one of the two. Checking arrays reads the fields of the array objects, whose places are part of NumPy's
+binary interface; `available` holds them against what NumPy says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a process has once and what owns native memory: loaded code, devices, pools of threads, libraries.
+"""Process-wide singletons that own native memory (loaded code, devices, thread pools).
 
-One thread makes it while the others wait, so that no second copy exists whose memory would be freed under its users.
-Who keeps an address in such memory also keeps its owner.
+Creation is serialised by one lock. A holder of an address must also hold its owner.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _Value = TypeVar("_Value")
 _lock = threading.RLock()
 
 
-def making() -> threading.RLock:
-    """The lock to hold while something of this kind is looked up and, where it is missing, made."""
+def creation_lock() -> threading.RLock:
+    """The lock to hold while a singleton is looked up and, if it is missing, created."""
     return _lock
 
 
@@ -29,7 +28,7 @@ def once(make: Callable[..., _Value]) -> Callable[..., _Value]:
 
     @functools.wraps(made)
     def value(*key: Any) -> _Value:
-        with making():
+        with creation_lock():
             return made(*key)
 
     value.cache_info, value.cache_clear = made.cache_info, made.cache_clear  # type: ignore[attr-defined]

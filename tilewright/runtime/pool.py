@@ -30,7 +30,7 @@ from tilewright.options import Options, environment_threads
 from tilewright.runtime import native
 from tilewright.runtime.loader import Code, load_ir
 from tilewright.runtime.memory import allocate
-from tilewright.runtime.once import making, once
+from tilewright.runtime.once import creation_lock, once
 from tilewright.runtime.quota import cpu_quota
 
 MAX_THREADS = 4096  # far above any machine's cores, so that a typing error does not take all memory
@@ -120,7 +120,7 @@ def get_pool(threads: int | None = None, options: Options | None = None) -> Pool
     pin = options.pin and 1 < count <= len(mask) and max(mask) < 1024 and not (openmp and openmp.binds)
     pin = pin and (cpu_quota() or len(mask)) >= len(mask)  # who has a part of the cores' time shares all of them
     key = (count, pin, mask, openmp)
-    with making():
+    with creation_lock():
         if key not in _pools:
             _pools[key] = Pool(count, pin_order(mask, _current_core())[-count:] if pin else (), openmp)
         return _pools[key]
@@ -172,7 +172,7 @@ def hardware_siblings(core: int) -> frozenset[int]:
 def find_openmp() -> OpenMP | None:
     """The OpenMP runtime that is loaded in this process: GNU's, LLVM's or Intel's. Nothing is loaded here."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         return None
     paths = re.findall(r"(/\S.*/lib(?:gomp|iomp5|omp)\b\S*\.so\S*)$", maps, re.MULTILINE)

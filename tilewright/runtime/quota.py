@@ -45,7 +45,7 @@ def _mounts(root: Path) -> Iterator[tuple[str, str, Path]]:
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, rest = line.partition(" - ")
         fields, (kind, *others) = mount.split(" "), rest.split(" ")
-        limits = kind == "cgroup2" or (kind == "cgroup" and "cpu" in others[-1].split(","))
+        limits = kind == "cgroup2" or (kind == "cgroup" and "cpu" in ",".join(others[-1:]).split(","))
         if limits and len(fields) > 4:
             yield kind, _unescaped(fields[3]), root / _unescaped(fields[4]).lstrip("/")
 

@@ -29,7 +29,7 @@ from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, Mapped
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import KernelTime, Module, check_repeats
-from tilewright.runtime.once import making
+from tilewright.runtime.once import creation_lock
 from tilewright.runtime.pool import Pool
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
 
@@ -265,7 +265,7 @@ _LIBRARIES: weakref.WeakValueDictionary[tuple[int, str], _Library] = weakref.Wea
 def _loaded(driver: Driver, code: bytes) -> _Library:
     """The code on a device; the same bytes are loaded once for all modules that are alive."""
     key = (id(driver), hashlib.sha256(code).hexdigest())
-    with making():
+    with creation_lock():
         library = _LIBRARIES.get(key)
         if library is None:
             library = _LIBRARIES[key] = _Library(driver, code)

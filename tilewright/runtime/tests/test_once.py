@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from tilewright.runtime import fastcall, pool
-from tilewright.runtime.once import making, once
+from tilewright.runtime.once import creation_lock, once
 
 
 def test_threads_that_ask_at_once_get_one_value() -> None:
@@ -70,7 +70,7 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not() -> None:
     holds, ends = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with making():
+        with creation_lock():
             holds.set()
             ends.wait()
 
@@ -81,7 +81,7 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
         child = os.fork()
     if child == 0:
-        os._exit(0 if making().acquire(blocking=False) else 1)
+        os._exit(0 if creation_lock().acquire(blocking=False) else 1)
     ends.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

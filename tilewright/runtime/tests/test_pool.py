@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 from tilewright.runtime import pool as pools
 from tilewright.runtime.loader import Code, load_ir
-from tilewright.runtime.pool import Pool, affinity, default_threads, get_pool, pin_order
+from tilewright.runtime.pool import Pool, affinity, default_threads, find_openmp, get_pool, pin_order
 
 pytestmark = pytest.mark.skipif(not pools.native.supported(), reason="the pool needs Linux on x86-64 or aarch64")
 
@@ -323,6 +324,16 @@ def test_exit_while_workers_spin_sleep_or_work() -> None:
     """
     done = _python(script)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_find_openmp_with_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff"
+    with open(path, "wb+") as file:
+        file.write(b"x")
+        file.flush()
+        with mmap.mmap(file.fileno(), 1):
+            find_openmp()
 
 
 def test_find_openmp_loads_nothing() -> None:

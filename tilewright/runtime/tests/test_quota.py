@@ -66,7 +66,12 @@ CASES = {
     "a negative quota": ("0::/\n", V2, {"sys/fs/cgroup/cpu.max": "-5 100000"}, None),
     "version 1 without a period": ("3:cpu:/\n", V1, {f"{V1_IN}/cpu.cfs_quota_us": "100000"}, None),
     "a damaged list of groups": ("0:\n\nx\n0::/\n", V2, {"sys/fs/cgroup/cpu.max": "100000 100000"}, 1.0),
-    "a damaged list of mounts": ("0::/\n", "- - -\nx - cgroup2\n" + V2, {"sys/fs/cgroup/cpu.max": "1000 1000"}, 1.0),
+    "a damaged list of mounts": (
+        "0::/\n",
+        "- - -\nx - cgroup2\nx - cgroup\n - \n" + V2,
+        {"sys/fs/cgroup/cpu.max": "1000 1000"},
+        1.0,
+    ),
     "bytes that are no text": ("0::/\n", V2, {"sys/fs/cgroup/cpu.max": "\udcff"}, None),
     "nothing is mounted": ("0::/\n", "", {}, None),
 }
