@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import substitute, unique
 from tilewright.operator.nest import addresses, outside_reads, renamed, walked_as_one
 
 
@@ -109,7 +109,9 @@ def merge_product_loops(work: Contraction, rows: Collection[Axis] | None = None)
             if not walked_as_one(a, b, indices) or outside_reads(work.epilogue, (a, b)):
                 position += 1
                 continue
-            fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))
+            loops = (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)
+            name = unique(f"{a.name}_{b.name}", {axis.name for axis in loops})
+            fused = Axis(name, int(a.extent) * int(b.extent))
             parts = (*work.stands_for(a), *work.stands_for(b))
             work = replace(work, fused={**work.fused, fused.name: parts})
             if part == "m_loops" and rows is not None and a in rows:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from tilewright.expr.affine import rejoined, simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.rewrite import substitute, transform, unique
 from tilewright.layouts import Packed
 
 
@@ -59,13 +59,15 @@ def storage_loops(compute: Compute, layout: Packed) -> tuple[dict[Axis, Expr], t
     replaced: dict[Axis, Expr] = {}
     new_axes: dict[tuple[int, int], Axis] = {}
     condition: Expr | None = None
+    taken = {axis.name for axis in compute.loops}
     for dim, axis in enumerate(compute.axes):
         digits = layout.digits_of(dim)
         if len(digits) <= 1:
             continue
         total: Expr = Const(0, INDEX)
         for position, (radix, extent, _) in enumerate(digits):
-            part = Axis(f"{axis.name}.{position}", extent)
+            part = Axis(unique(f"{axis.name}.{position}", taken), extent)
+            taken.add(part.name)
             new_axes[dim, position] = part
             total = total + part * radix
         assert layout.halo[dim] == (0, 0), "a split dimension has no halo"

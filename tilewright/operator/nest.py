@@ -13,7 +13,7 @@ from functools import cached_property
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.rewrite import substitute, transform, unique
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def _merged(nest: Nest, group: str, position: int) -> Nest | None:
         indices.extend(addresses(node.body))
     if not walked_as_one(a, b, indices) or any(outside_reads(node.body, (a, b)) for node in nest.nodes):
         return None
-    fused = Axis(f"{a.name}_{b.name}", int(a.extent) * int(b.extent))  # type: ignore[arg-type]
+    name = unique(f"{a.name}_{b.name}", {axis.name for axis in (*nest.outer, *nest.inner)})
+    fused = Axis(name, int(a.extent) * int(b.extent))  # type: ignore[arg-type]
 
     def rule(expr: Expr) -> Expr:
         return substitute(expr, {a: Const(0, INDEX), b: fused})

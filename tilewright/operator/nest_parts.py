@@ -21,7 +21,7 @@ from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import Affine, affine, bounds, rejoined
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.rewrite import substitute, transform, unique
 from tilewright.operator.nest import Nest, addresses
 
 MOST_PARTS = 16  # of one nest: each is a kernel to generate and to launch
@@ -96,7 +96,11 @@ def _digits_apart(nest: Nest) -> Nest:
     if digits is None:
         return nest
     inside, axis = digits
-    high, low = Axis(f"{axis.name}.0", axis.size // inside), Axis(f"{axis.name}.1", inside)
+    taken = {loop.name for loop in loops}
+    high, low = (
+        Axis(unique(f"{axis.name}.0", taken), axis.size // inside),
+        Axis(unique(f"{axis.name}.1", taken), inside),
+    )
     return _digits_apart(_over(nest, axis, (high, low), high * inside + low))
 
 

@@ -66,7 +66,8 @@ def choose_split(
 
 def split(nest: Nest, axis: Axis, count: int, taken: Collection[str] = ()) -> SplitNest:
     """Both nests, with an inner loop in `count` parts; the last one may have fewer points."""
-    part, share = Axis(f"{axis.name}.part", count), -(-axis.size // count)
+    name = unique(f"{axis.name}.part", {loop.name for loop in (*nest.outer, *nest.inner)})
+    part, share = Axis(name, count), -(-axis.size // count)
     inside = Axis(axis.name, share)
     place: Expr = part * share + inside
     inner = tuple(inside if each == axis else each for each in nest.inner)

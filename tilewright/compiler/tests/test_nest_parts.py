@@ -11,14 +11,17 @@ import pytest
 
 from tilewright.compiler.compile import compile_graph
 from tilewright.expr import GraphBuilder
-from tilewright.expr.core import Axis, Const, Tensor, select
+from tilewright.expr.core import Axis, Compute, Const, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import norm, reduce, shape
 from tilewright.expr.ops.nodes import emit
 from tilewright.expr.random import random_array
+from tilewright.expr.text import parse_graph
 from tilewright.kernel import interpreter
 from tilewright.kernel.text import parse_module
+from tilewright.layouts.packed import packed
+from tilewright.operator.flatten import storage_loops
 from tilewright.operator.nest_parts import MOST_PARTS
 from tilewright.options import Options
 
@@ -162,3 +165,23 @@ def test_the_number_of_parts_is_limited() -> None:
 def test_parts_are_dealt_to_threads() -> None:
     graph = built(lambda b: shape.concat(b, [b.input(f"x{n}", (3, 50_001), "f32") for n in range(3)], axis=0))
     checked(replace(graph), 2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'y: f32[a:12, "a.0":160] = x[a, "a.0" // 4, "a.0" % 4] + x["a.0" % 12, a, a % 4]',
+        'y: f32[a:12, b:40, "a_b":480] = x[a, b, 0] + z["a_b"]',
+        'y: f32[a:12, b:40, "a_b":480] += x[a, b, k] * z["a_b" + k * 480] over k:4',
+    ],
+)
+def test_loops_made_from_others_get_names_that_no_loop_has(statement: str) -> None:
+    """A digit of `a` was called `a.0` beside a loop `a.0`, `a` and `b` together `a_b` beside a loop `a_b`."""
+    checked(parse_graph(f"input x: f32[12, 40, 4]\ninput z: f32[1920]\n{statement}\noutput y\n"))
+
+
+def test_digits_in_storage_get_names_that_no_loop_has() -> None:
+    i, other, x = Axis("i", 8), Axis("i.0", 4), Tensor("x", (8, 4), "f32")
+    node = Compute(Tensor("y", (8, 4), "f32"), (i, other), x[i, other])
+    _, loops, _ = storage_loops(node, packed((8, 4), ((0, 2), (1, 4), (0, 4))))
+    assert [loop.name for loop in loops] == ["i.0.1", "i.0", "i.1"]
