@@ -10,73 +10,96 @@ Exit status: 0 nothing lost, 1 something was.
 from __future__ import annotations
 
 import argparse
+import logging
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import IO
 
-ROOT = Path(__file__).parents[1]
 NOBODY = 65534
 SECONDS = 300  # after which a process hangs
 Random = random.Random
 
-PRELUDE = """
-import sys; sys.path[:0] = {path!r}
-import numpy as np, tilewright
-from pathlib import Path
-from tilewright.compiler.compile import compile_graph
-from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import elementwise
-from tilewright.options import Options
-from tilewright.runtime.cache import Cache, cache_key
-folder = Path({folder!r})
-def compiled(size, **options):
-    b = GraphBuilder("relu")
-    graph = b.finish([elementwise.relu(b, b.input("x", (size,), "f32"), name="y")])
-    module = compile_graph(graph, threads=1, options=Options(cache_dir=folder / "cache", **options))
-    assert np.array_equal(module(np.full(size, 2, np.float32)), np.full(size, 2)), "a wrong result"
-    return module
-"""
 
-# Another user may not be able to read this Python: what is needed is imported before.
-BECOME = """
-import os, tempfile
-whole, folder = folder, Path(tempfile.mkdtemp())
-for _ in range(2): compiled(9).save(folder / "a.twm")
-tilewright.load(folder / "a.twm", threads=1)
-Cache(folder / "cache", 1 << 30).clear()
-import shutil; shutil.rmtree(folder)
-folder = whole
-os.setgroups([]); os.setresgid({user}, {user}, {user}); os.setresuid({user}, {user}, {user})
-"""
+@dataclass(frozen=True)
+class Started:
+    """A process, and what it prints."""
 
+    process: BaseProcess
+    output: IO[str]
 
-def started(folder: Path, script: str, user: int | None = None) -> subprocess.Popen[str]:
-    """A process that runs a script after `PRELUDE`."""
-    become = "" if user is None else BECOME.format(user=user)
-    text = PRELUDE.format(path=[str(ROOT), *sys.path], folder=str(folder)) + become + script
-    return subprocess.Popen(
-        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
-    )
+    def await_ready(self) -> None:
+        """Wait until it prints "ready"."""
+        line = self.output.readline()
+        assert line == "ready\n", line + self.output.read()
+
+    def kill(self, number: int) -> None:
+        """End it by a signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        self._join()
+        self.output.close()
+        assert self.process.exitcode != 0
+
+    def ended(self) -> str:
+        """What it printed. Raises AssertionError where it failed, crashed or hangs."""
+        self._join()
+        with self.output:
+            text = self.output.read()
+        assert self.process.exitcode == 0, f"exit status {self.process.exitcode}\n{text[-2000:]}"
+        return text
+
+    def _join(self) -> None:
+        self.process.join(SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            raise AssertionError("a process hangs")
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    """What the process printed. Raises AssertionError where it failed, crashed or hangs."""
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise AssertionError("a process hangs") from None
-    assert process.returncode == 0, f"exit status {process.returncode}\n{err[-2000:]}"
-    return out + err
+def started(folder: Path, script: str, user: int | None = None) -> Started:
+    """A process that runs a script in `folder`, with the names of `_run`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.attack_process"])
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(folder, script, user, send))
+    process.start()
+    send.close()
+    with receive:
+        return Started(process, os.fdopen(os.dup(receive.fileno())))
+
+
+def _run(folder: Path, script: str, user: int | None, send: Connection) -> None:
+    import numpy as np
+
+    import tilewright
+    from tests.attack_process import compile_in
+    from tilewright.files import write_file
+    from tilewright.runtime.cache import Cache
+
+    for descriptor in (1, 2):
+        os.dup2(send.fileno(), descriptor)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, closefd=False)
+    logging.basicConfig(stream=sys.stderr, force=True)
+    os.chdir(folder)
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    names = {"np": np, "tilewright": tilewright, "Cache": Cache, "write_file": write_file}
+    exec(script, names | {"folder": folder, "compiled": partial(compile_in, folder)})
 
 
 def age(folder: Path) -> None:
@@ -91,7 +114,7 @@ def age(folder: Path) -> None:
 def race(folder: Path, rng: Random) -> None:
     """Three processes compile, evict and clear in one cache at the same time; files of others stay."""
     (folder / "cache").mkdir()
-    ended(started(folder, "compiled(1)"))
+    started(folder, "compiled(1)").ended()
     strangers = [folder / "cache" / "ab" / "photo.zip", folder / "cache" / "notes.tmp"]
     for path in strangers:
         path.parent.mkdir(exist_ok=True)
@@ -105,7 +128,7 @@ for turn in range(6):
         Cache(folder / "cache", 1 << 30).clear()
 """
     for process in [started(folder, script.format(seed=rng.randrange(1 << 30))) for _ in range(3)]:
-        assert "does not work" not in ended(process), "a race stopped the cache"
+        assert "does not work" not in process.ended(), "a race stopped the cache"
     assert all(path.read_text() == "mine" for path in strangers)
     assert not list(folder.rglob(".tilewright-*")), "a temporary file is left"
 
@@ -115,7 +138,6 @@ def kill_in_save(folder: Path, rng: Random) -> None:
     script = """
 module = compiled(7, cache=False)
 big = np.zeros(8 << 20, np.uint8)
-from tilewright.files import write_file
 module.save(folder / "a.twm")
 print("ready", flush=True)
 while True:
@@ -123,42 +145,36 @@ while True:
     write_file(folder / "big", big.tobytes())
 """
     process = started(folder, script)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    process.await_ready()
     for _ in range(1 if rng.random() < 0.5 else 3):
         time.sleep(rng.random() * 0.05)
-    process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-    process.communicate(timeout=SECONDS)
-    assert process.returncode != 0
+    process.kill(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     left = [path.name for path in folder.iterdir() if path.name not in ("a.twm", "big")]
     assert len(left) <= 1, left
     age(folder)
     assert not (folder / "big").exists() or (folder / "big").stat().st_size == 8 << 20
-    ended(started(folder, """
+    started(folder, """
 module = tilewright.load(folder / "a.twm", threads=1)
 assert module(np.ones(7, np.float32)).sum() == 7
 module.save(folder / "a.twm")
-from tilewright.files import write_file
 write_file(folder / "big", b"")
-"""))  # fmt: skip
+""").ended()  # fmt: skip
     assert {path.name for path in folder.iterdir()} == {"a.twm", "big"}
 
 
 def kill_in_compile(folder: Path, rng: Random) -> None:
     """A process is ended while it compiles and fills a cache: the next one goes on with it."""
     process = started(folder, 'print("ready", flush=True)\nfor size in range(1, 10_000): compiled(size)')
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    process.await_ready()
     time.sleep(rng.random())
-    process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-    process.communicate(timeout=SECONDS)
+    process.kill(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     age(folder)
-    said = ended(started(folder, """
+    said = started(folder, """
 for size in (1, 2, 3, 20_000): compiled(size)
 cache = Cache(folder / "cache", 1 << 30)
 keys = [path.stem for path in (folder / "cache").glob("??/*.zip")]
 assert all(cache.get(key) is not None for key in keys), "a damaged entry"
-"""))  # fmt: skip
+""").ended()  # fmt: skip
     assert "does not work" not in said, said
     assert not list(folder.rglob(".tilewright-*")), "a temporary file is left"
 
@@ -166,7 +182,7 @@ assert all(cache.get(key) is not None for key in keys), "a damaged entry"
 def full_disk(folder: Path, rng: Random) -> None:
     """No file may grow beyond some bytes: what does not fit is an error, the old file stays, compiling goes on."""
     (folder / "a.twm").write_bytes(b"old")
-    said = ended(started(folder, f"""
+    said = started(folder, f"""
 import resource
 module = compiled(3, cache=False)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({rng.choice([0, 1, 100, 5000])},) * 2)
@@ -178,7 +194,7 @@ for write in (module.save,):
         assert "cannot write" in str(error)
     else:
         raise AssertionError("it was saved")
-"""))  # fmt: skip
+""").ended()  # fmt: skip
     assert "does not work" in said, "the cache said nothing"
     assert (folder / "a.twm").read_bytes() == b"old"
     assert not list(folder.rglob(".tilewright-*")), "a temporary file is left"
@@ -191,21 +207,21 @@ def other_user(folder: Path, rng: Random) -> None:
     folder.chmod(0o755)
     (folder / "cache").mkdir(mode=0o777)
     (folder / "cache").chmod(rng.choice([0o777, 0o1777]))
-    said = ended(started(folder, "compiled(3)", NOBODY))
+    said = started(folder, "compiled(3)", NOBODY).ended()
     assert "can be written by everybody" in said
     shutil.rmtree(folder / "cache")
     (folder / "cache").mkdir()
     os.chown(folder / "cache", NOBODY, NOBODY)
-    ended(started(folder, "compiled(3)", NOBODY))
+    started(folder, "compiled(3)", NOBODY).ended()
     (entry,) = (folder / "cache").glob("??/*.zip")
     entry.write_bytes(entry.read_bytes()[::-1])  # root, on behalf of nobody
     before = {path: path.read_bytes() for path in (folder / "cache").rglob("*") if path.is_file()}
-    assert "belongs to" in ended(started(folder, "compiled(3)"))
+    assert "belongs to" in started(folder, "compiled(3)").ended()
     assert before == {path: path.read_bytes() for path in (folder / "cache").rglob("*") if path.is_file()}
     shutil.rmtree(folder / "cache")
-    ended(started(folder, "compiled(3)"))  # of root now, and readable
+    started(folder, "compiled(3)").ended()  # of root now, and readable
     before = {path: path.read_bytes() for path in (folder / "cache").rglob("*") if path.is_file()}
-    ended(started(folder, """
+    started(folder, """
 compiled(3); compiled(4)
 Cache(folder / "cache", 1 << 30).clear()
 try:
@@ -214,7 +230,7 @@ except tilewright.CompileError as error:
     assert "Permission denied" in str(error)
 else:
     raise AssertionError("it was saved")
-""", NOBODY))  # fmt: skip
+""", NOBODY).ended()  # fmt: skip
     assert before == {path: path.read_bytes() for path in (folder / "cache").rglob("*") if path.is_file()}
 
 
@@ -232,7 +248,7 @@ def attacked(name: str, seed: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         try:
             ATTACKS[name](Path(folder), Random(f"{name} {seed}"))
-        except (AssertionError, OSError, subprocess.SubprocessError):
+        except (AssertionError, OSError):
             return traceback.format_exc()
     return ""
 
