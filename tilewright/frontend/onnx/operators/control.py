@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.errors import CompileError, InvalidModel, Unsupported
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Graph, Loop
 from tilewright.expr.ops import elementwise, shape
 from tilewright.expr.ops.nodes import normal_axis
 from tilewright.expr.ops.shape import transpose
@@ -20,6 +20,7 @@ from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsValue
 from tilewright.frontend.onnx.registry import Value, op
 
 _MOST_TRIPS = 1024  # unrolled iterations
+_MOST_COUNTED = 1 << 24  # iterations that are all alike: their numbers are a constant, of 128 MiB
 _FOLDED_POINTS = 1 << 22  # of all trips of a loop over constants
 
 
@@ -78,17 +79,21 @@ def loop(node: Node) -> tuple[Value, ...]:
         known = node.b.constants.get(flag.name) if isinstance(flag, Tensor) else None
         if node.has(1) if known is None else not known.reshape(-1)[0]:
             raise Unsupported("a loop whose condition is known only at run time")
+        if trips <= _MOST_COUNTED:  # only now: the limit may be far above what a condition that is computed allows
+            node.b.constants[numbers.name] = np.arange(trips, dtype=np.int64)
         return results[: len(carried)], results[len(carried) :]
 
     if limit is not None:
         trips = max(0, limit) if going else 0
-        numbers = node.b.constant(np.arange(trips, dtype=np.int64), f"{label}.trip")
+        numbers = Tensor(node.b.unique(f"{label}.trip"), (trips,), "i64")
         try:
             states, rows = _looped(node, label, trips, [(numbers, False)], carried, trip, [])
         except CompileError:
             if trips == 0:
                 raise
         else:
+            if trips > _MOST_COUNTED:
+                raise Unsupported(f"a loop of {trips} iterations", help=f"at most {_MOST_COUNTED}, or a condition")
             return (*states, *rows)
     return _unrolled_loop(node, limit, going)
 
@@ -209,15 +214,20 @@ def _looped(
         return _tensors(following), list(zip(_tensors(rows), back or [False] * len(rows), strict=True))
 
     states, rows = b.loop(label, trips, sliced, initial, body)
-    made = b.loops[-1]
-    points = trips * sum(prod(static_shape(tuple(a.extent for a in each.loops))) for each in made.body.nodes)
-    if points <= _FOLDED_POINTS and all(tensor.name in b.constants for tensor in made.inputs()):
-        constants = {tensor.name: b.constants[tensor.name] for tensor in made.inputs()}
+    appended = b.loops[-1]
+    if _points(appended) <= _FOLDED_POINTS and all(tensor.name in b.constants for tensor in appended.inputs()):
+        constants = {tensor.name: b.constants[tensor.name] for tensor in appended.inputs()}
         results = (*states, *rows)
-        graph = Graph((), results, (), constants, label, (made.taking(constants),))
+        graph = Graph((), results, (), constants, label, (appended.taking(constants),))
         b.constants.update(zip((tensor.name for tensor in results), evaluate(graph, []), strict=True))
         b.loops.pop()
     return states, rows
+
+
+def _points(loop: Loop) -> int:
+    """Points that all trips of a loop compute, with those of the loops in it and one for each trip."""
+    nodes = sum(prod(static_shape(tuple(axis.extent for axis in node.loops))) for node in loop.body.nodes)
+    return loop.trips * (1 + nodes + sum(map(_points, loop.body.loops)))
 
 
 def _tensors(values: Sequence[Value]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from tilewright.errors import Unsupported  # noqa: E402
 from tilewright.expr import Graph  # noqa: E402
 from tilewright.expr.evaluate import evaluate  # noqa: E402
 from tilewright.frontend.onnx import import_model  # noqa: E402
+from tilewright.frontend.onnx.operators import control  # noqa: E402
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 RNG = np.random.default_rng(0)
@@ -123,6 +124,38 @@ def test_loop(trips: int, condition: bool) -> None:
 def test_loop_whose_condition_follows_from_the_trip_is_unrolled() -> None:
     graph = agrees(counting(13, True, last=3), x=rand(2))
     assert graph.loops == ()
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 10**12, 2**63 - 1])
+def test_limits_of_loops_that_a_condition_ends_take_no_memory(limit: int) -> None:
+    """The numbers of all trips were made before the condition was looked at: terabytes."""
+    assert agrees(counting(limit, True, last=3), x=rand(2)).loops == ()
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 2**63 - 1])
+def test_loops_of_too_many_trips_are_refused(limit: int) -> None:
+    with pytest.raises(Unsupported, match=f"a loop of {limit} iterations"):
+        import_model(counting(limit, True))
+
+
+def test_loops_in_loops_over_constants_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points of loops inside were not counted: however many trips, they were run while importing."""
+    monkeypatch.setattr(control, "_FOLDED_POINTS", 100)
+    going = helper.make_node("Identity", ["going"], ["on"])
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["going.in"], ["on.in"]), helper.make_node("Mul", ["s", "s"], ["s.next"])],
+        "inner", [value("j", [], INT64), value("going.in", [], BOOL), value("s", [2])],
+        [value("on.in", [], BOOL), value("s.next", [2])],
+    )  # fmt: skip
+    outer = helper.make_graph(
+        [going, helper.make_node("Loop", ["many", "", "h"], ["h.next"], body=inner)],
+        "outer", [value("i", [], INT64), value("going", [], BOOL), value("h", [2])],
+        [value("on", [], BOOL), value("h.next", [2])],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["few", "", "h0"], ["y"], body=outer)
+    initializers = [constant("few", np.int64(3)), constant("many", np.int64(17)), constant("h0", np.float32([1, 0.5]))]
+    graph = agrees(model([node], [], [value("y", [2])], initializers))
+    assert [loop.trips for loop in graph.loops] == [3]
 
 
 def test_loop_over_constants_is_a_constant() -> None:
