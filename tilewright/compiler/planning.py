@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.compiler.mapped import with_mapped
 from tilewright.compiler.views import View, view_of
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
@@ -149,12 +150,7 @@ class Plan:
 
         Borders, which are written where a tensor is stored, are nodes as well.
         """
-
-        def mapped(graph: Graph) -> Graph:
-            nodes = [each for node in graph.nodes for each in self.mapped.get(node.name, (node,))]
-            return replace(graph, nodes=tuple({node.name: node for node in nodes}.values()))
-
-        return live(replace(self.computed, graph=self.computed.graph.map_graphs(mapped)).explicit())
+        return live(replace(self.computed, graph=with_mapped(self.computed.graph, self.mapped)).explicit())
 
 
 class Planning:

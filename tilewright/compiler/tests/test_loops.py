@@ -19,7 +19,7 @@ from tilewright.compiler.surroundings import surroundings
 from tilewright.expr import Graph, GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.ops import recurrent as ops
-from tilewright.expr.text import parse_graph
+from tilewright.expr.text import parse_graph, print_graph
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.options import Options
@@ -262,6 +262,64 @@ def test_scatters_begin_every_trip_with_their_initial_values(
     inputs = [rng.standard_normal(tensor.shape).astype(np.float32) for tensor in graph.inputs]
     for stacked in (graph, replace(graph, outputs=graph.outputs[:1])):
         agrees(compile_graph(stacked, threads=threads, options=FRESH)(*inputs), stacked, inputs)
+
+
+SHARED = {
+    "a loop and the graph around it": """
+        loop a times 4
+        state h of h0
+        n: f32[i:37, j:17] += h[i, k] * v[j, k] over k:17
+        carry h to n as last
+        end
+        z: f32[i:37, j:17] += last[i, k] * v[j, k] over k:17
+        output z
+    """,
+    "two loops": """
+        loop a times 3
+        state h of h0
+        n: f32[i:37, j:17] += h[i, k] * v[j, k] over k:17
+        carry h to n as middle
+        end
+        loop b times 3
+        state g of middle
+        m: f32[i:37, j:17] += g[i, k] * v[j, k] over k:17
+        carry g to m as last
+        end
+        output last
+    """,
+    "a loop and one inside it, whose weights the outer one computes": """
+        loop a times 3
+        state h of h0
+        w: f32[i:17, j:17] = h[0, i] * 0.2 + v[i, j]
+        n: f32[i:37, j:17] += h[i, k] * w[j, k] over k:17
+        loop b times 2
+        state g of n
+        m: f32[i:37, j:17] += g[i, k] * w[j, k] over k:17
+        p: f32[i:37, j:17] += m[i, k] * v[j, k] over k:17
+        carry g to p as inner
+        end
+        carry h to inner as last
+        end
+        z: f32[i:37, j:17] += last[i, k] * v[j, k] over k:17
+        output z
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", ["const", "input"])
+@pytest.mark.parametrize("name", SHARED)
+def test_parts_of_a_graph_share_what_they_multiply_by(name: str, kind: str) -> None:
+    """Both had the relayout of it as a node, of one name: "defined twice"."""
+    rng = np.random.default_rng(0)
+    head = f"input h0: f32[37, 17]\n{kind} v: f32[17, 17]\n"
+    constants = {"v": rng.standard_normal((17, 17)).astype(np.float32) * 0.2} if kind == "const" else {}
+    graph = parse_graph(head + dedent(SHARED[name]), constants)
+    inputs = [rng.standard_normal(tensor.shape).astype(np.float32) * 0.2 for tensor in graph.inputs]
+    agrees(compile_graph(graph, threads=1, options=FRESH)(*inputs), graph, inputs)
+    mapped = make_plan(graph, resolve_target("host"), 1, FRESH).mapped_graph()
+    agrees(tuple(evaluate(mapped, inputs)), graph, inputs)
+    text = print_graph(mapped)
+    assert print_graph(parse_graph(text, mapped.all_constants())) == text
 
 
 def test_weights_are_packed_once() -> None:
