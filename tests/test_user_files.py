@@ -351,7 +351,7 @@ def test_commands_refuse_what_never_ends(name: str, kind: str, tmp_path: Path) -
 
 # Everything goes this way ---------------------------------------------------------------------------------------------
 
-OWN = {  # what may open files itself, and why
+EXEMPT = {  # what may open files itself, and why
     "files.py": "the one place",
     "codegen/amdgpu/link.py": "files of its own in a folder of its own, for a linker",
     "codegen/nvptx/ptxas.py": "files of its own in a folder of its own, for ptxas",
@@ -381,12 +381,12 @@ def opened(source: str) -> Iterator[str]:
 
 
 def test_every_file_goes_through_one_place() -> None:
-    found = {}
+    opening = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
-        if "tests" not in path.parts and name not in OWN and (calls := list(opened(path.read_text()))):
-            found[name] = calls
-    assert found == {}
+        if "tests" not in path.parts and name not in EXEMPT and (calls := list(opened(path.read_text()))):
+            opening[name] = calls
+    assert opening == {}
 
 
 @pytest.mark.parametrize("source", ["open('x')", "path.write_text('')", "np.load(path)", "output.open('wb')"])

@@ -219,7 +219,7 @@ def _write_in_place(path: Path, status: os.stat_result, content: Content) -> Non
 
 
 def _overwrite(path: Path, status: os.stat_result, whole: IO[bytes]) -> None:
-    """Write all of the file `whole` to `path`, whose own content goes only here."""
+    """Write all of the file `whole` to `path`, whose old content is kept until then."""
     truncate = os.O_TRUNC if stat.S_ISREG(status.st_mode) else 0
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | truncate)

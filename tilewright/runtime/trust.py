@@ -21,7 +21,7 @@ def distrusted(folder: Path) -> str:
     """
     root = _root_uid()
     for place, status in _path_components(folder):
-        # A user namespace may show all other users under the number of root: not where each of them makes files.
+        # A user namespace may show other users under the number of root: not where any user can make files.
         of_root = status.st_uid == root and not os.stat(place.parent).st_mode & stat.S_ISVTX
         if reason := writable_by_others(status, on_path=True, of_root=of_root):
             return f"{place} {reason}"

@@ -103,8 +103,8 @@ def test_a_flipped_bit_in_the_directory_is_a_miss(field: int, bit: int, cache: C
     content = bytearray(entry(cache).read_bytes())
     content[content.index(b"PK\1\2") + field] ^= 1 << bit
     entry(cache).write_bytes(content)
-    found = cache.get(KEY)
-    assert found is None or {name: bytes(block) for name, block in found.items()} == BLOCKS
+    blocks = cache.get(KEY)
+    assert blocks is None or {name: bytes(block) for name, block in blocks.items()} == BLOCKS
     cache.put(KEY, BLOCKS)
     assert cache.get(KEY) is not None
 
