@@ -22,7 +22,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.blocks import point_of_block
 from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import grid_of
+from tilewright.lower.loops import TileAxis, grid_of
 from tilewright.lower.passes import divisors_of, reciprocal_of
 from tilewright.operator.nest import Nest, NestNode
 from tilewright.operator.nest_blocks import NestBlocks
@@ -64,7 +64,7 @@ class _BlockNest:
         self.chunks = schedule.chunks(nest)
         self.unrolled = schedule.unrolled
         self.point = point_of_block(builder, schedule.grid(nest))
-        self.inside = {axis: Axis(f"{axis.name}.i", size) for axis, size, _ in self.chunks if size > 1}
+        self.inside = {axis: TileAxis(f"{axis.name}.i", size) for axis, size, _ in self.chunks if size > 1}
         self.first = len(self.point.dims)  # of the dimensions along inner loops
         self.extents = (*self.point.extents, *(int(axis.extent) for axis in self.inside.values()))  # type: ignore[arg-type]
         self.shares = schedule.shares[self.first :]
@@ -317,7 +317,7 @@ class _BlockNest:
             for number in range(count):
                 carried = self._walk(rest, {**where, axis: Const(number, INDEX)}, counters, step, carried)
             return carried
-        counter = Axis(f"{axis.name}.t", count)
+        counter = TileAxis(f"{axis.name}.t", count)
         place: Expr = counter * size + self.inside[axis] if size > 1 else counter
 
         def trip(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:

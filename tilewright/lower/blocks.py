@@ -17,7 +17,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, grid_of
+from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, Operand
@@ -51,7 +51,7 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
     bounds: dict[int, SSAValue] = {}
     dealt = 0
     for loop in grid:
-        counter, inside = Axis(f"{loop.axis.name}.t", loop.programs), Axis(f"{loop.axis.name}.i", loop.quantum)
+        counter, inside = TileAxis(f"{loop.axis.name}.t", loop.programs), TileAxis(f"{loop.axis.name}.i", loop.quantum)
         counters[counter] = builder.index(0)
         if loop.programs > 1:
             counters[counter] = builder.insert(tile.ProgramIdOp(dealt))
@@ -91,7 +91,7 @@ class _BlockTile(OutputTile):
         where: dict[Axis, Expr] = {}
         counters = dict(self.point.counters)
         for axis, size, number in self._places(index):
-            counter, inside = Axis(f"{axis.name}.t", axis.extent), Axis(f"{axis.name}.i", size)
+            counter, inside = TileAxis(f"{axis.name}.t", axis.extent), TileAxis(f"{axis.name}.i", size)
             counters[counter] = number
             where[axis] = counter * size + inside if size > 1 else counter
             if size > 1:

@@ -22,7 +22,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.operator.contraction import Contraction, ContractionSchedule
@@ -211,7 +211,7 @@ class _Tile(OutputTile):
         builder, extent = self.builder, int(axis.extent)  # type: ignore[arg-type]
         low, high = span if span is not None else (builder.index(0), None)
         if rest:
-            counter = Axis(f"{axis.name}.t", extent)
+            counter = TileAxis(f"{axis.name}.t", extent)
 
             def inside(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
                 return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0], None)]
@@ -222,8 +222,8 @@ class _Tile(OutputTile):
         if self.work.whole_groups:
             extent = -(-extent // group) * group
         full, ragged = divmod(extent, step)
-        counter = Axis(f"{axis.name}.t", max(full, 1))
-        part = Axis(f"{axis.name}.i", step)
+        counter = TileAxis(f"{axis.name}.t", max(full, 1))
+        part = TileAxis(f"{axis.name}.i", step)
 
         def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
             reached = {**counters, counter: index}
@@ -236,7 +236,7 @@ class _Tile(OutputTile):
             (total,) = builder.loop(low, end, steps, [total])
         if ragged and high is None:
             rounded = -(-ragged // group) * group
-            last = Axis(f"{axis.name}.i", rounded)
+            last = TileAxis(f"{axis.name}.i", rounded)
             start = full * step
             total = self._dot(last, {**where, axis: last + start if start else last}, counters, total, ragged)
         return total
@@ -272,7 +272,7 @@ class _Tile(OutputTile):
     def _vector_operand(self, part: Axis, where: Mapping[Axis, Expr], loops: Mapping[Axis, SSAValue]) -> SSAValue:
         group, n = self.work.group, self.n_extent
         steps = int(part.extent) // group  # type: ignore[arg-type]
-        inside, along = Axis("k.group", group), Axis("k.step", steps)
+        inside, along = TileAxis("k.group", group), TileAxis("k.step", steps)
         split = {part: along * group + inside if group > 1 else along}
         form = self.address(substitute(self.work.b.index, where), split)
         n_axis = self.point.dims[self.n_dim] if self.n_dim is not None else None

@@ -20,6 +20,11 @@ from tilewright.lower.builder import KernelBuilder
 from tilewright.operator.tiling import SpatialLoop
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class TileAxis(Axis):
+    """A loop or a dimension of a tile that lowering makes: no loop of the graph is equal to it, whatever its name."""
+
+
 @dataclass(frozen=True)
 class Point:
     """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters."""
@@ -72,7 +77,7 @@ class Tiler:
         builder = self.builder
         loop, *inner = loops
         program = self.programs.get(loop.axis)
-        counter = Axis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
+        counter = TileAxis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
 
         def full(index: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
             self.visit(inner, body, _placed(point, loop, counter, loop.quantum, index))
@@ -105,7 +110,7 @@ def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index:
     counters = {**point.counters, counter: index}
     if quantum == 1:
         return Point({**point.replaced, loop.axis: counter}, counters, point.dims, point.bounds)
-    inside = Axis(f"{loop.axis.name}.i", quantum)
+    inside = TileAxis(f"{loop.axis.name}.i", quantum)
     whole = counter * quantum + inside
     return Point({**point.replaced, loop.axis: whole}, counters, (*point.dims, inside), point.bounds)
 
@@ -117,7 +122,7 @@ def _ragged(builder: KernelBuilder, point: Point, loop: SpatialLoop) -> Point:
     if loop.vector_lanes and size % loop.vector_lanes:
         size += loop.vector_lanes - size % loop.vector_lanes
         bounds[len(point.dims)] = builder.index(loop.rest)
-    inside = Axis(f"{loop.axis.name}.i", size)
+    inside = TileAxis(f"{loop.axis.name}.i", size)
     start = loop.full_tiles * loop.quantum
     whole = inside + start if start else inside
     return Point({**point.replaced, loop.axis: whole}, dict(point.counters), (*point.dims, inside), bounds)

@@ -15,7 +15,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.sort import RowSort
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 
@@ -81,7 +81,7 @@ class _Scan:
     def _step(self, point: Point, index: SSAValue, row: Mapping[Axis, SSAValue], total: SSAValue) -> SSAValue:
         """Take one element and store one total; gives the next."""
         (inner,), (stride,) = self.work.inner, self.work.strides
-        counter = Axis(f"{inner.name}.t", inner.extent)
+        counter = TileAxis(f"{inner.name}.t", inner.extent)
         place: Expr = (counter * -1 + (inner.size - 1)) if self.accum.reverse else counter
         where = {**point.replaced, inner: place}
         dims = {} if row or not point.dims else {axis: dim for dim, axis in enumerate(point.dims)}

@@ -21,7 +21,7 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point
+from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.moments import RunningMoments
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tree import row_buffers
@@ -48,7 +48,7 @@ class Scratch:
 
     def __init__(self, builder: KernelBuilder, nest: Nest, schedule: NestSchedule, slots: int = 1) -> None:
         self.views: dict[str, SSAValue] = {}
-        self.slots, self.slot = slots, Axis("row.slot", slots)
+        self.slots, self.slot = slots, TileAxis("row.slot", slots)
         self.inner = nest.inner
         vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
         # A row buffer holds one value per inner point, times the outer tile where vectors run along an outer loop.
@@ -295,7 +295,7 @@ class Passes:
             if rest:  # the vector loop runs innermost
                 return self._sweep_axis([*rest, axis], where, counters, body, carried)
             return self._sweep_vector(axis, where, counters, body, carried)
-        counter = Axis(f"{axis.name}.t", axis.extent)
+        counter = TileAxis(f"{axis.name}.t", axis.extent)
 
         def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             return self._sweep_axis(rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
@@ -312,7 +312,7 @@ class Passes:
     ) -> list[SSAValue]:
         extent, size = axis.size, self.schedule.vector_extent
         full, ragged = divmod(extent, size)
-        counter, inside = Axis(f"{axis.name}.t", max(full, 1)), Axis(f"{axis.name}.i", size)
+        counter, inside = TileAxis(f"{axis.name}.t", max(full, 1)), TileAxis(f"{axis.name}.i", size)
 
         def step(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             place = {**where, axis: counter * size + inside}
@@ -322,7 +322,7 @@ class Passes:
             carried = self.builder.loop(self.builder.index(0), self.builder.index(full), step, carried)
         if ragged:
             rounded = self._rounded(ragged)
-            last = Axis(f"{axis.name}.i", rounded)
+            last = TileAxis(f"{axis.name}.i", rounded)
             bounds = {0: self.builder.index(ragged)} if rounded != ragged else {}
             place = {**where, axis: last + full * size if full else last}
             carried = self._step(body, place, counters, {last: 0}, (rounded,), bounds, carried)

@@ -20,7 +20,7 @@ from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder
-from tilewright.lower.loops import Point, rows_of_program
+from tilewright.lower.loops import Point, TileAxis, rows_of_program
 from tilewright.lower.passes import Passes, Scratch, multiply_by_reciprocals, reciprocal_of
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.tiling import SpatialLoop
@@ -91,7 +91,7 @@ class RowPipeline:
         self.builder, self.nest, self.schedule, self.memory, self.loop = builder, nest, schedule, memory, loop
         self.stages = stages_of(nest, schedule.stages, row_buffers(nest))
         self.scratch = Scratch(builder, nest, schedule, slots=self._slots())
-        self.counter = Axis(f"{loop.axis.name}.t", loop.extent)
+        self.counter: Axis = TileAxis(f"{loop.axis.name}.t", loop.extent)
         self.kinds = {node.tensor.name: computed_in(node.tensor.dtype) for node in nest.nodes}
         probe = self._passes(builder.index(0), {}, ())
         probe.kept = {name: Value(builder.index(0), kind) for name, kind in self.kinds.items()}

@@ -20,7 +20,6 @@ from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.ordered import Sort
 from tilewright.expr.rewrite import substitute
@@ -28,7 +27,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.tile_types import tile_type
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, element_type, view_type
-from tilewright.lower.loops import Point
+from tilewright.lower.loops import Point, TileAxis
 from tilewright.operator.ordered import DIGIT_BITS, SELECT_BITS, VECTORS, OrderedSchedule, OrderedWork
 
 _DIGITS = 1 << DIGIT_BITS
@@ -84,7 +83,7 @@ class RowSort:
 
         def step(start: SSAValue, extent: int, bound: int) -> None:
             builder = self.builder
-            counter, inside = Axis("chunk", self.count), Axis("element", extent)
+            counter, inside = TileAxis("chunk", self.count), TileAxis("element", extent)
             where = {**self.point.replaced, self.inner: counter + inside}
             bounds = {0: builder.index(bound)} if bound != extent else {}
             loops = {**self.point.counters, counter: start}

@@ -185,3 +185,10 @@ def test_digits_in_storage_get_names_that_no_loop_has() -> None:
     node = Compute(Tensor("y", (8, 4), "f32"), (i, other), x[i, other])
     _, loops, _ = storage_loops(node, packed((8, 4), ((0, 2), (1, 4), (0, 4))))
     assert [loop.name for loop in loops] == ["i.0.1", "i.0", "i.1"]
+
+
+@pytest.mark.parametrize("name", ["a.t", "a.i", "row.slot"])
+def test_loops_of_the_tile_program_are_no_loops_of_the_graph(name: str) -> None:
+    """The tiles of `a` are counted by `a.t`: with a sum over a loop `a.t` of that extent, one column was all."""
+    statement = f'y: f32[a:37] += x[a, "{name}"] * z[a] over "{name}":37'
+    checked(parse_graph(f"input x: f32[37, 37]\ninput z: f32[37]\n{statement}\noutput y\n"))
