@@ -14,6 +14,7 @@ from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.graph import Carried, Loop
+from tilewright.expr.rewrite import unique
 from tilewright.layouts import row_major
 from tilewright.lower.steps import Moving
 
@@ -62,7 +63,7 @@ def _carry(planning: Planning, state: Carried, trips: int, moving: dict[str, Mov
     planning.stored(state.initial)
     if following.name not in moving:
         step = -(-state.state.size_bytes // ALIGN) * ALIGN // dtypes.size_bytes(state.state.dtype)
-        pair = Tensor(f"{following.name}.pair", (2 * step,), following.dtype)
+        pair = Tensor(unique(f"{following.name}.pair", planning.taken()), (2 * step,), following.dtype)
         planning.place(pair, row_major((2 * step,)), "arena")
         moving[following.name] = Moving(pair.name, 0, step, 2)
     after = moving[following.name]

@@ -50,7 +50,7 @@ def make_plan(
     )
     rewritten = run_passes(fitted, storing(), options.disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
-    for tensor in planning.graph.inputs:
+    for tensor in planning.closed.inputs:
         planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
     _plan_nodes(planning)
     for tensor in planning.closed.outputs:

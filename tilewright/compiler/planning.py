@@ -176,6 +176,7 @@ class Planning:
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
         self.borders = dict(rewritten.borders)
+        self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
         self._take(rewritten.graph)
         written = (Stored(tensor, _rows(tensor), "output") for tensor in rewritten.graph.outputs)
         self.results.update((stored.tensor.name, stored) for stored in written)
@@ -202,7 +203,12 @@ class Planning:
 
     # Storage --------------------------------------------------------------------------------------------------
 
+    def taken(self) -> set[str]:
+        """The names of all tensors of the graph, of its loops too, and of what is stored beside these."""
+        return {*self._names, *self.plan.stored}
+
     def place(self, tensor: Tensor, layout: Packed, space: str) -> None:
+        assert tensor.name not in self.plan.stored, f"{tensor.name} is stored already"
         self.plan.stored[tensor.name] = Stored(tensor, layout, space)
 
     def place_result(self, tensor: Tensor, order: Sequence[int]) -> None:
@@ -288,6 +294,7 @@ class Planning:
             if name not in held:
                 self.constants[name] = array
                 tensor = Tensor(name, array.shape, dtypes.from_numpy(array.dtype))
+                plan.stored.pop(name, None)  # met, but no kernel reads it
                 self.place(tensor, row_major(array.shape), "constant")
                 kept.add(name)
         plan.stored = {n: stored for n, stored in plan.stored.items() if stored.space != "constant" or n in kept}

@@ -15,7 +15,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import inline, substitute, transform
+from tilewright.expr.rewrite import inline, substitute, transform, unique
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
@@ -139,7 +139,7 @@ class _Product:
         if output.name not in planning.outputs or _keeps_order(order, output):
             planning.place_result(output, order)
             return output
-        target = Tensor(f"{output.name}.packed", output.shape, output.dtype)
+        target = Tensor(unique(f"{output.name}.packed", planning.taken()), output.shape, output.dtype)
         planning.place(target, permuted(static_shape(target.shape), order), "arena")
         return target
 

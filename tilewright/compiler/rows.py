@@ -46,7 +46,7 @@ def write_rows(planning: Planning, group: Group) -> None:
         if any(axis.extent == 0 for axis in nest.outer):
             return  # no tile, no block
         nest = _without_empty_sums(nest)
-        found, reason = choose_split(nest, planning.machine, group.name, planning.graph.tensors())
+        found, reason = choose_split(nest, planning.machine, group.name, planning.taken())
         planning.plan.decisions += [] if reason is None else [reason]
         if found is not None:
             for tensor in found.parts:

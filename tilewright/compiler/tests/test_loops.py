@@ -322,6 +322,29 @@ def test_parts_of_a_graph_share_what_they_multiply_by(name: str, kind: str) -> N
     assert print_graph(parse_graph(text, mapped.all_constants())) == text
 
 
+@pytest.mark.parametrize("name", ["n.pair", "y.packed"])
+def test_tensors_have_names_that_plans_give_to_others(name: str) -> None:
+    """The two places of a state, and a product before it is brought back, were stored as the tensor of that name."""
+    text = f"""
+        input x: f32[37, 17]
+        input h0: f32[37, 17]
+        input w: f32[17, 17]
+        "{name}": f32[i:37, j:17] += exp(x[i, k]) * w[k, j] over k:17
+        loop steps times 4
+        state h of h0
+        n: f32[i:37, j:17] = h[i, j] * 0.5 + "{name}"[36 - i, j] * 0.1
+        carry h to n as last
+        end
+        y: f32[i:7, j:17] += w[j, k] * last[i, k] over k:17
+        u: f32[i:37, j:17] = last[i, j] + "{name}"[i, j]
+        output y
+        output u
+    """
+    graph, rng = parse_graph(dedent(text)), np.random.default_rng(0)
+    inputs = [rng.standard_normal(tensor.shape).astype(np.float32) for tensor in graph.inputs]
+    agrees(compile_graph(graph, threads=1, options=FRESH)(*inputs), graph, inputs)
+
+
 def test_weights_are_packed_once() -> None:
     """Before the loop where they are no constants, when compiled where they are."""
     graph, _ = graph_of("weights that are no constants, of which one is computed")
