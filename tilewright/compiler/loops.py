@@ -1,7 +1,8 @@
 """Plans of loops: where the slices and states of a trip are, and the kernels of the body, which are planned once.
 
-Nothing is copied. A slice is read and a stacked result written where the whole tensor is; a state that is stacked too
-is read where the trip before wrote it; any other alternates between two places.
+Slices and stacked rows are not copied; a result that no node of the body writes is. A slice is read and a stacked
+result written where the whole tensor is; a state that is stacked too is read where the trip before wrote it; any other
+alternates between two places.
 """
 
 from __future__ import annotations

@@ -138,6 +138,23 @@ ALL = {
         end
         output last
     """,
+    "a scan, a sort and a scatter": """
+        input x: f32[3, 7]
+        input h0: f32[7]
+        input b: f32[7]
+        loop steps times 3
+        slice part of x
+        state h of h0
+        sums: f32[i:7] += part[u] * h[u] over u:7 scanned i
+        places: i64[i:7] = sums[u] over u:7 sorted i
+        z: f32[i:7] += scatter(b[i], h[u], (u * 3) % 5) over u:7 scattered i
+        next: f32[i:7] = h[6 - i] * 0.5 + z[i] * 0.2 + f32(places[i]) * 0.1
+        carry h to next as last
+        stack sums as all backwards
+        end
+        output last
+        output all
+    """,
     "no trip": """
         input h0: f32[3]
         input x: f32[0, 3]
