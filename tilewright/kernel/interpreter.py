@@ -221,7 +221,7 @@ class _Program:
     def read(self, op: Operation, view: View, places: Array, active: Array) -> Array:
         """The elements at `places` where active, else 0."""
         chosen = places[active]
-        self.check_bounds(op, view, chosen if chosen.size else places)
+        self.check_bounds(op, view, places, active)
         if view.written is not None:
             empty = ~view.written[chosen].all(axis=1)
             if empty.any():
@@ -233,7 +233,7 @@ class _Program:
 
     def write(self, op: Operation, view: View, places: Array, active: Array, value: Array) -> None:
         chosen = places[active]
-        self.check_bounds(op, view, chosen if chosen.size else places)
+        self.check_bounds(op, view, places, active)
         if not view.array.flags.writeable:
             self.fail(op, "writes to an input or a constant")
         if np.unique(chosen).size != chosen.size:
@@ -249,8 +249,11 @@ class _Program:
             earlier, position, _ = clash
             self.fail(op, f"race: {kind} element {chosen[position]}, which another program of this launch {earlier}")
 
-    def check_bounds(self, op: Operation, view: View, chosen: Array) -> None:
-        """Refuse places outside the view: of the active elements, or of all where none is."""
+    def check_bounds(self, op: Operation, view: View, places: Array, active: Array) -> None:
+        """Refuse places outside the view: of the active elements, or of all where a load has none (see `LoadOp`)."""
+        chosen = places[active]
+        if not chosen.size and isinstance(op, LoadOp):
+            chosen = places
         outside = (chosen < 0) | (chosen >= len(view.array))
         if outside.any():
             self.fail(op, f"touches element {chosen[outside][0]} of a view of {len(view.array)} elements")

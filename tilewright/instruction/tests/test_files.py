@@ -78,7 +78,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, old: str, new: str, message: st
 
 
 def test_a_missing_file_is_a_users_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidIntrinsic, match="cannot be read"):
+    with pytest.raises(InvalidIntrinsic, match="there is no such file"):
         load_records(tmp_path / "no.yaml")
 
 

@@ -253,7 +253,7 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     moved = sum(tensor.size_bytes for tensor in (*found.plan.graph.inputs, *found.plan.graph.outputs))
     slots = machine.multiprocessors * machine.fma_per_cycle["f32"] * machine.clock_hz / machine.dram.bytes_per_second
     issued = sum(sum(counts["thread_instructions"].values()) for counts in found.counts.values())
-    assert issued <= {"depthwise": 0.75, "bias, gelu, residual": 0.65}.get(name, 0.6) * slots * moved
+    assert issued <= {"depthwise": 0.75, "bias, gelu, residual": 0.7}.get(name, 0.6) * slots * moved
 
 
 def test_the_choice_is_explained() -> None:

@@ -13,6 +13,7 @@ from math import sqrt
 from tilewright.expr.core import Axis, Compute, Expr, Tensor, apply, static_shape
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, shape
+from tilewright.expr.rewrite import unique
 from tilewright.graph.groups import form_groups
 from tilewright.graph.passes.table import run_passes, simplifying, storing
 
@@ -40,7 +41,7 @@ class _Builder(GraphBuilder):
     """Layers: what computes, and the element-wise work behind it."""
 
     def weights(self, *extents: int) -> Tensor:
-        return self.input("w", extents, DTYPE)
+        return self.input(unique("w", {tensor.name for tensor in self.inputs}), extents, DTYPE)
 
     def convolve(
         self, x: Tensor, filters: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
