@@ -91,7 +91,7 @@ def transposed(layer: Upsampling) -> Problem:
     return Problem(model, inputs, {"conv_transpose2d": function_module(function, weights)}, flops)
 
 
-#: Height and width of a feature map, and its boxes per place.
+#: Height and width of a feature map, and its anchors per place.
 SSD300 = ((38, 4), (19, 6), (10, 6), (5, 6), (3, 4), (1, 4))
 
 

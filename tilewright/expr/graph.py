@@ -362,7 +362,7 @@ class GraphBuilder:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Append a loop; returns the final states and the stacked results.
 
-        `sliced` are tensors whose first dimension is walked, and whether backwards; `initial` the first states. `body`
+        `sliced` are tensors of which trip t reads row t, and whether backwards; `initial` the first states. `body`
         gets the slices and the states, adds the nodes of one trip, and returns the states that follow, and what to
         stack, each with whether backwards. What it raises leaves the builder as it was.
         """

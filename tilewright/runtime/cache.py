@@ -132,7 +132,7 @@ class Cache:
         self._evict(spare=path)
 
     def drop(self, key: str) -> None:
-        """Remove what is under `key`: it turned out not to be what was put."""
+        """Remove the entry of `key`, which is not what was put."""
         if self.enabled and not self.refused():
             self._remove(self._path(key))
 

@@ -258,15 +258,15 @@ def _transpose_square(builder: ir.IRBuilder, registers: list[ir.Value]) -> list[
     while distance:
         low = [lane if not lane & distance else lanes + (lane ^ distance) for lane in range(lanes)]
         high = [(lane ^ distance) if not lane & distance else lanes + lane for lane in range(lanes)]
-        turned = list(registers)
+        exchanged = list(registers)
         for i in range(lanes):
             if not i & distance:
                 a, b = registers[i], registers[i | distance]
-                turned[i] = builder.shuffle_vector(a, b, ir.Constant(vector_type(I32, lanes), [I32(x) for x in low]))
-                turned[i | distance] = builder.shuffle_vector(
+                exchanged[i] = builder.shuffle_vector(a, b, ir.Constant(vector_type(I32, lanes), [I32(x) for x in low]))
+                exchanged[i | distance] = builder.shuffle_vector(
                     a, b, ir.Constant(vector_type(I32, lanes), [I32(x) for x in high])
                 )
-        registers = turned
+        registers = exchanged
         distance //= 2
     return registers
 

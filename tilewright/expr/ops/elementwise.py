@@ -122,7 +122,7 @@ def binary(b: GraphBuilder, x: Tensor, y: Tensor, function: str, *, name: str = 
     return map_elements(b, [x, y], lambda v, w: apply(function, v, w), name=name or function)
 
 
-_MOST_OPERANDS = 64  # of one node: bodies are walked by recursion, and kernels have as many arguments
+_MOST_OPERANDS = 64  # of one node: passes visit bodies by recursion, and kernels have as many arguments
 
 
 def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name: str = "") -> Tensor:

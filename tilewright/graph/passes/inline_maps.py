@@ -139,7 +139,7 @@ class _Inlining:
         return merged
 
     def _is_too_large(self, producer: Compute, consumer: Compute) -> bool:
-        """Whether both bodies together would be over the limit whatever simplification does, told by their sizes."""
+        """Whether both bodies together would be over the limit whatever simplification does, judged by their sizes."""
         here, there = self._size(consumer), self._size(producer)
         if here.nodes > 2 * self.options.body_nodes:
             return True
