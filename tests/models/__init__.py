@@ -1,0 +1,1 @@
+"""Public architectures with random weights, and a runner that compares each through both front ends."""
