@@ -15,7 +15,7 @@ from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.graph import Carried, Loop
-from tilewright.expr.rewrite import unique
+from tilewright.expr.names import unique
 from tilewright.layouts import row_major
 from tilewright.lower.steps import Moving
 

@@ -15,9 +15,9 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import inline, substitute, transform, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import copy_of, inline, substitute, transform
 from tilewright.graph.groups import Group
-from tilewright.graph.passes.separate_outputs import copy_of
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last

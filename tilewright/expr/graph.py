@@ -15,7 +15,9 @@ import numpy as np
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis, Compute, Tensor
+from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import copy_of
 
 
 @dataclass(frozen=True)
@@ -322,12 +324,7 @@ class GraphBuilder:
 
     def unique(self, hint: str) -> str:
         """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
-        name, count = hint, 0
-        while name in self._taken:
-            count += 1
-            name = f"{hint}.{count}"
-        self._taken.add(name)
-        return name
+        return claim(hint, self._taken)
 
     def input(self, name: str, shape: tuple[int, ...], dtype: dtypes.DType) -> Tensor:
         """A new input. Raises InvalidExpression for a name that is taken: callers give inputs by name."""
@@ -392,9 +389,8 @@ class GraphBuilder:
         return [each.final for each in carried], [each.whole for each in stacked]
 
     def _copied(self, tensor: Tensor) -> Tensor:
-        axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(tensor.shape))
         copied = Tensor(self.unique(f"{tensor.name}.copy"), tensor.shape, tensor.dtype)
-        return self.add(Compute(copied, axes, tensor[axes]))
+        return self.add(copy_of(tensor, copied))
 
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """The graph with these outputs. Raises InvalidExpression for none, and for what no node here writes."""

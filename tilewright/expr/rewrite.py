@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 
 from tilewright.expr.affine import simplify
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -56,10 +56,7 @@ def inline(consumer: Compute, producer: Compute) -> Compute:
     return replace(consumer, body=simplify(transform(consumer.body, rule)))
 
 
-def unique(hint: str, taken: Collection[str]) -> str:
-    """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
-    name, count = hint, 0
-    while name in taken:
-        count += 1
-        name = f"{hint}.{count}"
-    return name
+def copy_of(source: Tensor, target: Tensor) -> Compute:
+    """The identity: what a relayout computes."""
+    axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
+    return Compute(target, axes, source[axes])

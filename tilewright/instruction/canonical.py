@@ -26,7 +26,8 @@ from tilewright.expr.affine import Affine, affine, simplify
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.infer import check
-from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.names import claim, unique
+from tilewright.expr.rewrite import transform
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def canonicalise(compute: Compute, *, flip: bool = False, taken: Collection[str]
     if plain:
         core = compute if not work.before and body == compute.body else replace(compute, body=body)
         return Canonical(tuple(work.before), core)
-    inner = Tensor(work.unique(f"{compute.name}.core"), compute.output.shape, body.dtype)
+    inner = Tensor(claim(f"{compute.name}.core", work.taken), compute.output.shape, body.dtype)
     core = replace(compute, output=inner, body=body)
     return Canonical(tuple(work.before), core, (_epilogue(compute, inner, product),))
 
@@ -105,15 +106,14 @@ def with_units(canonical: Canonical, units: Sequence[Unit]) -> Canonical:
     work = _Work(core, {node.name for node in canonical.nodes} | {tensor.name for tensor in core.inputs()})
     axes = []
     for _ in units:
-        axes.append(Axis(unique("u", names), 1))
-        names.add(axes[-1].name)
+        axes.append(Axis(claim("u", names), 1))
     reads = list(dict.fromkeys(core.reads()))
     widened: dict[Expr, Expr] = {}
     for number, read in enumerate(reads):
         extra = tuple(axis for axis, unit in zip(axes, units, strict=True) if unit.indexes[number])
         if extra:
             shape = (*read.tensor.shape, *(1 for _ in extra))
-            wide = Tensor(work.unique(f"{read.tensor.name}.unit"), shape, read.dtype)
+            wide = Tensor(claim(f"{read.tensor.name}.unit", work.taken), shape, read.dtype)
             dims = tuple(Axis(f"i{number}", extent) for number, extent in enumerate(shape))
             work.before.append(Compute(wide, dims, read.tensor[dims[: read.tensor.rank]]))
             widened[read] = wide[(*read.indices, *extra)]
@@ -122,7 +122,8 @@ def with_units(canonical: Canonical, units: Sequence[Unit]) -> Canonical:
     summed = tuple(axis for axis, unit in zip(axes, units, strict=True) if unit.kind == "R")
     output, after = core.output, canonical.after
     if spatial:
-        output = Tensor(work.unique(f"{core.name}.unit"), (*core.output.shape, *(1 for _ in spatial)), output.dtype)
+        shape = (*core.output.shape, *(1 for _ in spatial))
+        output = Tensor(claim(f"{core.name}.unit", work.taken), shape, output.dtype)
         narrow = output[(*core.axes, *(Const(0, INDEX) for _ in spatial))]
         after = (Compute(core.output, core.axes, narrow, source=core.source), *after)
     new = Compute(output, (*core.axes, *spatial), body, (*core.reduce, *summed), core.accum, core.source)
@@ -156,7 +157,7 @@ def with_splits(canonical: Canonical, splits: Mapping[Axis, int]) -> Canonical |
     )
     output, after = core.output, canonical.after
     if axes != core.axes:
-        output = Tensor(work.unique(f"{core.name}.cut"), tuple(axis.extent for axis in axes), output.dtype)
+        output = Tensor(claim(f"{core.name}.cut", work.taken), tuple(axis.extent for axis in axes), output.dtype)
         places = [
             place
             for axis in core.axes
@@ -181,7 +182,7 @@ def _cut(work: _Work, read: Read, pairs: Mapping[Axis, tuple[Axis, Axis]]) -> Ex
         shape += sizes  # type: ignore[arg-type]
         indices += parts
         whole.append(own[0] if len(own) == 1 else own[0] * sizes[1] + own[1])  # type: ignore[operator]
-    tensor = Tensor(work.unique(f"{read.tensor.name}.cut"), tuple(shape), read.dtype)
+    tensor = Tensor(claim(f"{read.tensor.name}.cut", work.taken), tuple(shape), read.dtype)
     work.before.append(Compute(tensor, tuple(axes), read.tensor[tuple(whole)]))
     return tensor[tuple(indices)]
 
@@ -289,11 +290,6 @@ class _Work:
         self.before: list[Compute] = []
         self.position = {axis: number for number, axis in enumerate(compute.loops)}
 
-    def unique(self, hint: str) -> str:
-        name = unique(hint, self.taken)
-        self.taken.add(name)
-        return name
-
     def leaf(self, factor: Expr, flip: bool) -> Expr:
         """`factor`, or a read of a new tensor that holds its values."""
         casts: list[DType] = []
@@ -338,8 +334,7 @@ class _Work:
         names: set[str] = set()
         axes: dict[_Form, Axis] = {}
         for form in forms:
-            axes[form] = Axis(unique(form[0][0].name, names), _size(form))
-            names.add(axes[form].name)
+            axes[form] = Axis(claim(form[0][0].name, names), _size(form))
         body = simplify(_in_terms_of(factor, axes, self.position))
         name = unique(f"{self.compute.name}.in", self.taken)
         tensor = Tensor(name, tuple(axis.extent for axis in axes.values()), factor.dtype)
@@ -367,7 +362,7 @@ class _Work:
         axes = tuple(Axis(f"i{number}", extent) for number, extent in enumerate(read.tensor.shape))
         last = [axis.extent - 1 for axis in axes]  # type: ignore[operator]
         indices = tuple(end - axis if turn else axis for axis, end, turn in zip(axes, last, down, strict=True))
-        name = self.unique(f"{self.compute.name}.flip")
+        name = claim(f"{self.compute.name}.flip", self.taken)
         tensor = Tensor(name, read.tensor.shape, read.dtype)
         self.before.append(Compute(tensor, axes, simplify(read.tensor[indices]), source=self.compute.source))
         turned = tuple(

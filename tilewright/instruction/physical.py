@@ -22,7 +22,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX, DType
-from tilewright.expr.rewrite import unique
+from tilewright.expr.names import claim, unique
 from tilewright.expr.text import parse_compute, print_expr
 from tilewright.instruction.elements import bits
 from tilewright.instruction.formula import formula
@@ -203,8 +203,7 @@ class PhysicalMapping:
         digits = [Digit(each.name, 1, each.extent) for each in placement.outer]
         own: dict[str, str] = {}
         for loop in placement.loops:
-            own[loop.name] = unique(loop.name, taken)
-            taken.add(own[loop.name])
+            own[loop.name] = claim(loop.name, taken)
             indices.append(replace(Index.of(*sets[loop.name]), name=own[loop.name]))
         if placement.storage == "strided":
             inside = placement.shape[len(placement.outer) :]

@@ -24,7 +24,8 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import inline, substitute, transform, unique
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.expr.serialize import compute_digest
 from tilewright.expr.text import print_statement
 from tilewright.instruction.order import Digit, Index, Order
@@ -326,9 +327,7 @@ def _dims(order: Order, dims: Mapping[Axis, int]) -> object:
 
 
 def _axis(hint: str, extent: int, names: set[str]) -> Axis:
-    axis = Axis(unique(hint, names), extent)
-    names.add(axis.name)
-    return axis
+    return Axis(claim(hint, names), extent)
 
 
 def _stored_name(physical: PhysicalMapping) -> str:

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, MemRefType, Modul
 from xdsl.ir import Attribute, Block, SSAValue
 
 from tilewright.expr.core import Tensor
+from tilewright.expr.names import claim
 from tilewright.kernel import dialect as tile
 from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
@@ -162,9 +163,4 @@ def _lowered(step: Step, name: str) -> tile.FuncOp:
 def _unique(name: str, taken: set[str]) -> str:
     plain = "".join(c if c.isalnum() or c in "._" else "_" for c in name)
     plain = plain if plain[:1].isalpha() else f"k{plain}"
-    unique, count = plain, 0
-    while unique in taken:
-        count += 1
-        unique = f"{plain}.{count}"
-    taken.add(unique)
-    return unique
+    return claim(plain, taken)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import substitute
 from tilewright.operator.nest import addresses, outside_reads, renamed, walked_as_one
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from tilewright.expr.affine import rejoined, simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform, unique
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import substitute, transform
 from tilewright.layouts import Packed
 
 
@@ -66,8 +67,7 @@ def storage_loops(compute: Compute, layout: Packed) -> tuple[dict[Axis, Expr], t
             continue
         total: Expr = Const(0, INDEX)
         for position, (radix, extent, _) in enumerate(digits):
-            part = Axis(unique(f"{axis.name}.{position}", taken), extent)
-            taken.add(part.name)
+            part = Axis(claim(f"{axis.name}.{position}", taken), extent)
             new_axes[dim, position] = part
             total = total + part * radix
         assert layout.halo[dim] == (0, 0), "a split dimension has no halo"

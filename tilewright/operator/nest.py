@@ -13,7 +13,8 @@ from functools import cached_property
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import substitute, transform
 
 
 @dataclass(frozen=True)

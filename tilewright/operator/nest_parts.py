@@ -21,7 +21,8 @@ from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import Affine, affine, bounds, rejoined
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, transform, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import substitute, transform
 from tilewright.operator.nest import Nest, addresses
 
 MOST_PARTS = 16  # of one nest: each is a kernel to generate and to launch

@@ -15,7 +15,8 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import substitute, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import substitute
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest, NestNode, merge_loops
 from tilewright.operator.nest_blocks import predicted

@@ -17,7 +17,8 @@ from itertools import pairwise
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import substitute, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import substitute
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from tilewright.expr.core import Axis, Compute, Const, Tensor
 from tilewright.expr.graph import Graph, Loop
+from tilewright.expr.rewrite import copy_of
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.separate_outputs import copy_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import ClassVar
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape
-from tilewright.expr.rewrite import inline, unique
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import copy_of, inline
 from tilewright.graph.passes.rewritten import Border, Rewritten
 
 
@@ -67,10 +68,8 @@ def _copied(read: Read, copies: dict[str, Compute], taken: set[str]) -> Read:
     """The same read of a copy of an input, which, unlike the input, has room for a border."""
     source = read.tensor
     if source.name not in copies:
-        axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
-        target = Tensor(unique(f"{source.name}.copy", taken), source.shape, source.dtype)
-        taken.add(target.name)
-        copies[source.name] = Compute(target, axes, source[axes], source=source.name)
+        target = Tensor(claim(f"{source.name}.copy", taken), source.shape, source.dtype)
+        copies[source.name] = replace(copy_of(source, target), source=source.name)
     return Read(copies[source.name].output, read.indices)
 
 

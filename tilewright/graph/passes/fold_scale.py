@@ -12,6 +12,7 @@ from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
+from tilewright.expr.names import claim
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.rewritten import Rewritten
@@ -82,13 +83,13 @@ class _Folding:
 
     def fold(self, scale: _Scale) -> None:
         old = scale.weights.tensor
-        weights = Tensor(self._unused(f"{old.name}.{scale.map.name}"), old.shape, old.dtype)
+        weights = Tensor(claim(f"{old.name}.{scale.map.name}", self._taken), old.shape, old.dtype)
         del self.constants[old.name]
         self.constants[weights.name] = scale.scaled
         scaled: Expr = scale.read
         if scale.shift is not None:
             extents = tuple(axis.extent for axis in scale.shift_axes)
-            shift = Tensor(self._unused(f"{scale.product.name}.shift"), extents, "f32")
+            shift = Tensor(claim(f"{scale.product.name}.shift", self._taken), extents, "f32")
             self.constants[shift.name] = scale.shift
             scaled = scale.read + Read(shift, scale.shift_axes)
 
@@ -104,12 +105,6 @@ class _Folding:
             self._readers[tensor.name].pop(node.name)
         for tensor in changed.inputs():
             self._readers.setdefault(tensor.name, {})[node.name] = None
-
-    def _unused(self, name: str) -> str:
-        while name in self._taken:
-            name += ".1"
-        self._taken.add(name)
-        return name
 
 
 @dataclass(frozen=True)

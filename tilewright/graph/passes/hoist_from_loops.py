@@ -10,8 +10,9 @@ from tilewright.decision import Decision
 from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph, Loop, Sliced, loop_of
+from tilewright.expr.names import claim
 from tilewright.expr.ordered import behind
-from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 
 
@@ -84,9 +85,7 @@ class HoistFromLoops:
                 continue
             if node.name in varying:
                 backwards = varying[node.name] == {True}
-                name = unique(f"{node.name}.all", taken)
-                taken.add(name)
-                whole = Tensor(name, (loop.trips, *node.output.shape), node.output.dtype)
+                whole = Tensor(claim(f"{node.name}.all", taken), (loop.trips, *node.output.shape), node.output.dtype)
                 moved.append(_of_all_trips(node, whole, parts, loop.trips, backwards))
                 parts[node.name] = Sliced(node.output, whole, backwards)
             else:

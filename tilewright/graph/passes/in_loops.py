@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from tilewright.expr.core import Expr, Read, Tensor
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 
 

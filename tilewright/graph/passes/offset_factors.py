@@ -24,6 +24,7 @@ from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.graph import Graph
 from tilewright.expr.infer import stays_inside
 from tilewright.expr.live import live
+from tilewright.expr.names import claim
 from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.rewritten import Rewritten
@@ -217,7 +218,7 @@ class _Rewriting:
             found = self.byte_of(node.body)
             if found is not None and not (isinstance(found[0], Read) and _is_affine(found[0])):
                 byte, offset = found
-                output = replace(node.output, name=self._unused(f"{node.name}.{byte.dtype}"), dtype=byte.dtype)
+                output = replace(node.output, name=claim(f"{node.name}.{byte.dtype}", self._taken), dtype=byte.dtype)
                 self.nodes[output.name] = Compute(output, node.axes, byte, source=node.source)
                 found = output[node.axes], offset
                 self.decoded[node.name] = output.name, self.minus(output[node.axes].cast("i32"), offset)
@@ -280,7 +281,7 @@ class _Rewriting:
         if correction == ZERO:
             self.nodes[node.name] = replace(node, body=body)
             return reads
-        output = replace(node.output, name=self._unused(f"{node.name}.dot"))
+        output = replace(node.output, name=claim(f"{node.name}.dot", self._taken))
         self.nodes[output.name] = replace(node, output=output, body=body)
         total = self.plus(output[node.axes], correction)
         self.nodes[node.name] = Compute(node.output, node.axes, total, source=node.source)
@@ -296,7 +297,7 @@ class _Rewriting:
         assert found is not None, "a constant is stored in a type that holds it"
         if factor.dtype == tensor.dtype and np.array_equal(found[0], self.constants[tensor.name]):
             return factor.read
-        stored = Tensor(self._unused(f"{tensor.name}.{factor.dtype}"), tensor.shape, factor.dtype)
+        stored = Tensor(claim(f"{tensor.name}.{factor.dtype}", self._taken), tensor.shape, factor.dtype)
         self.constants[stored.name] = found[0]
         return Read(stored, indices)
 
@@ -313,7 +314,7 @@ class _Rewriting:
             if read.tensor.name in self.constants:
                 total = self._constant(output.name, evaluate_compute(summed, self.constants), axes)
             else:
-                output = replace(output, name=self._unused(output.name))
+                output = replace(output, name=claim(output.name, self._taken))
                 self.nodes[output.name] = replace(summed, output=output)
                 total = output[axes]
         return self.times(total, Const(_wrapped(repeats), "i32"))
@@ -327,7 +328,7 @@ class _Rewriting:
         if tensor.name in self._moved:
             return self._moved[tensor.name]
         dtype: DType = "u8" if tensor.dtype == "i8" else "i8"
-        moved = replace(tensor, name=self._unused(f"{tensor.name}.{dtype}"), dtype=dtype)
+        moved = replace(tensor, name=claim(f"{tensor.name}.{dtype}", self._taken), dtype=dtype)
         self._moved[tensor.name] = moved
         producer = self.nodes.get(tensor.name)
         kept = tensor.name in self.outputs
@@ -382,15 +383,9 @@ class _Rewriting:
         """An i32 constant over `axes`: a literal where all its values are equal."""
         if (array == array.flat[0]).all():
             return Const(int(array.flat[0]), "i32")
-        tensor = Tensor(self._unused(name), array.shape, "i32")
+        tensor = Tensor(claim(name, self._taken), array.shape, "i32")
         self.constants[tensor.name] = array
         return tensor[axes]
-
-    def _unused(self, name: str) -> str:
-        while name in self._taken:
-            name += ".1"
-        self._taken.add(name)
-        return name
 
     # The graph --------------------------------------------------------------------------------------------------
 

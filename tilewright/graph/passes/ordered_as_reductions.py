@@ -10,8 +10,9 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import ACCUMULATIONS, Apply, Axis, Compute, Const, Expr, Read, Tensor, apply, identity, select
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.names import claim
 from tilewright.expr.ordered import PrefixScan, Scatter, Sort
-from tilewright.expr.rewrite import substitute, unique
+from tilewright.expr.rewrite import substitute
 from tilewright.graph.passes.rewritten import Rewritten
 
 
@@ -62,8 +63,7 @@ class _Made:
         self, suffix: str, axes: Sequence[Axis], body: Expr, reduce: Sequence[Axis] = (), accum: str = ""
     ) -> Tensor:
         """A node called by its suffix, or the last one."""
-        name = unique(f"{self.node.name}.{suffix}", self.taken) if suffix else self.node.name
-        self.taken.add(name)
+        name = claim(f"{self.node.name}.{suffix}", self.taken) if suffix else self.node.name
         output = Tensor(name, tuple(axis.extent for axis in axes), body.dtype)
         body = simplify(body)
         self.nodes.append(Compute(output, tuple(axes), body, tuple(reduce), accum or None, self.node.source))

@@ -12,7 +12,8 @@ from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape
 from tilewright.expr.graph import Graph
 from tilewright.expr.infer import stays_inside
-from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.names import unique
+from tilewright.expr.rewrite import transform
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.expr.core import Axis, Compute, Tensor
+from tilewright.expr.core import Tensor
+from tilewright.expr.rewrite import copy_of
 from tilewright.graph.passes.rewritten import Rewritten
 
 
@@ -35,9 +36,3 @@ class SeparateOutputs:
             nodes.append(copy_of(tensor, copied))
             outputs.append(copied)
         return replace(state, graph=replace(graph, nodes=tuple(nodes), outputs=tuple(outputs)))
-
-
-def copy_of(source: Tensor, target: Tensor) -> Compute:
-    """The identity: what a relayout computes."""
-    axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
-    return Compute(target, axes, source[axes])

@@ -11,7 +11,8 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Extent, Read, Tensor, static_shape
 from tilewright.expr.graph import Graph
-from tilewright.expr.rewrite import transform, unique
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import transform
 from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.rewritten import Rewritten
@@ -61,7 +62,7 @@ class _Splitting:
 
     def split(self, node: Compute, split: LoopSplit) -> None:
         """Replace `node`, and the map that follows it if there is one, by nodes over loops in pieces."""
-        inner, merge = split.apply(node, self._unused(f"{node.name}.split"))
+        inner, merge = split.apply(node, claim(f"{node.name}.split", self._taken))
         inner = _with_split_constants(inner, self.constants)
         following = self._following(node)
         if following is None:
@@ -76,7 +77,7 @@ class _Splitting:
         strides = dict(zip(_live(following), (split.strides[axis] for axis in _live(node)), strict=True))
         outer = LoopSplit({axis: strides.get(axis, ()) for axis in following.axes})
         over_points = replace(following, body=transform(following.body, rule))
-        epilogue, merge = outer.apply(over_points, self._unused(f"{following.name}.split"))
+        epilogue, merge = outer.apply(over_points, claim(f"{following.name}.split", self._taken))
         self._replace(node, [inner])
         self._replace(following, [_with_split_constants(epilogue, self.constants), merge])
 
@@ -97,11 +98,6 @@ class _Splitting:
             self._origin[piece.name] = origin
             for tensor in piece.inputs():
                 self._readers.setdefault(tensor.name, {})[piece.name] = piece
-
-    def _unused(self, hint: str) -> str:
-        name = unique(hint, self._taken)
-        self._taken.add(name)
-        return name
 
 
 def _live(node: Compute) -> list[Axis]:

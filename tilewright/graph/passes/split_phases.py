@@ -19,7 +19,8 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, const, select, static_shape
 from tilewright.expr.live import live
-from tilewright.expr.rewrite import substitute, transform, unique
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.transposed import PhaseGroup, Transposed, find_transposed, kernel_dimension
 
@@ -137,7 +138,7 @@ class _Phases:
             phases.append(Axis(f"{window.spatial.name}.phase", part.count))
             place = axes.index(window.spatial)
             axes[place : place + 1] = [steps[-1], phases[-1]]
-        name = self._new(f"{self.node.name}.phases")
+        name = claim(f"{self.node.name}.phases", self.taken)
         firsts = [window.first_step(part) for window, part in zip(self.windows, parts, strict=True)]
         return self._sum(axes, name, parts, steps, firsts, [step.size for step in steps], phases)
 
@@ -223,7 +224,7 @@ class _Phases:
             return source[tuple(plain)]
         zero = const(0, source.dtype)
         body = simplify(select(reduce(lambda left, right: left & right, inside), source[tuple(own)], zero))
-        output = Tensor(self._new(f"{self.node.name}.pad"), tuple(axis.extent for axis in axes), source.dtype)
+        output = Tensor(claim(f"{self.node.name}.pad", self.taken), tuple(axis.extent for axis in axes), source.dtype)
         self.made.append(Compute(output, tuple(axes), body, source=self.node.source))
         return output[tuple(padded)]
 
@@ -251,7 +252,7 @@ class _Phases:
             place = begin - j if ahead > 0 else j + begin if begin else j
             loops += [phase, tap]
             indices.append(simplify(place))
-        output = Tensor(self._new(f"{tensor.name}.phases"), tuple(axis.extent for axis in loops), tensor.dtype)
+        output = Tensor(claim(f"{tensor.name}.phases", self.taken), tuple(axis.extent for axis in loops), tensor.dtype)
         return Compute(output, tuple(loops), tensor[tuple(indices)], source=self.node.source)
 
     def _interleaved(self, sums: dict[tuple[PhaseGroup, ...], Tensor | None], channel: Axis | None) -> Compute:
@@ -281,11 +282,6 @@ class _Phases:
             return select(phases[window] < first.count, chosen((*parts, first)), chosen((*parts, others[0])))
 
         return Compute(self.node.output, self.node.axes, chosen(()), source=self.node.source)
-
-    def _new(self, hint: str) -> str:
-        name = unique(hint, self.taken)
-        self.taken.add(name)
-        return name
 
 
 def _occurs(axis: Axis, expr: Expr) -> bool:

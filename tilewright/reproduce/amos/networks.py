@@ -12,8 +12,8 @@ from math import sqrt
 
 from tilewright.expr.core import Axis, Compute, Expr, Tensor, apply, static_shape
 from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.names import unique
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, shape
-from tilewright.expr.rewrite import unique
 from tilewright.graph.groups import form_groups
 from tilewright.graph.passes.table import run_passes, simplifying, storing
 
