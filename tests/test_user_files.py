@@ -260,6 +260,32 @@ def test_a_file_that_cannot_be_replaced_is_overwritten(
     _check_overwritten(tmp_path)
 
 
+def test_a_file_on_a_full_disk_keeps_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, size: int) -> None:
+        os.ftruncate(descriptor, size - 1)  # a part was reserved
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with path.open("r+b") as file, pytest.raises(InvalidArgument, match="No space left"):
+        files.write_file(f"/dev/fd/{file.fileno()}", b"longer than the old")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV])
+def test_file_systems_that_reserve_nothing(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", unable)
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with path.open("r+b") as file:
+        files.write_file(f"/dev/fd/{file.fileno()}", b"longer than the old")
+    assert path.read_bytes() == b"longer than the old"
+
+
 def _check_overwritten(folder: Path) -> None:
     path = folder / "a"
     path.write_bytes(b"longer than the new")

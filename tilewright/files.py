@@ -35,6 +35,7 @@ TEMPORARY: Final = r"\.tilewright-[0-9a-f]{16}-[0-9a-f]{16}\.tmp"  # names of fi
 ABANDONED_SECONDS: Final = 3600.0  # locks may hold on one host only (NFS): no writer pauses, and no clock errs, so long
 _DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")  # where names stand for open files, such as /dev/stdout
 _NO_NEW_FILES: Final = (errno.EACCES, errno.EPERM, errno.EROFS)  # what a folder says that takes none
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_REPLACEMENT: Final = (errno.EACCES, errno.EPERM, errno.EBUSY)  # a sticky folder of others; a mounted file
 
 
@@ -219,18 +220,33 @@ def _write_in_place(path: Path, status: os.stat_result, content: Content) -> Non
 
 
 def _overwrite(path: Path, status: os.stat_result, whole: IO[bytes]) -> None:
-    """Write all of the file `whole` to `path`, whose old content is kept until then."""
-    truncate = os.O_TRUNC if stat.S_ISREG(status.st_mode) else 0
+    """Write all of the file `whole` to `path`, whose old content is kept until then, and for good on a full disk."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | truncate)
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "it is a FIFO that nobody reads, or a device that is not there") from None
         raise
     with os.fdopen(descriptor, "wb") as file:
         os.set_blocking(descriptor, True)
+        before, size = os.fstat(descriptor).st_size, whole.seek(0, os.SEEK_END)
+        if stat.S_ISREG(status.st_mode) and size > before:
+            _reserve(descriptor, before, size)
         whole.seek(0)
         shutil.copyfileobj(whole, file)
+        file.flush()
+        if stat.S_ISREG(status.st_mode) and size < before:
+            os.ftruncate(descriptor, size)
+
+
+def _reserve(descriptor: int, before: int, size: int) -> None:
+    """Make room for `size` bytes in a file of `before` bytes, whose content stays. Raises OSError where there is none."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno in _NO_ROOM:  # others are of file systems that reserve nothing
+            os.ftruncate(descriptor, before)
+            raise
 
 
 def _temporary(folder: Path, stem: str, mode: int) -> tuple[Path, int]:

@@ -15,7 +15,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.names import unique
+from tilewright.expr.names import claim, unique
 from tilewright.expr.rewrite import copy_of, inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
@@ -305,7 +305,9 @@ class _Product:
         if not depth:
             return mapping
         last = mapping.k_loops[-1]
-        outside, inside = Axis(f"{last.name}.0", int(last.extent) // depth), Axis(f"{last.name}.1", depth)  # type: ignore[arg-type]
+        taken = {axis.name for axis in (*mapping.outer, *mapping.m_loops, mapping.n_loop, *mapping.k_loops)}
+        outside = Axis(claim(f"{last.name}.0", taken), last.size // depth)
+        inside = Axis(claim(f"{last.name}.1", taken), depth)
         parts: dict[Axis, Expr] = {last: outside * depth + inside}
         self.walked = parts | {axis: substitute(value, parts) for axis, value in self.walked.items()}
         return replace(mapping, k_loops=(outside, *mapping.k_loops[:-1], inside))
