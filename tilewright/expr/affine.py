@@ -174,7 +174,7 @@ def simplify(expr: Expr) -> Expr:
     node = expr if all(map(is_, args, expr.args)) else Apply(expr.function, args, expr.dtype)
     if node.dtype == INDEX and node.function in _LINEAR:
         form = None if node is expr else affine(node)
-        return node if form is None else form.expression()
+        return _with_one_constant(node) if form is None else form.expression()
     if node.function in ("floordiv", "mod") and node.dtype == INDEX:
         return _simplify_division(node)
     if node.function in ("lt", "le", "gt", "ge", "eq", "ne"):
@@ -195,6 +195,23 @@ def simplify(expr: Expr) -> Expr:
         if d <= a:
             return args[1] if node.function == "min" else args[0]
     return node
+
+
+def _with_one_constant(node: Apply) -> Expr:
+    """``(x + 3) + -5 = x + -2`` and ``(x + 3) - 3 = x``, where x is not affine."""
+    if node.function not in ("add", "sub") or not all(map(_has_constant, node.args)):
+        return node
+    terms, constant = _linear(node)
+    if len(terms) != 1 or set(terms.values()) != {1}:
+        return node
+    (term,) = terms
+    return Apply("add", (term, Const(constant, INDEX)), INDEX) if constant else term
+
+
+def _has_constant(expr: Expr) -> bool:
+    if isinstance(expr, Apply) and expr.function in ("add", "sub"):
+        return any(isinstance(arg, Const) for arg in expr.args)
+    return isinstance(expr, Const)
 
 
 def _simplify_division(node: Apply) -> Expr:

@@ -6,12 +6,13 @@ spatial loop, the loop is cut there. Each part is a nest of its own over its sha
 it is planned, what remains is read at affine addresses, and neighbouring loops may merge. Spatial points do not depend
 on each other, so that every cut is legal. It says nothing of schedules: each part gets its own.
 
-A loop of which addresses take digits, as a reshape reads, becomes a loop for each digit where these divide it.
+A loop of which addresses take digits, as a reshape reads, becomes a loop for each digit where these divide it. The
+digits may be those of a position in several loops: ``(21 * i + j) // 84`` with j below 21 takes ``i // 4``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -35,8 +36,12 @@ def parts_of(nest: Nest, subject: str, most: int = MOST_PARTS) -> tuple[list[Nes
     """The nest in parts, in the order of its loops, and why; the nest alone where nothing is to be cut."""
     waiting, parts, cuts, kept = [nest], list[Nest](), list[str](), 0
     while waiting:
-        part = _digits_apart(waiting.pop(0))
-        found = _cut(part) if nest_points(part) >= SMALLEST_POINTS else None
+        part = waiting.pop(0)
+        large = nest_points(part) >= SMALLEST_POINTS
+        found = _cut_between_digits(part) if large else None
+        if found is None:
+            part = _digits_apart(part)
+            found = _cut(part, _signs) if large else None
         room = most - len(parts) - len(waiting)
         if found is None or room < 2:
             parts.append(part)
@@ -107,19 +112,51 @@ def _digits_apart(nest: Nest) -> Nest:
 
 def _divisors(nest: Nest, axis: Axis) -> Iterator[int]:
     """Divisors of the extent of a loop by which it is divided in an address."""
+    for form, divisor in _quotients(nest, axis):
+        digit = _digit(form, axis, divisor)
+        if 1 < digit < axis.size and axis.size % digit == 0:
+            yield digit
+
+
+def _quotients(nest: Nest, axis: Axis) -> Iterator[tuple[Affine, int]]:
+    """Every ``form // divisor`` or ``form % divisor`` of an address in which a loop occurs."""
     for node in nest.nodes:
         for part in (each for index in addresses(node.body) for each in walk(index)):
             if isinstance(part, Apply) and part.function in ("floordiv", "mod") and isinstance(part.args[1], Const):
                 form, divisor = affine(part.args[0]), int(part.args[1].value)
-                if form is None or set(form.terms) != {axis} or form.coefficient(axis) != 1:
-                    continue
-                if 1 < divisor < axis.size and axis.size % divisor == form.constant % divisor == 0:
-                    yield divisor
+                if form is not None and form.coefficient(axis):
+                    yield form, divisor
 
 
-def _cut(nest: Nest) -> tuple[Axis, list[int]] | None:
+def _digit(form: Affine, axis: Axis, divisor: int) -> int:
+    """The number by which ``form // divisor`` divides a loop, or 0: other loops stay below one step of it."""
+    step = form.coefficient(axis)
+    if step <= 0 or divisor % step:
+        return 0
+    others = {loop: c for loop, c in form.terms.items() if loop != axis and c % divisor}
+    low, high = Affine(form.constant % divisor, others).bounds()
+    return divisor // step if low >= 0 and high < step else 0
+
+
+def _cut_between_digits(nest: Nest) -> tuple[Axis, list[int]] | None:
+    """The loop to cut where a condition on it alone changes, if every part has whole digits of it."""
+    found = _cut(nest, _comparisons)
+    if found is None:
+        return None
+    axis, places = found
+    for low, high in pairwise([0, *places, axis.size]):
+        part = _restricted(nest, axis, low, high)
+        share = Axis(axis.name, high - low)
+        for form, divisor in _quotients(part, share):
+            digit = _digit(form, share, divisor)
+            if not digit or share.size % digit:
+                return None
+    return found
+
+
+def _cut(nest: Nest, signs_of: Callable[[Expr], Iterator[Affine]]) -> tuple[Axis, list[int]] | None:
     """The outermost loop to cut, and the points that parts begin with."""
-    signs = [sign for node in nest.nodes for sign in _signs(node.body)]
+    signs = [sign for node in nest.nodes for sign in signs_of(node.body)]
     for axis in nest.outer:
         places = {place for sign in signs for place in _changes(sign, axis)}
         inside = sorted(place for place in places if 0 < place < axis.size)
@@ -133,28 +170,47 @@ def _cut(nest: Nest) -> tuple[Axis, list[int]] | None:
 
 def _signs(body: Expr) -> Iterator[Affine]:
     """Affine forms that choose, by whether they are negative, what a body reads."""
+    yield from _comparisons(body)
+    for condition in _conditions(body):
+        for comparison in _index_comparisons(condition):
+            if _difference(comparison) is None:
+                yield from _of_quotients(comparison)
     for node in walk(body):
-        if isinstance(node, Apply) and node.function == "select":
-            if node.dtype == INDEX or any(isinstance(each, Read) for arm in node.args[1:] for each in walk(arm)):
-                yield from _of_condition(node.args[0])
-        elif isinstance(node, Read):
+        if isinstance(node, Read):
             for index in node.indices:
                 for part in walk(index):
                     yield from _of_index(part)
 
 
-def _of_condition(condition: Expr) -> Iterator[Affine]:
+def _comparisons(body: Expr) -> Iterator[Affine]:
+    """Those of them that are comparisons of affine forms."""
+    for condition in _conditions(body):
+        for comparison in _index_comparisons(condition):
+            difference = _difference(comparison)
+            if difference is not None and comparison.function in ("lt", "ge", "eq", "ne"):
+                yield difference
+            if difference is not None and comparison.function in ("le", "gt", "eq", "ne"):
+                yield difference + Affine(-1)
+
+
+def _conditions(body: Expr) -> Iterator[Expr]:
+    """Conditions of the selects that choose what a body reads."""
+    for node in walk(body):
+        if not isinstance(node, Apply) or node.function != "select":
+            continue
+        if node.dtype == INDEX or any(isinstance(each, Read) for arm in node.args[1:] for each in walk(arm)):
+            yield node.args[0]
+
+
+def _index_comparisons(condition: Expr) -> Iterator[Apply]:
     for node in walk(condition):
         if isinstance(node, Apply) and node.function in COMPARISONS and node.args[0].dtype == INDEX:
-            left, right = node.args
-            difference = affine(left - right)
-            if difference is None:
-                yield from _of_quotients(node)
-                continue
-            if node.function in ("lt", "ge", "eq", "ne"):
-                yield difference
-            if node.function in ("le", "gt", "eq", "ne"):
-                yield difference + Affine(-1)
+            yield node
+
+
+def _difference(comparison: Apply) -> Affine | None:
+    left, right = comparison.args
+    return affine(left - right)
 
 
 def _of_index(part: Expr) -> Iterator[Affine]:

@@ -14,7 +14,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.core import Axis, Compute, Const, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import norm, reduce, shape
+from tilewright.expr.ops import elementwise, norm, reduce, shape
 from tilewright.expr.ops.nodes import emit
 from tilewright.expr.random import random_array
 from tilewright.expr.text import parse_graph
@@ -66,7 +66,18 @@ def shifted(b: GraphBuilder, x: Tensor) -> Tensor:
     return emit(b, (i, j), select(here, x[(i + j,)], Const(3.0, "f32")), name="y")
 
 
+def heads(b: GraphBuilder) -> Tensor:
+    """Scores of the boxes of three images, channels last, as a detector lists them."""
+    images = [(2, 9, 11), (3, 7, 10), (1, 1, 1)]  # boxes per place, height, width
+    parts = []
+    for number, (boxes, height, width) in enumerate(images):
+        x = b.input(f"x{number}", (1, boxes * 5, height, width), "f32")
+        parts.append(shape.reshape(b, shape.transpose(b, x, (0, 2, 3, 1)), (1, boxes * height * width, 5)))
+    return elementwise.unary(b, shape.concat(b, parts, axis=1), "sigmoid")
+
+
 DECIDED = {
+    "detector heads": (heads, 3),
     **{f"concat of {len(e)} along {axis}": (concat(axis, *e), len(e))
        for axis in range(3) for e in ((11, 37), (1, 19, 23), (7, 19, 1) * 5)},
     "pad constant": (pad("constant"), 5),

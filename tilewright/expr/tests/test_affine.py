@@ -53,6 +53,13 @@ condition = st.deferred(
 )
 
 
+@pytest.mark.parametrize(("more", "rest"), [(-3, 0), (-5, -2), (2, 5)])
+def test_constants_around_a_quotient_become_one(more: int, rest: int) -> None:
+    quotient = (AXES[0] + AXES[1]) // 4
+    assert simplify((quotient + 3) + more) == (quotient + rest if rest else quotient)
+    assert simplify((quotient + 3) - -more) == (quotient + rest if rest else quotient)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(index, condition))
 def test_simplify_keeps_every_value(expr: Expr) -> None:
