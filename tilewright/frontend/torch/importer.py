@@ -20,6 +20,7 @@ from tilewright.frontend.onnx.problems import Problem, raise_problems
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.capture import capture, split_example
 from tilewright.frontend.torch.element_types import array_of, check_tensor, dtype_of
+from tilewright.frontend.torch.refusals import refusal
 from tilewright.frontend.torch.registry import load_all
 
 
@@ -48,11 +49,10 @@ def import_fx(module: Any, example_inputs: Sequence[Any], *, constants: Collecti
 
 
 class _Failed:
-    """Stands for the results of a node that was not imported."""
+    """Stands for the results of a node that was not imported, where no tensor can (`_Import._stand_in`)."""
 
 
 _FAILED = _Failed()
-_NO_IMPORTER = "this operator has no importer"
 
 
 class _DependsOnFailed(Exception):
@@ -88,17 +88,31 @@ class _Import:
         return self.b.finish(outputs)
 
     def _try(self, node: Any, step: Callable[..., Any], *args: Any) -> None:
-        """Run the import of one node; a failure is recorded, and what depends on it is passed over in silence."""
+        """Run the import of one node; a failure is recorded, and the import goes on with what stands in for it."""
         try:
             self.values[node] = step(node, *args)
         except _DependsOnFailed:
-            self.values[node] = _FAILED
+            self.values[node] = self._stand_in(node)
             if node.op == "call_function" and node.target is not operator.getitem and not self._importer(node):
-                self._report(node.name, str(node.target), _NO_IMPORTER)
+                self._report(node.name, str(node.target), refusal(str(node.target)))
         except CompileError as error:
             advice = f" ({error.help})" if error.help else ""
             self._report(node.name, str(node.target), error.message + advice)
-            self.values[node] = _FAILED
+            self.values[node] = self._stand_in(node)
+
+    def _stand_in(self, node: Any) -> Any:
+        """Tensors with the shapes and dtypes that torch promises of a node that failed, so that others are checked."""
+        try:
+            return self._unknown(node.name, node.meta.get("val"))
+        except Unsupported:
+            return _FAILED
+
+    def _unknown(self, name: str, promised: Any) -> Any:
+        if isinstance(promised, (tuple, list)):
+            return [self._unknown(f"{name}.{position}", part) for position, part in enumerate(promised)]
+        if not hasattr(promised, "shape"):
+            raise Unsupported(f"{name} is no tensor")
+        return Tensor(self.b.unique(name), tuple(promised.shape), check_tensor(promised))
 
     def _report(self, name: str, operator_: str, reason: str) -> None:
         self.problems.append(Problem(name, operator_, reason))
@@ -147,7 +161,7 @@ class _Import:
             return source[position]
         importer = self._importer(node)
         if importer is None:
-            raise Unsupported(_NO_IMPORTER)
+            raise Unsupported(refusal(str(node.target)))
         args = [self._value(arg) for arg in node.args]
         kwargs = {key: self._value(value) for key, value in node.kwargs.items()}
         call = Call(self.b, node, node.name)

@@ -115,13 +115,13 @@ def atan2(call: Call, y: Tensor, x: Tensor) -> Tensor:
         high, wide = apply("abs", b), apply("abs", a)
         quotient = select(apply("isinf", a) & apply("isinf", b), 1.0, high / wide)
         angle = apply("atan", select(a.eq(0) & b.eq(0), 0.0, quotient))
-        angle = select(_is_negative(a), pi - angle, angle)
-        return select(_is_negative(b), -angle, angle)
+        angle = select(is_negative(a), pi - angle, angle)
+        return select(is_negative(b), -angle, angle)
 
     return call.pointwise([y, x], body)
 
 
-def _is_negative(v: Expr) -> Expr:
+def is_negative(v: Expr) -> Expr:
     """Whether a number has a sign; that of a zero shows in its reciprocal."""
     return select(v.eq(0), 1.0 / v, v) < 0
 

@@ -7,6 +7,7 @@ from typing import Any
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import elementwise, shape
 from tilewright.frontend.torch.call import Call, Number
+from tilewright.frontend.torch.element_types import array_of
 from tilewright.frontend.torch.registry import aten
 
 
@@ -62,3 +63,19 @@ def eye(call: Call, n: int, **_: Any) -> Tensor:
 @aten("aten.eye.m")
 def eye_rectangular(call: Call, n: int, m: int, **_: Any) -> Tensor:
     return shape.eye(call.b, n, m, dtype=call.dtype, name=call.name)
+
+
+@aten("aten.range.default", "aten.range.step")
+def closed_range(call: Call, start: Number, end: Number, step: Number = 1, **_: Any) -> Tensor:
+    """An `arange` that includes its end."""
+    return arange_step(call, start, end, step)
+
+
+@aten("aten.tril_indices.default", "aten.triu_indices.default", "aten.fft_fftfreq.default", "aten.fft_rfftfreq.default")
+@aten("aten.bartlett_window.default", "aten.bartlett_window.periodic", "aten.blackman_window.default")
+@aten("aten.blackman_window.periodic", "aten.hamming_window.default", "aten.hamming_window.periodic")
+@aten("aten.hamming_window.periodic_alpha", "aten.hamming_window.periodic_alpha_beta")
+@aten("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta")
+def known(call: Call, *args: Any, **options: Any) -> Tensor:
+    """A tensor that depends on numbers only: torch computes it, and it is a constant."""
+    return call.b.constant(array_of(call.node.target(*args, **options)), call.name)

@@ -141,6 +141,13 @@ def scatter_reduce(
     return _scattered(call, x, dim, index, src, names[reduce])
 
 
+@aten("aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter_combined(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor | Number, *, reduce: str) -> Tensor:
+    if not isinstance(src, Tensor):
+        src = fill(call.b, shape_of(index), src, x.dtype, name=f"{call.name}.src")
+    return _scattered(call, x, dim, index, src, {"add": "add", "multiply": "mul"}[reduce])
+
+
 def _scattered(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, reduction: str) -> Tensor:
     refuse(not x.rank, "a scatter into a scalar")
     if shape_of(src) != shape_of(index):

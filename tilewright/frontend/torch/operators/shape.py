@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Expr, Tensor, const
 from tilewright.expr.core import select as choose
 from tilewright.expr.ops import shape as ops
 from tilewright.expr.ops.elementwise import axes_of, emit
@@ -222,3 +223,40 @@ def _replaced(call: Call, x: Tensor, part: Tensor, d: int, first: int, step: int
         inside = inside & (offset % step).eq(0)
     read = part[(*axes[:d], offset // step if step != 1 else offset, *axes[d + 1 :])]
     return emit(call.b, axes, choose(inside, read, x[axes]), name=call.name)
+
+
+# Windows and memory ---------------------------------------------------------------------------------------------
+
+
+@aten("aten.unfold.default")
+def unfold(call: Call, x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of `size` along a dimension; the place in the window becomes the last dimension."""
+    if not x.rank:
+        return ops.expand(call.b, x, call.shape, name=call.name)
+    d = dimension % x.rank
+    return ops.move(
+        call.b, x, call.shape, lambda axes: (*axes[:d], axes[d] * step + axes[-1], *axes[d + 1 : -1]), name=call.name
+    )
+
+
+@aten("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(call: Call, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Tensor:
+    """Elements by their place in memory, which is known where x is row-major and begins its storage."""
+    source = call.node.args[0].meta["val"]
+    refuse(
+        not source.is_contiguous() or bool(source.storage_offset()),
+        f"as_strided of a view with strides {list(source.stride())}",
+        help="x.contiguous().as_strided(…), or views by their names",
+    )
+    first = storage_offset or 0
+    last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    refuse(0 not in size and last >= x.size, f"as_strided reads element {last} of {x.size}")
+    line = ops.reshape(call.b, x, (x.size,), name=f"{call.name}.line")
+
+    def index(axes: tuple[Axis, ...]) -> list[Expr]:
+        place: Expr = const(first, dtypes.INDEX)
+        for axis, step in zip(axes, stride, strict=True):
+            place = place + axis * step
+        return [place]
+
+    return ops.move(call.b, line, call.shape, index, name=call.name)
