@@ -612,7 +612,9 @@ def _conv(d: Draft, operator: str) -> None:
 @recipe("MaxPool", "AveragePool", "LpPool")
 def _pool(d: Draft, operator: str) -> None:
     rank = d.one((1, 2))
-    _, _, attributes = _window(d, rank)
+    kernel, strides, attributes = _window(d, rank)
+    if any(stride > width for stride, width in zip(strides, kernel, strict=True)):
+        attributes.pop("auto_pad", None)  # onnxruntime refuses, and the reference pads by a negative number
     if operator == "AveragePool":
         attributes["count_include_pad"] = d.one((0, 1))
     if operator == "LpPool":
