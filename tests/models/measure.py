@@ -97,24 +97,26 @@ def _through_onnx(subject: Subject, outcome: Outcome) -> Outcome:
 
 
 def _through_compile(subject: Subject, outcome: Outcome) -> Outcome:
+    import torch._dynamo
     from torch._dynamo.utils import counters
 
     from tilewright.compiler.dynamo import backend
 
     options = {"threads": 1, "options": tilewright.Options(cache=False)}
     compiled = torch.compile(subject.module, backend=backend, options=options)
-    with _warnings_of("tilewright.dynamo") as said, torch.inference_mode():
+    recurrent = torch._dynamo.config.patch(allow_rnn=True)  # as docs/how-to/torch.md says
+    with recurrent, _warnings_of("tilewright.dynamo") as said, torch.inference_mode():
         with _stage("compile"), _quiet(), _compilation() as took:
             found = compiled(*subject.inputs)
         with _stage("run"):
             outcome = _judged(subject, outcome, took, arrays(found))
-        breaks = list(counters["graph_break"])
+        breaks = [reason.strip().splitlines()[0] for reason in counters["graph_break"]]
         if not counters["stats"].get("unique_graphs"):
             raise StageError("compile", f"nothing is captured: {breaks[0] if breaks else 'no graph'}")
         if said:
             raise StageError("compile", "; ".join(dict.fromkeys(said)))
         seconds, peer_seconds = interleaved(lambda: compiled(*subject.inputs), lambda: subject.module(*subject.inputs))
-    notes = f"{len(breaks)} kinds of graph breaks: {breaks[0].splitlines()[0]}" if breaks else ""
+    notes = f"{len(breaks)} kinds of graph breaks: {breaks[0]}" if breaks else ""
     return replace(outcome, seconds=seconds, peer_seconds=peer_seconds, notes=notes)
 
 

@@ -269,24 +269,30 @@ def _operators(gm: Any) -> int:
 
 
 def _compiled(gm: Any, inputs: Sequence[Any], constants: Sequence[int], settings: Mapping[str, Any]) -> Run:
-    """A function with the inputs and results of `gm`, with the inputs at `constants` compiled in."""
+    """A function with the inputs and results of `gm`, with the inputs at `constants` compiled in.
+
+    A subgraph that only makes views of its inputs computes nothing: it is run as it is.
+    """
     from tilewright.compiler.compile import compile_graph
     from tilewright.frontend.torch import import_fx
 
     results = _results(gm, inputs)
     fresh = [node for node, form in results if isinstance(form, _Fresh)]
     views = [node for node, form in results if form is _VIEW]
-    if not fresh or all(place in constants or not hasattr(value, "shape") for place, value in enumerate(inputs)):
-        raise Unsupported("it computes nothing from its inputs but views of them")
+    if not fresh:
+        run_views: Run = gm.forward
+        return run_views
     graph = import_fx(_with_outputs(gm, fresh), inputs, constants=constants)
     module = compile_graph(graph, **settings)
     fixed = frozenset(constants)
     read = [place for place, value in enumerate(inputs) if place not in fixed and hasattr(value, "shape")]
     assert len(module.manifest.inputs) == len(read), "a compiled module has all inputs of its graph"
+    empty = [] if read else [form.empty for _, form in results if isinstance(form, _Fresh)]
     view = _with_outputs(gm, views, views=True).forward if views else None
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        found = module(*[inputs[position] for position in read])
+        # Without an input that is a tensor of torch, the module would return arrays.
+        found = module(*[inputs[position] for position in read], out=[make() for make in empty] or None)
         computed = iter(found if isinstance(found, tuple) else (found,))
         viewed: Iterator[Any] = iter(view(*inputs)) if view else iter(())
         returned = []
@@ -306,6 +312,13 @@ class _Fresh:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
+    dtype: Any
+
+    def empty(self) -> Any:
+        """A row-major tensor for it, not initialised."""
+        import torch
+
+        return torch.empty(self.shape, dtype=self.dtype)
 
     def arranged(self, tensor: Any) -> Any:
         if self.strides is None:
@@ -346,7 +359,7 @@ def _results(gm: Any, inputs: Sequence[Any]) -> list[tuple[Any, Form]]:
         else:
             plain = value.is_contiguous() or 0 in value.stride()  # an expanded result cannot be written to as it is
             strides = None if plain else tuple(value.stride())
-            results.append((node, _Fresh(tuple(value.shape), strides)))
+            results.append((node, _Fresh(tuple(value.shape), strides, value.dtype)))
             fresh.append(value)
     for position, value in enumerate(fresh):
         if any(_overlap(value, other) for other in fresh[:position]):

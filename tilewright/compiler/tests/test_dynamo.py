@@ -76,6 +76,28 @@ def test_networks_agree_with_eager_mode(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
 
 
+def test_recurrent_layers_are_compiled_where_dynamo_traces_them(caplog: pytest.LogCaptureFixture) -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(
+                [torch.nn.LSTM(5, 7, bidirectional=True), torch.nn.GRU(14, 6, num_layers=2), torch.nn.RNN(6, 3)]
+            )
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)[0].relu()
+            return x
+
+    torch.manual_seed(0)
+    module, counting = Recurrent().eval(), Counting()
+    with torch._dynamo.config.patch(allow_rnn=True), torch.inference_mode():
+        assert_same(module, torch.compile(module, backend=counting, fullgraph=True), torch.randn(9, 2, 5))
+    (run,) = counting.runs
+    assert isinstance(run, dynamo._Subgraph)
+    assert not caplog.records
+
+
 def test_weights_are_constants_and_their_changes_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     module, count, x = network(), Counting(), torch.randn(3, 8)
     compiled = torch.compile(module, backend=count)
@@ -136,6 +158,43 @@ def test_results_may_be_views_literals_and_strided() -> None:
     assert found[5].data_ptr() == y[1:].data_ptr()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(-1)[2:],
+        lambda x: torch.arange(x.shape[1], dtype=torch.bfloat16)[:, None] - torch.arange(3),
+        lambda x: (torch.arange(x.shape[1]).sin().reshape(2, 4).T, x.T),
+    ],
+)
+def test_views_alone_and_what_no_input_is_needed_for(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+    x, compiled = torch.randn(3, 8), torch.compile(function, backend=dynamo.backend)
+    with torch.no_grad():
+        assert_same(function, compiled, x)
+        first, second = compiled(x), compiled(x)
+    torch.testing.assert_close(first, second)
+    if not isinstance(first, tuple) and first.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+        assert first.data_ptr() != second.data_ptr(), "results of two calls share memory"
+    assert not caplog.records
+
+
+def test_what_is_computed_from_weights_alone_follows_them(caplog: pytest.LogCaptureFixture) -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 5))
+
+        def forward(self) -> Any:
+            return self.weight.softmax(1) @ self.weight.T
+
+    module = Table()
+    compiled = torch.compile(module, backend=dynamo.backend)
+    with torch.no_grad():
+        assert_same(module, compiled)
+        module.weight.mul_(2)
+        assert_same(module, compiled)
+    assert not caplog.records
+
+
 def test_numbers_of_other_types() -> None:
     def mixed(x: Any, i: Any) -> Any:
         return (x.bfloat16() @ x.bfloat16().T).float().sum(1) + i, i.argmax(), x > 0
@@ -158,7 +217,6 @@ def test_numbers_of_other_types() -> None:
         (r"(?s)2 nodes:.*_fft_r2c.*view_as_real", lambda: lambda x: torch.fft.fft(x).real, False, False),
         (r"aten\.randn_like.*no importer|aten\.rand", lambda: lambda x: x + 0 * torch.rand_like(x), False, False),
         ("element type complex64", lambda: lambda x: x.to(torch.complex64).real * 2, False, False),
-        ("views", lambda: lambda x: x.view(-1)[2:], False, False),
         ("share memory", lambda: lambda x: (lambda y: (y, y[1:]))(x * 2), False, False),
     ],
 )
