@@ -1,4 +1,4 @@
-"""Tile program to object code for one CPU: emission, LLVM's -O3, assembly. The module's text is the only input."""
+"""Tile program to object code for one CPU: emission, LLVM's passes, assembly. The module's text is the only input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright.codegen.cpu.host import Launch, emit_host, emit_kernel
 from tilewright.codegen.cpu.target import Target, target_of
-from tilewright.codegen.optimise import optimise, target_machine
+from tilewright.codegen.optimise import simplify, target_machine
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
@@ -36,7 +36,7 @@ def generate(program: ModuleOp) -> ObjectCode:
     main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
     module = llvm.parse_assembly(text, context=llvm.create_context())
     machine = _machine(target)
-    optimise(module, machine)
+    simplify(module, machine)
     return ObjectCode(
         machine.emit_object(module),
         target,
@@ -70,7 +70,7 @@ def assembly(program: ModuleOp) -> str:
     target = target_of(program)
     module = llvm.parse_assembly(llvm_text(program, target)[0], context=llvm.create_context())
     machine = _machine(target)
-    optimise(module, machine)
+    simplify(module, machine)
     return str(machine.emit_assembly(module))
 
 

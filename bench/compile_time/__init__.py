@@ -1,0 +1,1 @@
+"""How long networks take to compile, by phase: `python -m bench.compile_time`."""
