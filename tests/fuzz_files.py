@@ -138,11 +138,12 @@ def module_file(size: int) -> bytes:
 
 
 @cache
-def cache_file(size: int) -> tuple[str, bytes]:
+def cache_files(size: int) -> dict[str, bytes]:
+    """The entries of a model and of its code by their names, smallest first."""
     with tempfile.TemporaryDirectory() as folder:
         build(graph(size), host(), 1, Options(cache_dir=Path(folder) / "cache"))
-        (path,) = Path(folder).glob("cache/??/*.zip")
-        return path.name, path.read_bytes()
+        contents = {path.name: path.read_bytes() for path in Path(folder).glob("cache/??/*.zip")}
+        return dict(sorted(contents.items(), key=lambda item: len(item[1])))
 
 
 def changed_zip(rng: Random, content: bytes, other: bytes) -> bytes:
@@ -177,10 +178,14 @@ def _spoil_member(rng: Random, path: Path) -> None:
 
 def try_entry(rng: Random, folder: Path) -> None:
     options = Options(cache_dir=folder / "cache")
-    name, content = cache_file(3)
-    other = cache_file(5)[1]
+    for name, content in cache_files(3).items():
+        path = options.cache_dir / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    number = rng.randrange(len(cache_files(3)))
+    name, content = list(cache_files(3).items())[number]
+    other = list(cache_files(5).values())[number]
     path = options.cache_dir / name[:2] / name
-    path.parent.mkdir(parents=True)
     path.write_bytes(other if rng.random() < 0.1 else changed_zip(rng, content, other))
     for _ in range(2):
         module = compile_graph(graph(3), threads=1, options=options)

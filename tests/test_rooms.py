@@ -19,7 +19,7 @@ ORDER = (
     "expr", "machine", "layouts", "tiles", "graph", "operator", "instruction", "kernel", "lower", "codegen",
     "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
 )  # fmt: skip
-EVERYBODYS = ("errors", "options", "decision", "files")
+EVERYBODYS = ("errors", "options", "decision", "files", "lazy")
 
 # What a room must not know although it stands above: the last column of the table.
 LEVELS = {"tiles", "graph", "operator", "instruction"}

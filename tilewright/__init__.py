@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.errors import CompileError
+from tilewright.lazy import on_demand
 from tilewright.options import Options
 
 if TYPE_CHECKING:
@@ -19,21 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["CompileError", "Module", "Options", "compile", "load"]
 __version__ = "0.1.0"
 
-_LAZY = {
-    "compile": "tilewright.compiler.compile",
-    "load": "tilewright.compiler.compile",
-    "Module": "tilewright.runtime.module",
-}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
-
-
-def __getattr__(name: str) -> Any:
-    """Import the compiler and the runtime when they are first asked for."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "Module": "tilewright.runtime.module",
+        "compile": "tilewright.compiler.compile",
+        "load": "tilewright.compiler.compile",
+    },
+)

@@ -18,6 +18,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -61,7 +62,7 @@ def as_path(value: object, where: str = "") -> Path:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> IO[bytes]:
+def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading. Raises OSError, also for any other kind of file."""
     try:
         _require_regular(os.stat(path))  # opening a device may already do something

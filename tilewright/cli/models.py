@@ -76,6 +76,7 @@ def build_artifact(
     Raises InvalidArgument, before anything is compiled, for threads or a device that the machine leaves nothing to.
     """
     from tilewright.compiler.compile import build, rebuilt, resolve_target, thread_count
+    from tilewright.compiler.source import source_of
 
     if rebuild != is_stored(path):
         message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
@@ -88,9 +89,9 @@ def build_artifact(
         stored = read_artifact(path)
         with progress(f"compiling {path} again"):
             return rebuilt(stored, machine, count, options)
-    graph = import_graph(path, shapes)
+    source = source_of(str(path), None, shapes or None)
     with progress(f"compiling {path}"):
-        return build(graph, target, count, options)
+        return build(source, target, count, options)
 
 
 def plan_model(

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.compiler.digest import compiler_digest
-from tilewright.errors import InvalidArgument, InvalidExpression, InvalidFile
+from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
+from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
+from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
-from tilewright.expr.infer import check_bounds
 from tilewright.layouts.copy_engine import CLUSTERS, UNITS
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
-from tilewright.runtime.archive import Blocks
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.cache import Cache, cache_key
-from tilewright.runtime.loader import is_object
+from tilewright.runtime.cache import Cache
 from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
@@ -41,7 +38,7 @@ def compile(
     model_or_path: Any,
     inputs: Any = None,
     *,
-    shapes: Mapping[str, int | Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     machine: str | os.PathLike[str] = "host",
     threads: int | None = None,
     options: Options | None = None,
@@ -56,30 +53,12 @@ def compile(
     cores that the process may use. `device` is where code for a GPU runs: "cuda", "emulator", or what `options.device`
     says. Raises CompileError, which says where and what, and the nearest legal change.
     """
-    graph = import_any(model_or_path, inputs, shapes)
-    return compile_graph(graph, machine=machine, threads=threads, options=options, device=device)
+    return _compiled(source_of(model_or_path, inputs, shapes), machine, threads, options, device)
 
 
-def import_any(model: Any, inputs: Any = None, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Graph:
+def import_any(model: Any, inputs: Any = None, shapes: Shapes | None = None) -> Graph:
     """The expression graph of anything that `compile` takes."""
-    if isinstance(model, Graph):
-        with _nesting():
-            check_bounds(model)
-        return model
-    if isinstance(model, str | os.PathLike | bytes) or type(model).__module__.startswith("onnx"):
-        from tilewright.frontend.onnx.importer import import_model
-
-        return import_model(model, shapes)
-    if any(base.__module__.startswith("torch.nn") for base in type(model).__mro__):
-        from tilewright.frontend.torch import import_module
-
-        if inputs is None:
-            raise InvalidArgument("a torch module needs example inputs", help="compile(module, (tensor, …))")
-        return import_module(model, inputs)
-    raise InvalidArgument(
-        f"cannot compile a {type(model).__name__}",
-        help="give a path to an ONNX file, an onnx.ModelProto, a torch.nn.Module or a tilewright.expr.Graph",
-    )
+    return source_of(model, inputs, shapes).graph()
 
 
 def compile_graph(
@@ -90,6 +69,12 @@ def compile_graph(
     device: str | None = None,
 ) -> Module:
     """Compile an expression graph and load it."""
+    return _compiled(GraphSource(graph), machine, threads, options, device)
+
+
+def _compiled(
+    source: Source, machine: str | os.PathLike[str], threads: int | None, options: Options | None, device: str | None
+) -> Module:
     from tilewright.runtime.container import opened
 
     options = checked_options(options)
@@ -98,10 +83,8 @@ def compile_graph(
     if device is not None and isinstance(target, Cpu):
         fact = f"device {device!r} for {target.name}: code for a CPU runs on the CPU"
         raise InvalidArgument(fact, where="device", help="leave it out, or compile for a GPU")
-    if not graph.outputs:
-        raise InvalidArgument("the graph has no outputs", where=graph.name, help="give at least one to `finish`")
-    with _nesting():
-        artifact = build(graph, target, count, options)
+    with nesting():
+        artifact = build(source, target, count, options)
     return opened(artifact, count, options, device)
 
 
@@ -117,17 +100,6 @@ def checked_options(options: Options | None) -> Options:
         fact = f"intrinsics are a {type(options.intrinsics).__name__}"
         raise InvalidArgument(fact, where="intrinsics", help="an instruction.registry.Registry, or None")
     return options
-
-
-@contextmanager
-def _nesting() -> Iterator[None]:
-    """Expressions are walked by recursion: one that is nested deeper than Python allows is the user's error."""
-    try:
-        yield
-    except RecursionError as error:
-        raise InvalidExpression(
-            "an expression is nested too deeply", help="give a part of it a tensor of its own"
-        ) from error
 
 
 def load(
@@ -173,7 +145,7 @@ def _searched_before(artifact: Artifact, machine: Cpu | Gpu, threads: int) -> Se
 
 
 def build(
-    graph: Graph,
+    model: Graph | Source,
     machine: Cpu | Gpu,
     threads: int,
     options: Options,
@@ -181,49 +153,39 @@ def build(
     choose: ChooseProduct | None = None,
     searched: Searched | None = None,
 ) -> Artifact:
-    """Everything but loading. The cache holds machine code and decisions; constants are packed anew each time.
+    """Everything but loading; what the cache holds is not made again (`recall.py`).
 
     `choose` is asked how each product runs, before the rules are; `searched` is what an earlier search found.
     """
-    from tilewright.compiler.program import Placement
-
-    names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
-    _check_size(graph)
+    source = GraphSource(model) if isinstance(model, Graph) else model
     threads = threads if isinstance(machine, Cpu) else 1
+    cache = Cache.from_options(options)
+    chosen = choose is not None or searched is not None  # not by what the key of a model says
+    key = "" if chosen or not cache.enabled else model_key(source, machine, threads, options, names_of_outputs)
+    found = recalled_model(cache, key, source, names_of_outputs) if key else None
+    if found is not None:
+        return found
+    from tilewright.compiler.program import Placement  # what only a plan needs
+
+    graph = source.graph()
+    if not graph.outputs:
+        raise InvalidArgument("the graph has no outputs", where=graph.name, help="give at least one to `finish`")
+    _check_size(graph)
+    names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
     plan = plan_graph(graph, machine, threads, options, choose, searched)
     placement = Placement(plan)
-    cache = Cache.from_options(options)
-    key = _key(plan, machine, threads, options, names) if cache.enabled else ""
-    found = cache.get(key) if cache.enabled else None
-    if found is not None:
-        cached = _recalled(found, plan, placement, machine, names)
-        if cached is not None:
-            return replace(cached, constants=placement.packed(plan))
-        cache.drop(key)
-    artifact = _generate(plan, placement, machine, options, names)
-    if cache.enabled:
-        cache.put(key, {**artifact.to_blocks(), "constants.bin": b""})
+    if not cache.enabled:
+        return _generate(plan, placement, machine, options, names)
+    code = code_key(plan, machine, threads, options, names)
+    launches = [kernel.name for kernel in plan.kernels] if isinstance(machine, Cpu) else None
+    interface = _interface(plan, machine, names)
+    artifact = recalled_code(cache, code, lambda: placement.packed(plan), interface, launches)
+    if artifact is None:
+        artifact = _generate(plan, placement, machine, options, names)
+        keep_code(cache, code, artifact)
+    if key and model_key(source, machine, threads, options, names_of_outputs) == key:  # no file has changed meanwhile
+        keep_model(cache, key, code, artifact)
     return artifact
-
-
-def _recalled(
-    blocks: Blocks, plan: Plan, placement: Placement, machine: Cpu | Gpu, names_of_outputs: Sequence[str]
-) -> Artifact | None:
-    """The artifact of a cache entry, without constants; None where it is not that of this plan, or has no code."""
-    try:
-        cached = Artifact.from_blocks({**blocks, "constants.bin": b"\0" * placement.constants_bytes})
-    except InvalidFile:
-        return None
-    manifest = cached.manifest
-    interface = _interface(plan, machine, names_of_outputs)
-    launches = [launch.name for launch in manifest.launches]
-    if (
-        {name: getattr(manifest, name) for name in interface} != interface
-        or (isinstance(machine, Cpu) and launches != [kernel.name for kernel in plan.kernels])
-        or (manifest.code == "object" and not is_object(cached.code, manifest.triple))
-    ):
-        return None
-    return cached
 
 
 def plan_graph(
@@ -387,24 +349,6 @@ def _constants(structure: Any) -> Iterator[tuple[str, str, list[int]]]:
 
 def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
-
-
-def _key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, names: Sequence[str]) -> str:
-    structure = json.dumps(serialize.to_json(plan.graph), sort_keys=True)
-    decisions = repr([(k.name, k.work, k.schedule, k.arguments) for k in plan.kernels])
-    layouts = repr([(name, str(stored.layout), stored.space, stored.owner) for name, stored in plan.stored.items()])
-    return cache_key(
-        {
-            "program": structure,
-            "decisions": decisions + layouts + repr(plan.loops),
-            "machine": machine.digest(),
-            "threads": str(threads),
-            "outputs": repr(names),
-            "options": repr((options.disable, options.input_precision, options.route, options.cluster)),
-            "search": json.dumps([each["search"] for each in plan.products.values() if "search" in each]),
-            "compiler": compiler_digest(),
-        }
-    )
 
 
 def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:

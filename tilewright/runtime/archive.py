@@ -12,13 +12,14 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from tilewright.errors import InvalidFile
 from tilewright.files import Content, open_regular, replace_file
 from tilewright.runtime.memory import allocate
-from tilewright.runtime.zips import DAMAGED, opened_zip, read_into
+from tilewright.runtime.zips import DAMAGED, opened_zip, read_stored
 
 INDEX = "archive.json"
 FORMAT = "tilewright-archive"
@@ -59,7 +60,7 @@ def read_archive(path: Path) -> dict[str, memoryview]:
     """
     try:
         with open_regular(path) as file, opened_zip(file, methods=(zipfile.ZIP_STORED,)) as archive:
-            return _read_members(archive)
+            return _read_members(file, archive)
     except InvalidFile as error:
         raise InvalidFile(error.message, where=str(path), help=error.help or "make the file again") from None
     except DAMAGED as error:
@@ -69,7 +70,7 @@ def read_archive(path: Path) -> dict[str, memoryview]:
         raise OSError(errno.ENOMEM, "it does not fit into the memory") from error
 
 
-def _read_members(archive: zipfile.ZipFile) -> dict[str, memoryview]:
+def _read_members(file: BufferedReader, archive: zipfile.ZipFile) -> dict[str, memoryview]:
     infos = {info.filename: info for info in archive.infolist()}
     members = _read_index(archive, infos)
     if set(infos) != {INDEX, *members}:
@@ -79,7 +80,7 @@ def _read_members(archive: zipfile.ZipFile) -> dict[str, memoryview]:
         if infos[name].file_size != size:
             raise InvalidFile(f"{name} has {infos[name].file_size} bytes, {INDEX} says {size}")
         block = allocate(size).data
-        read_into(archive, infos[name], block)
+        read_stored(file, infos[name], block)
         if _digest(block) != digest:
             raise InvalidFile(f"{name} is damaged: its digest differs from the one in {INDEX}")
         blocks[name] = block

@@ -72,14 +72,19 @@ class Artifact:
             raise InvalidFile(error.message, where=where, help=error.help) from error
 
     @classmethod
-    def from_blocks(cls, blocks: Blocks) -> Artifact:
-        """Read the members back. Raises InvalidFile that names what is missing or malformed."""
+    def from_blocks(cls, blocks: Blocks, known: bool = False) -> Artifact:
+        """Read the members back. Raises InvalidFile that names what is missing or malformed.
+
+        `known` says that the members are those of an artifact, byte for byte: only the manifest is read as JSON then.
+        """
         kind = next((kind for kind, member in CODES.items() if member in blocks), "object")
         missing = [name for name in _members(kind) if name not in blocks]
         if missing:
             raise InvalidFile(f"{', '.join(missing)} is missing")
         text, code, program, graph, plan = (bytes(blocks[name]) for name in _members(kind)[:-1])
-        _parse(graph, "graph.json")
+        if not known:
+            _parse(graph, "graph.json")
+            _parse(plan, "plan.json")
         manifest = Manifest.from_json(_parse(text, "manifest.json"))
         if manifest.code != kind:
             raise InvalidFile(f"{CODES[manifest.code]} is missing")
@@ -89,7 +94,7 @@ class Artifact:
             constants=np.frombuffer(blocks["constants.bin"], np.uint8) if blocks["constants.bin"] else allocate(0),
             program=_text(program, "program.tile"),
             graph=graph.decode(),
-            plan=json.dumps(_parse(plan, "plan.json"), indent=1),
+            plan=_text(plan, "plan.json"),
         )
 
 

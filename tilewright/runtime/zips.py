@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import IO, Final
 
 from tilewright.errors import InvalidFile
@@ -21,6 +22,10 @@ DAMAGED: Final = (
 
 _PIECE_BYTES: Final = 16 << 20  # zipfile copies what it reads: in pieces, so that memory does not double
 _MAX_DIRECTORY_BYTES: Final = 1 << 20  # some ten thousand members
+
+_LOCAL: Final = struct.Struct(
+    "<4s22x2H"
+)  # what stands before a member, APPNOTE.TXT 4.3.7: sizes of name and extra field
 
 # The end of a zip and what may stand in front of it, APPNOTE.TXT 4.3.14 to 4.3.16
 _END: Final = struct.Struct("<4s4H2LH")
@@ -64,6 +69,25 @@ def read_into(archive: zipfile.ZipFile, info: zipfile.ZipInfo, block: memoryview
             begin += len(piece)
         if member.read(1):
             raise ValueError(f"{info.filename} has more than {len(block)} bytes")
+
+
+def read_stored(file: BufferedReader, info: zipfile.ZipInfo, block: memoryview) -> None:
+    """Read a member that is not compressed from the file of its zip, without a copy and without its checksum.
+
+    For members whose contents are checked by a digest. Raises one of `DAMAGED` where they are not there.
+    """
+    file.seek(info.header_offset)
+    header = file.read(_LOCAL.size)
+    if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):
+        raise zipfile.BadZipFile(f"{info.filename} is not where the directory says")
+    _, name_bytes, extra_bytes = _LOCAL.unpack(header)
+    file.seek(name_bytes + extra_bytes, os.SEEK_CUR)
+    begin = 0
+    while begin < len(block):
+        count = file.readinto(block[begin:])
+        if not count:
+            raise EOFError(f"{info.filename} ends after {begin} of {len(block)} bytes")
+        begin += count
 
 
 def _check_directory(file: IO[bytes], file_bytes: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from tilewright.expr.rewrite import transform
 from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.element_types import Array, array_of, dtype_of
 from tilewright.frontend.onnx.inputs import input_shapes
-from tilewright.frontend.onnx.model_file import read_model
+from tilewright.frontend.onnx.model_file import Source, read_model, read_source
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
 from tilewright.frontend.onnx.registry import Definition, Value, load_all, outputs_of
@@ -52,13 +51,21 @@ def import_model(
     constants; they are then no inputs of the graph. Raises InvalidModel for a malformed model, InvalidArgument for
     shapes that do not fit, and UnsupportedModel, with every node that cannot be compiled.
     """
-    where = str(source) if isinstance(source, str | Path) else "model"
+    return import_source(read_source(source), shapes, values)
+
+
+def import_source(
+    source: Source,
+    shapes: Mapping[str, int | Sequence[int]] | None = None,
+    values: Mapping[str, Array] | None = None,
+) -> Graph:
+    """`import_model` of a source that was read."""
     try:
-        return _Import(read_model(source, where), where, shapes or {}, values or {}).run()
+        return _Import(read_model(source), source.where, shapes or {}, values or {}).run()
     except RecursionError as error:
-        raise InvalidModel("graphs or expressions are nested too deeply", where=where) from error
+        raise InvalidModel("graphs or expressions are nested too deeply", where=source.where) from error
     except UnicodeDecodeError as error:
-        raise InvalidModel(f"a name in it is not UTF-8: {error.object!r}", where=where) from error
+        raise InvalidModel(f"a name in it is not UTF-8: {error.object!r}", where=source.where) from error
 
 
 class _Failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,47 @@ _HELP = "the path of an .onnx file"
 _LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 
-def read_model(source: Any, where: str) -> Any:
-    """The checked model. `source` is a path, the file's bytes, or a ModelProto; `where` names it in errors.
+@dataclass(frozen=True)
+class Source:
+    """A model as it was given: an `onnx.ModelProto`, or the bytes of a file.
+
+    `where` names it in errors; tensors in other files are looked for in `folder`.
+    """
+
+    model: Any
+    where: str
+    folder: Path | None = None
+
+    @cached_property
+    def content(self) -> bytes:
+        """The bytes of the model. Raises ValueError for a ModelProto that is larger than a protocol buffer may be."""
+        if isinstance(self.model, bytes):
+            return self.model
+        from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+
+        try:
+            return bytes(self.model.SerializeToString())
+        except EncodeError as error:
+            raise ValueError(str(error)) from error
+
+
+def read_source(model: Any) -> Source:
+    """The source that a path, the bytes of a file or a ModelProto stands for; a file is read, not parsed.
+
+    Raises InvalidModel for a file that cannot be read, and for what is none of these.
+    """
+    if isinstance(model, str | Path):
+        content = read_bytes(model, InvalidModel, help=_HELP, limit=_MOST_BYTES)
+        return Source(content, str(model), Path(model).parent)
+    if isinstance(model, bytes | bytearray | memoryview):
+        return Source(bytes(model), "model")
+    if type(model).__name__ != "ModelProto":
+        raise InvalidModel(f"a model of type {type(model).__name__}", help="a path, bytes or an onnx.ModelProto")
+    return Source(model, "model")
+
+
+def read_model(source: Source) -> Any:
+    """The checked model of a source.
 
     Raises InvalidModel for what is not a valid model, Unsupported for versions that the onnx package does not know.
     """
@@ -24,17 +65,14 @@ def read_model(source: Any, where: str) -> Any:
         import onnx
     except ModuleNotFoundError as error:
         raise MissingExtra("onnx", "onnx") from error
-    if isinstance(source, onnx.ModelProto):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
-    elif isinstance(source, bytes | bytearray | memoryview):
-        model = _parse(bytes(source), where)
-    elif isinstance(source, str | Path):
-        model = _parse(read_bytes(source, InvalidModel, help=_HELP, limit=_MOST_BYTES), where)
+    where = source.where
+    if isinstance(source.model, bytes):
+        model = _parse(source.model, where)
     else:
-        raise InvalidModel(f"a model of type {type(source).__name__}", help="a path, bytes or an onnx.ModelProto")
+        model = onnx.ModelProto()
+        model.CopyFrom(source.model)
     _check_versions(model, where)
-    _load_external_data(model, Path(source).parent if isinstance(source, str | Path) else None, where)
+    _load_external_data(model, source.folder, where)
     _check(model, where)
     if len(model.functions):
         from onnx import inliner
@@ -48,7 +86,7 @@ def read_model(source: Any, where: str) -> Any:
 
 def _parse(content: bytes, where: str) -> Any:
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     model = onnx.ModelProto()
     try:

@@ -1,0 +1,68 @@
+"""The wire format of protocol buffers, read without the onnx package: fields of a message, one after the other.
+
+Enough to find names, shapes and places of files in a model without copying its weights.
+https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+Field: TypeAlias = tuple[
+    int, "int | memoryview"
+]  # number; an integer, or the bytes of a string, message or fixed value
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) are obsolete and refused
+_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
+
+
+def fields(message: memoryview) -> Iterator[Field]:
+    """The fields of a message in the order of the file. Raises ValueError where it ends early or has a group."""
+    place, end = 0, len(message)
+    while place < end:
+        tag, place = _varint(message, place)
+        wire_type = tag & 7
+        if wire_type == _VARINT:
+            value, place = _varint(message, place)
+            yield tag >> 3, value
+            continue
+        if wire_type == _BYTES:
+            size, place = _varint(message, place)
+        elif wire_type in _FIXED_BYTES:
+            size = _FIXED_BYTES[wire_type]
+        else:
+            raise ValueError(f"wire type {wire_type} at byte {place}")
+        if size > end - place:
+            raise ValueError(f"a field of {size} bytes at byte {place} of {end}")
+        yield tag >> 3, message[place : place + size]
+        place += size
+
+
+def messages(message: memoryview, number: int) -> Iterator[memoryview]:
+    """The values of a field that holds strings or messages."""
+    for found, value in fields(message):
+        if found == number and isinstance(value, memoryview):
+            yield value
+
+
+def text(message: memoryview, number: int) -> str:
+    """The last value of a field that holds a string, or "". Raises ValueError where it is not UTF-8."""
+    found = ""
+    for value in messages(message, number):
+        found = bytes(value).decode()
+    return found
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """An integer of 7 bits per byte, least significant first, and the place behind it."""
+    value = shift = 0
+    while True:
+        if place >= len(message) or shift > 63:
+            raise ValueError(f"an integer without an end at byte {place}")
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
