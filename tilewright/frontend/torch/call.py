@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import Unsupported
@@ -34,8 +34,8 @@ class Call:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of the (first) result."""
-        return dtype_of(self.promised().dtype)
+        """The dtype of the (first) result; that of its parts where it is complex."""
+        return dtype_of(self.promised().dtype.to_real())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,6 +44,10 @@ class Call:
 
     def hint(self, position: int) -> str:
         return f"{self.name}.{position}"
+
+    def part(self, label: str) -> Call:
+        """The call for one part of a complex result."""
+        return replace(self, name=f"{self.name}.{label}")
 
     def wants(self, position: int) -> bool:
         """Does anything use the result at `position`?"""

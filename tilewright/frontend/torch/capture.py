@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import CompileError, InvalidArgument, MissingExtra, Unsupported
-from tilewright.frontend.torch.registry import load_all
+from tilewright.frontend.torch.registry import COMPLEX, load_all
 
 
 def require_torch() -> Any:
@@ -64,7 +64,7 @@ def split_example(module: Any, example_inputs: Any) -> tuple[tuple[Any, ...], di
 def _decompositions(torch: Any) -> Any:
     """torch's decompositions, of operators without an importer only."""
     table = torch.export.default_decompositions()
-    importers = load_all()
+    importers = load_all().keys() | COMPLEX.keys()
     for overload in [overload for overload in table.keys() if str(overload) in importers]:  # noqa: SIM118
         del table[overload]
     return table

@@ -19,9 +19,11 @@ from tilewright.expr.ops.elementwise import identity
 from tilewright.frontend.onnx.problems import Problem, raise_problems
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.capture import capture, split_example
-from tilewright.frontend.torch.element_types import array_of, check_tensor, dtype_of
+from tilewright.frontend.torch.complex_numbers import Complex, constant, is_complex, refused
+from tilewright.frontend.torch.complex_numbers import importer_of as complex_importer
+from tilewright.frontend.torch.element_types import check_tensor, dtype_of
 from tilewright.frontend.torch.refusals import refusal
-from tilewright.frontend.torch.registry import load_all
+from tilewright.frontend.torch.registry import COMPLEX, load_all
 
 
 def import_module(module: Any, example_inputs: Any, *, name: str = "") -> Graph:
@@ -110,6 +112,8 @@ class _Import:
     def _unknown(self, name: str, promised: Any) -> Any:
         if isinstance(promised, (tuple, list)):
             return [self._unknown(f"{name}.{position}", part) for position, part in enumerate(promised)]
+        if hasattr(promised, "is_complex") and promised.is_complex():
+            return Complex(self._unknown(f"{name}.re", promised.real), self._unknown(f"{name}.im", promised.imag))
         if not hasattr(promised, "shape"):
             raise Unsupported(f"{name} is no tensor")
         return Tensor(self.b.unique(name), tuple(promised.shape), check_tensor(promised))
@@ -164,6 +168,10 @@ class _Import:
             raise Unsupported(refusal(str(node.target)))
         args = [self._value(arg) for arg in node.args]
         kwargs = {key: self._value(value) for key, value in node.kwargs.items()}
+        if is_complex(node, [args, list(kwargs.values())]):
+            importer = complex_importer(str(node.target))
+            if importer is None:
+                raise refused(str(node.target))
         call = Call(self.b, node, node.name)
         try:
             bound = inspect.signature(importer).bind(call, *args, **kwargs)
@@ -174,7 +182,8 @@ class _Import:
         return results
 
     def _importer(self, node: Any) -> Any:
-        return self.table.get(str(node.target))
+        name = str(node.target)
+        return self.table.get(name) or COMPLEX.get(name)
 
     def _value(self, arg: Any) -> Any:
         """An argument with nodes replaced by what they stand for."""
@@ -185,7 +194,7 @@ class _Import:
             if found is _FAILED:
                 raise _DependsOnFailed
             if isinstance(found, _Constant):
-                found = self.values[arg] = self.b.constant(array_of(found.tensor), found.name)
+                found = self.values[arg] = constant(self.b, found.tensor, found.name)
             return found
         if isinstance(arg, (list, tuple)):
             return [self._value(item) for item in arg]
@@ -216,6 +225,9 @@ class _Import:
         except CompileError as error:
             self._report(node.name, "output", error.message)
             return
+        if isinstance(value, Complex):
+            self._report(node.name, "output", "returns complex numbers (return torch.view_as_real of them)")
+            return
         if not isinstance(value, Tensor):
             self._report(node.name, "output", f"returns {value!r}, which is not a tensor")
             return
@@ -241,6 +253,7 @@ def _check_results(node: Any, results: Any) -> None:
     promised = node.meta.get("val")
     pairs = zip(results, promised, strict=False) if isinstance(results, (tuple, list)) else [(results, promised)]
     for result, value in pairs:
-        if isinstance(result, Tensor):
-            wanted = tuple(value.shape), dtype_of(value.dtype)
-            assert (result.shape, result.dtype) == wanted, f"{node.target} gives {result}, torch {wanted}"
+        parts = (result.re, result.im) if isinstance(result, Complex) else (result,)
+        for part in [part for part in parts if isinstance(part, Tensor)]:
+            wanted = tuple(value.shape), dtype_of(value.dtype.to_real())
+            assert (part.shape, part.dtype) == wanted, f"{node.target} gives {part}, torch {wanted}"

@@ -39,7 +39,6 @@ _FAMILIES: tuple[tuple[str, str], ...] = (
         " special_zeta",
         f"a special function that kernels do not have ({_OUTSIDE})",
     ),
-    ("_fft_c2c _fft_c2r _fft_r2c", f"complex numbers ({_OUTSIDE})"),
     ("frexp nextafter", f"reads the bits of numbers ({_OUTSIDE})"),
     ("gcd lcm", f"the number of steps depends on data ({_OUTSIDE})"),
 )

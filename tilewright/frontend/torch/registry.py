@@ -31,3 +31,19 @@ def load_all() -> dict[str, Importer]:
     import tilewright.frontend.torch.operators  # noqa: F401  (registers)
 
     return IMPORTERS
+
+
+COMPLEX: dict[str, Importer] = {}
+"""Importers for calls that take or give complex numbers."""
+
+
+def aten_complex(*names: str) -> Callable[[_F], _F]:
+    """Register an importer of overloads for complex numbers; the one for real numbers stays."""
+
+    def register(function: _F) -> _F:
+        for name in names:
+            assert name not in COMPLEX, f"two importers for {name} of complex numbers"
+            COMPLEX[name] = function
+        return function
+
+    return register

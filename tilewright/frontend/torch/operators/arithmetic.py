@@ -109,16 +109,16 @@ def power_scalar(call: Call, x: Tensor, exponent: Number) -> Tensor:
 
 @aten("aten.atan2.default")
 def atan2(call: Call, y: Tensor, x: Tensor) -> Tensor:
-    """The angle of (x, y): in the first quadrant by the quotient, then mirrored by the signs, of zeros too."""
+    return call.pointwise([y, x], angle_of)
 
-    def body(b: Expr, a: Expr) -> Expr:
-        high, wide = apply("abs", b), apply("abs", a)
-        quotient = select(apply("isinf", a) & apply("isinf", b), 1.0, high / wide)
-        angle = apply("atan", select(a.eq(0) & b.eq(0), 0.0, quotient))
-        angle = select(is_negative(a), pi - angle, angle)
-        return select(is_negative(b), -angle, angle)
 
-    return call.pointwise([y, x], body)
+def angle_of(b: Expr, a: Expr) -> Expr:
+    """The angle of (a, b): in the first quadrant by the quotient, then mirrored by the signs, of zeros too."""
+    high, wide = apply("abs", b), apply("abs", a)
+    quotient = select(apply("isinf", a) & apply("isinf", b), 1.0, high / wide)
+    angle = apply("atan", select(a.eq(0) & b.eq(0), 0.0, quotient))
+    angle = select(is_negative(a), pi - angle, angle)
+    return select(is_negative(b), -angle, angle)
 
 
 def is_negative(v: Expr) -> Expr:
@@ -161,6 +161,9 @@ for _name in (
     "sinh", "cosh", "asinh", "acosh", "atanh", "log1p", "expm1",
 ):  # fmt: skip
     aten(f"aten.{_name}.default")(partial(_one, function=_name))
+
+
+aten("aten._neg_view.default")(partial(_one, function="neg"))
 
 
 @aten("aten.sign.default", "aten.sgn.default")

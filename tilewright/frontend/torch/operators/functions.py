@@ -37,16 +37,16 @@ def signbit(call: Call, x: Tensor) -> Tensor:
 
 @aten("aten.hypot.default")
 def hypot(call: Call, x: Tensor, other: Tensor) -> Tensor:
-    """``sqrt(x**2 + y**2)`` without overflow; an infinite side makes it infinite, whatever the other is."""
+    return call.pointwise([x, other], length_of)
 
-    def body(v: Expr, w: Expr) -> Expr:
-        v, w = apply("abs", v), apply("abs", w)
-        top = apply("max", v, w)
-        ratio = apply("min", v, w) / top
-        length = select(top.eq(0), 0.0, top * apply("sqrt", 1.0 + ratio * ratio))
-        return select(apply("isinf", v) | apply("isinf", w), float("inf"), length)
 
-    return call.pointwise([x, other], body)
+def length_of(v: Expr, w: Expr) -> Expr:
+    """``sqrt(v**2 + w**2)`` without overflow; an infinite side makes it infinite, whatever the other is."""
+    v, w = apply("abs", v), apply("abs", w)
+    top = apply("max", v, w)
+    ratio = apply("min", v, w) / top
+    length = select(top.eq(0), 0.0, top * apply("sqrt", 1.0 + ratio * ratio))
+    return select(apply("isinf", v) | apply("isinf", w), float("inf"), length)
 
 
 @aten("aten.fmax.default", "aten.fmin.default")
