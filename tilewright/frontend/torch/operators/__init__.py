@@ -3,6 +3,7 @@
 from tilewright.frontend.torch.operators import (
     activations,
     arithmetic,
+    attention,
     comparisons,
     complex_arithmetic,
     counting,
@@ -23,6 +24,7 @@ from tilewright.frontend.torch.operators import (
 __all__ = [
     "activations",
     "arithmetic",
+    "attention",
     "comparisons",
     "complex_arithmetic",
     "counting",
