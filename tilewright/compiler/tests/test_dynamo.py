@@ -67,6 +67,7 @@ def test_networks_agree_with_eager_mode(caplog: pytest.LogCaptureFixture) -> Non
 
     torch.manual_seed(0)
     cases = [
+        (torch.nn.TransformerEncoderLayer(6, 2, 10, batch_first=True).eval(), torch.randn(2, 5, 6)),
         (Encoder(1).eval(), torch.randn(1, 5, 768)),
         (torch.nn.Sequential(basic_block(5, 8, 2), basic_block(8, 8, 1)).eval(), torch.randn(2, 5, 9, 7)),
     ]

@@ -18,6 +18,7 @@ from tilewright.frontend.torch.operators import (
     reduce,
     sampling,
     shape,
+    transformer,
     windows,
 )
 
@@ -39,5 +40,6 @@ __all__ = [
     "reduce",
     "sampling",
     "shape",
+    "transformer",
     "windows",
 ]

@@ -6,10 +6,11 @@ import numpy as np
 
 from tilewright.expr import dtypes
 from tilewright.expr.core import Expr, Tensor, const
+from tilewright.expr.ops import grouped as ops
 from tilewright.expr.ops import linalg
 from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, emit, map_elements
 from tilewright.expr.ops.nodes import cast_node
-from tilewright.frontend.torch.call import Call, Number, shape_of
+from tilewright.frontend.torch.call import Call, Number, refuse, shape_of
 from tilewright.frontend.torch.operators.reduce import vector_norm
 from tilewright.frontend.torch.registry import aten
 
@@ -87,3 +88,18 @@ def product_with_bytes(call: Call, x: Tensor, mat2: Tensor, scales: Tensor) -> T
     weight = cast_node(call.b, mat2, x.dtype, name=f"{call.name}.weight")
     total = linalg.linear(call.b, x, weight, out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product")
     return call.pointwise([total, scales], lambda v, s: v * s)
+
+
+@aten("aten._grouped_mm.default")
+def grouped_product(
+    call: Call, x: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: object = None,
+) -> Tensor:  # fmt: skip
+    """A product per group. `offs` are the ends of the groups along the dimension that only a matrix without groups has.
+
+    That is the rows of x, the columns of mat2, or the contracted dimension of both. Without `offs` both have groups.
+    """
+    refuse(bias is not None, "a bias of grouped products", help="add it afterwards")
+    if offs is None:
+        return linalg.matmul(call.b, x, mat2, out_dtype=call.dtype, name=call.name)
+    return ops.grouped_matmul(call.b, x, mat2, offs, out_dtype=call.dtype, name=call.name)

@@ -7,9 +7,10 @@ from fractions import Fraction
 from functools import partial
 
 from tilewright.errors import Unsupported
+from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import sampling as ops
-from tilewright.frontend.torch.call import Call, shape_of
+from tilewright.frontend.torch.call import Call, refuse, shape_of
 from tilewright.frontend.torch.registry import aten
 
 
@@ -48,6 +49,28 @@ for _rank, _linear in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
         aten(f"aten.upsample_{_linear}{_rank}d.{_overload}")(partial(_interpolated, mode="linear"))
 for _overload in ("default", "vec"):
     aten(f"aten.upsample_bicubic2d.{_overload}")(partial(_interpolated, mode="cubic"))
+
+
+def _antialiased(call: Call, x: Tensor, size: object, align_corners: bool, *scales: object, mode: str) -> Tensor:
+    """Weights spread with the step where the result is smaller, and those outside of the input are left out."""
+    refuse(not dtypes.is_float(x.dtype), f"antialiasing of {x.dtype}", help="floats")
+    tables, given = {}, _scales(x, scales)
+    for d in range(2, x.rank):
+        extent, result = shape_of(x)[d], call.shape[d]
+        refuse(align_corners and result == 1 < extent, "align_corners with a result of one element")
+        scale = ops.simplest(given[d - 2]) if given else Fraction(result, extent)
+        if align_corners and extent > 1:
+            scale = Fraction(result - 1, extent - 1)
+        if extent != result or scale != 1:
+            tables[d] = ops.resize_table(
+                extent, result, scale, mode=mode, cubic_a=-0.5, antialias=True, exclude_outside=True
+            )
+    return ops.resample(call.b, x, tables, name=call.name)
+
+
+for _overload in ("default", "vec"):
+    aten(f"aten._upsample_bilinear2d_aa.{_overload}")(partial(_antialiased, mode="linear"))
+    aten(f"aten._upsample_bicubic2d_aa.{_overload}")(partial(_antialiased, mode="cubic"))
 
 
 @aten("aten.grid_sampler_2d.default", "aten.grid_sampler.default", "aten.grid_sampler_3d.default")
