@@ -144,6 +144,31 @@ def write_file(path: str | os.PathLike[str], content: Content, where: str | None
         raise InvalidArgument(f"{message}: {reason(error)}", where=where or str(named)) from error
 
 
+def require_writable(path: str | os.PathLike[str] | None, where: str) -> None:
+    """Raise InvalidArgument where `write_file` cannot but fail, before hours of work; None is no file."""
+    if path is None:
+        return
+    named = as_path(path, where)
+    try:
+        _require_writable(named, _status(named))
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {str(named)!r}: {reason(error)}", where=where) from error
+
+
+def _require_writable(path: Path, status: os.stat_result | None) -> None:
+    folder = Path(os.path.realpath(path)).parent
+    if status is not None:
+        _require_kind(stat.S_IFMT(status.st_mode))
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file is protected from writing")
+    elif not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {str(folder)!r}")
+    elif not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{str(folder)!r} is no folder")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, f"the folder {str(folder)!r} is protected from writing")
+
+
 def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
     """Write `content` to `path`: others see the old file or the whole new one, never a part.
 
@@ -210,14 +235,18 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _write_in_place(path: Path, status: os.stat_result, content: Content) -> None:
-    kind = stat.S_IFMT(status.st_mode)
+    _require_kind(stat.S_IFMT(status.st_mode))
+    with tempfile.TemporaryFile() as whole:
+        _fill(whole, content)  # an archive goes back and forth in its file
+        _overwrite(path, status, whole)
+
+
+def _require_kind(kind: int) -> None:
+    """Refuse what takes no bytes in place: directories, disks, sockets."""
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if kind not in (stat.S_IFREG, stat.S_IFCHR, stat.S_IFIFO):
         raise OSError(errno.EINVAL, f"it is {'a disk' if kind == stat.S_IFBLK else _KINDS.get(kind, 'special')}")
-    with tempfile.TemporaryFile() as whole:
-        _fill(whole, content)  # an archive goes back and forth in its file
-        _overwrite(path, status, whole)
 
 
 def _overwrite(path: Path, status: os.stat_result, whole: IO[bytes]) -> None:

@@ -37,9 +37,38 @@ class Search(StrEnum):
     JOINT = "joint"
 
 
+def complete_machine(incomplete: str) -> list[str]:
+    """Names of machines that begin so, for the shell."""
+    from tilewright.machine import names
+
+    return [name for name in ("host", *names()) if name.startswith(incomplete)]
+
+
+def complete_intrinsic(incomplete: str) -> list[str]:
+    """Names of records of instructions that begin so, for the shell."""
+    from tilewright.instruction.registry import standard
+
+    return [record.name for record in standard() if record.name.startswith(incomplete)]
+
+
+def complete_pass(incomplete: str) -> list[str]:
+    """Names of passes that can be switched off and begin so, for the shell."""
+    from tilewright.graph.passes import table as graphs
+    from tilewright.kernel.passes import table as tiles
+
+    of_tiles = (each.name for passes in tiles.PIPELINES.values() for each in passes if each.name not in tiles.REQUIRED)
+    return [name for name in dict.fromkeys((*graphs.NAMES, *of_tiles)) if name.startswith(incomplete)]
+
+
+def machine_option(help: str, **more: Any) -> Any:
+    """The option `--machine`, whose names the shell completes."""
+    return typer.Option("--machine", metavar="NAME|FILE", help=help, autocompletion=complete_machine, **more)
+
+
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model.onnx or model.twm", show_default=False)]
 Machine = Annotated[
-    str, typer.Option("--machine", metavar="NAME|FILE", help="what to compile for; `tilewright machines` lists them")
+    str,
+    machine_option("what to compile for; `tilewright machines` lists them"),
 ]
 Device = Annotated[
     str | None,
@@ -58,7 +87,10 @@ Shapes = Annotated[
     ),
 ]
 Disable = Annotated[
-    list[str] | None, typer.Option("--disable", metavar="PASS", help="optimisation to leave out; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--disable", metavar="PASS", help="optimisation to leave out; repeatable", autocompletion=complete_pass
+    ),
 ]
 RouteName = Annotated[
     Route,

@@ -29,7 +29,8 @@ from tilewright.errors import InvalidArgument
 EPILOG = """\
 \b
 example: tilewright bench model.onnx --threads 2 --seconds 5
-exit status: 0 timed, 2 bad usage or input, 3 this machine cannot run the file, or a package is missing
+exit status: 0 timed, 2 bad usage or input,
+             3 this machine cannot run the file, or a package is missing
 """
 
 _WARM_UP_CALLS = 3  # the first call touches every page, the second fills the caches

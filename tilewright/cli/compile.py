@@ -38,7 +38,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.files import read_input, read_text, write_file
+from tilewright.files import read_input, read_text, require_writable, write_file
 from tilewright.options import Options
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ example: tilewright compile model.onnx -o model.twm
          tilewright compile model.onnx --search joint --trials 32
          tilewright compile model.onnx --emit tile | tilewright opt -p dce -
          tilewright compile model.onnx --machine nvidia-h200-sxm --emit ptx
-exit status: 0 compiled, 2 bad usage or a model that cannot be compiled, 3 a missing package
+exit status: 0 compiled, 2 bad usage or a model that cannot be compiled,
+             3 a missing package
 """
 
 
@@ -101,6 +102,7 @@ def compile_model(
     joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm. What
     is decided already in MODEL, or only after the form that is asked for, has no options.
     """
+    require_writable(output, "-o")
     shapes = shapes_of(shape)
     joint = search is Search.JOINT
     decisions = given_decisions(machine, threads, disable, route, input_precision, cluster)
@@ -116,9 +118,11 @@ def compile_model(
     if joint:
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")
     if emit is None and model.suffix != ".tile":
+        place = output or model.with_suffix(".twm")
+        require_writable(place, "-o")
         start = time.perf_counter()
         artifact = build_artifact(model, shapes, machine, threads, options, rebuild=rebuild)
-        _store(artifact, output or model.with_suffix(".twm"), time.perf_counter() - start, as_json)
+        _store(artifact, place, time.perf_counter() - start, as_json)
         return
     if emit is None:
         raise InvalidArgument("a tile program is compiled to one form", where=str(model), help="add --emit object")

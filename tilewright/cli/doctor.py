@@ -26,7 +26,7 @@ exit status: 0 all is well, 1 something needs attention: a line marked with !
 """
 
 _PACKAGES = ("numpy", "llvmlite", "xdsl", "pydantic", "ml_dtypes")
-_EXTRAS = {"onnx": ("onnx",), "torch": ("torch",), "cuda": ("cuda.core",), "distributed": ("distributed",),
+_EXTRAS = {"onnx": ("onnx",), "torch": ("torch",), "cuda": ("cuda.bindings",), "distributed": ("distributed",),
            "report": ("matplotlib",)}  # fmt: skip
 
 

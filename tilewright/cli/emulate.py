@@ -14,18 +14,22 @@ from tilewright.cli.arguments import AsJson, refuse
 from tilewright.cli.arrays import read_npz, write_npz
 from tilewright.cli.console import NEGATIVE, progress, show_json
 from tilewright.errors import InvalidArgument, InvalidFile
-from tilewright.files import read_text
+from tilewright.files import read_text, require_writable
 
 if TYPE_CHECKING:
     from tilewright.emulator import Result
 
 EPILOG = """\
 \b
-example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 --args in.npz -o out.npz
-The arguments are p0, p1, … in the order of the parameters: arrays become buffers of the device, 0-d arrays
-scalars; missing pointers are null. The output holds the buffers afterwards, under the same names. Use random
-inputs: threads that store equal values in one place do not race, and wrong places may hold the right zeros.
-exit status: 0 ran clean, 1 something was found, 2 bad usage, PTX that does not parse, arguments that do not fit
+example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 \\
+             --args in.npz -o out.npz
+The arguments are p0, p1, … in the order of the parameters: arrays become
+buffers of the device, 0-d arrays scalars; missing pointers are null. The
+output holds the buffers afterwards, under the same names. Use random inputs:
+threads that store equal values in one place do not race, and wrong places may
+hold the right zeros.
+exit status: 0 ran clean, 1 something was found,
+             2 bad usage, PTX that does not parse, arguments that do not fit
 """
 
 Kernel = Annotated[Path, typer.Argument(metavar="KERNEL.ptx", help="PTX text", show_default=False)]
@@ -59,6 +63,7 @@ def emulate(
     """Run a PTX kernel on the CPU; report races, bad accesses and waits that come too early, and count what it does."""
     from tilewright.emulator import parse, run
 
+    require_writable(output, "-o")
     text = read_text(kernel).rstrip("\0")  # some tools end PTX as C strings
     with _named(kernel):
         module = parse(text)

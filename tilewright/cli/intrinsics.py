@@ -22,7 +22,8 @@ example: tilewright intrinsics
          tilewright intrinsics 'mma_*'
          tilewright intrinsics mma_m16n8k16_f16_f32 --layout
          tilewright intrinsics my_unit --records mine.yaml
-exit status: 0 listed, 2 no such intrinsic, or records that contradict themselves
+exit status: 0 listed,
+             2 no such intrinsic, or records that contradict themselves
 """
 
 Name = Annotated[

@@ -11,7 +11,7 @@ import typer
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
 from tilewright.errors import InvalidArgument
-from tilewright.files import write_file
+from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
     from tilewright.layouts import Conversion, Layout
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright layout 'mma<v=2, W=[1,1]>' --shape 16x8
-         tilewright layout 'shared<vec=8, perPhase=4, maxPhase=2, O=[1,0]>' --shape 16x16 --bits 16 --svg a.svg
-         tilewright layout 'mma<v=2, W=[1,1]>' --shape 16x8 --to 'blocked<S=[1,1], T=[4,8], W=[1,1], O=[1,0]>'
-exit status: 0 shown, 2 no such layout, or one that contradicts itself or the shape
+         tilewright layout 'shared<vec=8, perPhase=4, maxPhase=2, O=[1,0]>' \\
+             --shape 16x16 --bits 16 --svg a.svg
+         tilewright layout 'mma<v=2, W=[1,1]>' --shape 16x8 \\
+             --to 'blocked<S=[1,1], T=[4,8], W=[1,1], O=[1,0]>'
+exit status: 0 shown,
+             2 no such layout, or one that contradicts itself or the shape
 """
 _DRAWN = 64  # rows and columns of a table on the terminal
 
@@ -38,6 +41,7 @@ def layout(text: Text, shape: Shape, to: To = None, bits: Bits = 32, svg: Svg = 
     from tilewright.layouts.picture import svg as picture
     from tilewright.layouts.shared import checked_bits
 
+    require_writable(svg, "--svg")
     extents = _extents(shape)
     checked_bits(bits)
     shown = parse(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tilewright.cli import (
     bench,
@@ -25,7 +26,10 @@ from tilewright.cli import (
     schedule_mma,
     validate,
 )
-from tilewright.cli.console import guarded
+from tilewright.cli.console import guarded, show_json
+
+# Of typer's own copy of click, or of click, by typer's version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
 
@@ -51,6 +55,21 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
 )
 
 EXIT = "exit status: 0 ok, 1 the result is negative, 2 bad usage or input, 3 this machine lacks something"
+
+
+class _Command(TyperCommand):
+    """A command whose usage errors are JSON on stdout too where `--json` is given."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        as_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except _UsageError as error:
+            if as_json:
+                fact = {"code": "usage", "where": info_name, "message": str(error), "help": ""}
+                show_json({"error": fact})
+            raise
+
 
 app = typer.Typer(
     name="tilewright",
@@ -81,7 +100,7 @@ def _common(
 
 
 for _name, _function, _epilog in COMMANDS:
-    app.command(_name, epilog=_epilog)(guarded(_function))
+    app.command(_name, cls=_Command, epilog=_epilog)(guarded(_function))
 
 
 def main() -> None:

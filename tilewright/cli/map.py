@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.arguments import AsJson, complete_intrinsic, machine_option
 from tilewright.cli.console import show_json, table
 from tilewright.errors import InvalidArgument
 
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 \b
-example: tilewright map --expr "C[i,j] += A[i,k]*B[k,j]" --size i=64,j=64,k=64 --intrinsic wmma_16x16x16_f16_f32
-         tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 --explain --mapping "(np|k|c)"
+example: tilewright map --expr "C[i,j] += A[i,k]*B[k,j]" \\
+             --size i=64,j=64,k=64 --intrinsic wmma_16x16x16_f16_f32
+         tilewright map --op C2D --intrinsic mma_m16n8k16_f16_f32 \\
+             --explain --mapping "(np|k|c)"
          tilewright map --op DEP --all
-exit status: 0 listed, perhaps none with the reason, or the refusal of --mapping explained; 2 bad usage or input
+exit status: 0 listed, perhaps none with the reason, or the refusal of
+             --mapping explained; 2 bad usage or input
 """
 
 _LARGEST_EXTENT = 1 << 31
@@ -45,7 +48,14 @@ Sizes = Annotated[
     typer.Option("--size", metavar="N=16,K=64,…", help="extents of loops, or sizes of --op; repeatable"),
 ]
 IntrinsicName = Annotated[
-    str | None, typer.Option("--intrinsic", metavar="NAME", help="the record to map to", show_default=False)
+    str | None,
+    typer.Option(
+        "--intrinsic",
+        metavar="NAME",
+        help="the record to map to",
+        show_default=False,
+        autocompletion=complete_intrinsic,
+    ),
 ]
 Records = Annotated[
     Path | None, typer.Option("--records", metavar="FILE", help="a file (YAML, JSON) with records of your own")
@@ -64,10 +74,7 @@ Dtypes = Annotated[
     typer.Option("--dtype", metavar="T|X=T,W=T,Y=T", help="element types (default: those of the record)",
                  show_default=False),
 ]  # fmt: skip
-MachineName = Annotated[
-    str, typer.Option("--machine", metavar="NAME|FILE", help="whose times (default: a machine that has the record)",
-                      show_default=False),
-]  # fmt: skip
+MachineName = Annotated[str, machine_option("whose times (default: a machine that has the record)", show_default=False)]
 Explain = Annotated[bool, typer.Option("--explain", help="say why the first mapping wins")]
 Asked = Annotated[str, typer.Option("--mapping", metavar="(nq|k|c)", help="judge this mapping too", show_default=False)]
 Limit = Annotated[

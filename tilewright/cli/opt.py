@@ -14,9 +14,11 @@ from tilewright.files import read_input, read_text
 
 EPILOG = """\
 \b
-example: tilewright compile model.onnx --emit tile | tilewright opt -p canonicalise -p dce -
+example: tilewright compile model.onnx --emit tile \\
+             | tilewright opt -p canonicalise -p dce -
          tilewright opt --list
-exit status: 0 done, 2 bad usage, no such pass, or a program that does not parse or verify
+exit status: 0 done,
+             2 bad usage, no such pass, a program that is none
 """
 
 Passes = Annotated[

@@ -7,22 +7,25 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import AsJson, Device
+from tilewright.cli.arguments import AsJson, Device, machine_option
 from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
 from tilewright.errors import CompileError, InvalidArgument
-from tilewright.files import write_file
+from tilewright.files import require_writable, write_file
 
 EPILOG = """\
 \b
 example: tilewright reproduce
          tilewright reproduce amos-mappings
-         tilewright reproduce amos-cpu --layers C0,C6 --trials 96 --json > cpu.json
+         tilewright reproduce amos-cpu --layers C0,C6 --trials 96 \\
+             --json > cpu.json
          tilewright reproduce mlir-matmul --without padding,swizzle
          tilewright reproduce mlir-matmul --route wmma
-         tilewright reproduce mlir-matmul --device cuda --sizes 1024,4096 --json > gpu.json
+         tilewright reproduce mlir-matmul --device cuda \\
+             --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
-exit status: 0 every claim is met, 1 one is not, 2 bad usage or file, 3 no matplotlib for --plot
+exit status: 0 every claim is met, 1 one is not, 2 bad usage or file,
+             3 no matplotlib for --plot
 """
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="the experiment to run", show_default=False)]
@@ -43,9 +46,7 @@ Without = Annotated[
 Sizes = Annotated[
     str | None, typer.Option("--sizes", metavar="N,…", help="extents, multiples of 256 (default: 1024 to 16384)")
 ]
-MachineName = Annotated[
-    str | None, typer.Option("--machine", metavar="NAME|FILE", help="whose time to predict (default: nvidia-rtx-3090)")
-]
+MachineName = Annotated[str | None, machine_option("whose time to predict (default: nvidia-rtx-3090)")]
 RouteName = Annotated[
     str | None, typer.Option("--route", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
 ]
@@ -101,6 +102,8 @@ def reproduce(
             table({"name": "left", "takes": "right", "shows": "left"}, rows)
         return
     experiment = find(name)
+    require_writable(plot, "--plot")
+    require_writable(document, "--document")
     if plot is not None:
         experiment.require_measured("plot")
         plots.check(plot)

@@ -35,6 +35,7 @@ from tilewright.cli.models import (
     read_artifact,
 )
 from tilewright.errors import InvalidArgument
+from tilewright.files import require_writable
 
 if TYPE_CHECKING:
     from tilewright.runtime.module import KernelTime, Module
@@ -44,7 +45,8 @@ EPILOG = """\
 example: tilewright run model.twm --inputs in.npz -o out.npz
          tilewright run model.onnx --shape x=1,3,224,224 --check
          tilewright run model.onnx --machine nvidia-h200-sxm --device emulator
-exit status: 0 ran, 1 --check found a difference that is too large, 2 bad usage or input,
+exit status: 0 ran, 1 --check found a difference that is too large,
+             2 bad usage or input,
              3 this machine cannot run the file, or a package is missing
 """
 
@@ -105,6 +107,7 @@ def run(
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
     only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only.
     """
+    require_writable(output, "-o")
     given = seed is not None and inputs is not None
     refuse({"--seed": given}, f"{seed}, but the inputs are not random: {inputs}", "leave out --inputs")
     refuse({"--tolerance": tolerance is not None and not check}, f"{tolerance}, but nothing is compared", "add --check")

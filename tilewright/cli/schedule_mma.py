@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson
+from tilewright.cli.arguments import AsJson, machine_option
 from tilewright.cli.console import show_json
 from tilewright.errors import CompileError, InvalidArgument
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 \b
-example: tilewright schedule-mma --m 128 --n 256 --k 512 --a f16 --b f16 --c f32 --machine GPU
-         tilewright schedule-mma --m 4,16 --n 2,32 --k 3,128 --machine GPU --json
+example: tilewright schedule-mma --m 128 --n 256 --k 512 --a f16 --b f16 \\
+             --c f32 --machine sm_90a
+         tilewright schedule-mma --m 4,16 --n 2,32 --k 3,128 \\
+             --machine sm_90a --json
 exit status: 0 scheduled (a fall-back too), 2 bad usage or input
 """
 
@@ -38,7 +40,7 @@ Batch = Annotated[str, typer.Option("--batch", metavar="N[,N…]", help="sizes o
 A = Annotated[str, typer.Option("--a", metavar="TYPE", help="element type of the left operand")]
 B = Annotated[str, typer.Option("--b", metavar="TYPE", help="element type of the right operand (default: that of a)")]
 C = Annotated[str, typer.Option("--c", metavar="TYPE", help="element type of the result")]
-Gpu = Annotated[str, typer.Option("--machine", metavar="NAME|FILE", help="the GPU; `tilewright machines` lists them")]
+Gpu = Annotated[str, machine_option("the GPU; `tilewright machines` lists them")]
 PolicyName = Annotated[
     str, typer.Option("--policy", metavar="NAME", help="tilewright, iree-3.6 or size-classes: the rules to deduce by")
 ]

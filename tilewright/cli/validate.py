@@ -15,8 +15,10 @@ from tilewright.cli.console import NEGATIVE, show_json
 EPILOG = """\
 \b
 example: tilewright validate mma-schedule --data configs.csv
-         tilewright validate mma-schedule --data configs.csv --policy tilewright --json
-exit status: 0 every row matches, 1 some do not, 2 bad usage or a file that cannot be read
+         tilewright validate mma-schedule --data configs.csv \\
+             --policy tilewright --json
+exit status: 0 every row matches, 1 some do not,
+             2 bad usage or a file that cannot be read
 """
 
 SHOWN = 20  # mismatches printed as text

@@ -249,7 +249,7 @@ WRONG = {
     "wrong shape": (["run", "model.twm", "--inputs", "shape.npz"], r"input 'x': error\[invalid-argument\]"),
     "wrong dtype": (["run", "model.twm", "--inputs", "dtype.npz"], r"input 'x': error\[invalid-argument\]"),
     "pickle": (["run", "model.twm", "--inputs", "pickle.npz"], r"pickle.npz: error\[invalid-argument\]"),
-    "no folder": (["run", "model.twm", "-o", "no/out.npz"], r"no/out.npz: error\[invalid-argument\]: cannot write"),
+    "no folder": (["run", "model.twm", "-o", "no/out.npz"], r"cannot write 'no/out.npz'"),
     "no folder for a module": (["compile", "model.onnx", "--shape", "x=4,6", "-o", "no/m.twm"], r"cannot write"),
     "no folder for a form": (["compile", "model.twm", "--emit", "asm", "-o", "no/m.s"], r"cannot write"),
     "compiled already": (["compile", "model.twm"], r"add --rebuild"),

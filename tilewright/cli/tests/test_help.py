@@ -1,0 +1,117 @@
+"""Help: it fits a terminal, its examples are right, the shell completes values, and usage errors are JSON too."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tilewright.cli import arguments
+from tilewright.cli.main import COMMANDS, app
+from tilewright.cli.sample import perceptron
+from tilewright.compiler.compile import build
+from tilewright.instruction.files import to_json
+from tilewright.instruction.registry import standard
+from tilewright.machine import host
+from tilewright.options import Options
+
+#: Commands that take minutes, need a device, or input that only their users have: they are parsed.
+PARSED = ("reproduce", "calibrate", "emulate", "validate", "bench", "demo", "doctor")
+
+
+def examples() -> list[str]:
+    """Every command line in the epilogs, with lines that end in a backslash joined."""
+    found = []
+    for _, _, epilog in COMMANDS:
+        text = epilog.replace("\\\n", " ")
+        block = text[text.index("example: ") + len("example: ") :]
+        found += re.findall(r"^ *(tilewright .*)$", block, re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize("name", ["", *(name for name, _, _ in COMMANDS)])
+def test_help_has_80_columns(name: str) -> None:
+    text = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="tilewright").stdout
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_every_command_has_examples() -> None:
+    shown = {name for line in examples() for name in re.findall(r"(?:^|\| *)tilewright (\S+)", line)}
+    assert {name for name, _, _ in COMMANDS} == shown
+
+
+@pytest.mark.parametrize("line", examples())
+def test_examples_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    _files()
+    piped = None
+    for part in re.split(r" \| ", line.partition(" > ")[0]):
+        _, name, *rest = shlex.split(part)
+        if name in PARSED or "joint" in rest:
+            get_command(app).commands[name].make_context(name, rest).close()  # type: ignore[attr-defined]
+            continue
+        result = CliRunner().invoke(app, [name, *rest], input=piped, prog_name="tilewright")
+        assert result.exit_code == 0, result.output
+        piped = result.stdout
+
+
+def _files() -> None:
+    """The files that examples name."""
+    import onnx
+    from onnx import helper
+
+    node = helper.make_node("Relu", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3, 224, 224]) for name in "xy")
+    graph = helper.make_graph([node], "layer", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), "model.onnx")
+    build(perceptron(4, (6, 5, 3)), host(), 1, Options(cache=False)).save(Path("model.twm"))
+    np.savez("in.npz", x=np.ones((4, 6), np.float32))
+    Path("other.yaml").write_text("extends: x86-64-v3\nname: other\n")
+    Path("mine.yaml").write_text(_record())
+
+
+def _record() -> str:
+    """A file with a record called `my_unit`."""
+    record = to_json(standard().find("wmma_16x16x16_f16_f32"))
+    return json.dumps({"intrinsics": [record | {"name": "my_unit", "aliases": []}]})
+
+
+def test_names_complete() -> None:
+    assert "nvidia-h200-sxm" in arguments.complete_machine("nv")
+    assert "host" in arguments.complete_machine("")
+    assert arguments.complete_machine("no-such") == []
+    assert "wmma_16x16x16_f16_f32" in arguments.complete_intrinsic("wmma_16")
+    assert {"fold-padding", "dce"} <= set(arguments.complete_pass(""))
+
+
+@pytest.mark.parametrize(
+    "given", [["run", "--bad", "--json"], ["map", "--limit", "x", "--json"], ["opt", "--json", "-p"]]
+)
+def test_usage_errors_are_json_where_it_is_asked_for(given: list[str]) -> None:
+    result = CliRunner().invoke(app, given, prog_name="tilewright")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["code"] == "usage"
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compile model.onnx -o {}", "run model.onnx -o {}", "emulate a.ptx -o {}", "layout x --shape 1 --svg {}"],
+)
+@pytest.mark.parametrize(("place", "fact"), [("folder", "it is a directory"), ("none/a", "there is no folder")])
+def test_the_output_is_looked_at_first(
+    command: str, place: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    result = CliRunner().invoke(app, shlex.split(command.format(place)), prog_name="tilewright")
+    assert result.exit_code == 2
+    assert fact in result.stderr, "not that the model is missing"
