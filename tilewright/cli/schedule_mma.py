@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright schedule-mma --m 128 --n 256 --k 512 --a f16 --b f16 \\
-             --c f32 --machine sm_90a
+             --c f32 --machine nvidia-h200-sxm
          tilewright schedule-mma --m 4,16 --n 2,32 --k 3,128 \\
-             --machine sm_90a --json
+             --machine nvidia-h200-sxm --json
 exit status: 0 scheduled (a fall-back too), 2 bad usage or input
 """
 
