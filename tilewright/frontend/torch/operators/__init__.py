@@ -3,7 +3,6 @@
 from tilewright.frontend.torch.operators import (
     activations,
     arithmetic,
-    attention,
     comparisons,
     complex_arithmetic,
     counting,
@@ -25,7 +24,6 @@ from tilewright.frontend.torch.operators import (
 __all__ = [
     "activations",
     "arithmetic",
-    "attention",
     "comparisons",
     "complex_arithmetic",
     "counting",

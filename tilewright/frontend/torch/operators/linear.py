@@ -1,13 +1,17 @@
-"""Products of matrices. Sums of f16 and bf16 are formed in f32."""
+"""Products of matrices, and attention. Sums of f16 and bf16 are formed in f32."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Any
 
+from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor
+from tilewright.expr.ops import attention as attentions
 from tilewright.expr.ops import linalg as ops
-from tilewright.frontend.torch.call import Call, Number
+from tilewright.expr.ops import shape as shapes
+from tilewright.frontend.torch.call import Call, Number, refuse, shape_of
 from tilewright.frontend.torch.registry import aten
 
 
@@ -57,3 +61,42 @@ def bilinear(call: Call, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | No
 
 def _sum_type(call: Call) -> str:
     return "f32" if call.dtype in ("f16", "bf16") else call.dtype
+
+
+@aten("aten.scaled_dot_product_attention.default")
+def attention(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``softmax(query @ key^T * scale + mask) @ value``; `is_causal` keeps keys up to the query's position."""
+    refuse(dropout_p > 0, "random numbers (dropout)", help="module.eval()")
+    refuse(not dtypes.is_float(call.dtype), f"attention of {call.dtype}")
+    if not enable_gqa:  # batch dimensions broadcast; shared heads must be asked for
+        batch = call.shape[:-2]
+        query, key, value = (_with_batch(call, x, batch, label) for x, label in
+                             ((query, "q"), (key, "k"), (value, "v")))  # fmt: skip
+    width = shape_of(query)[-1]
+    return attentions.attention(
+        call.b,
+        query,
+        key,
+        value,
+        attn_mask,
+        scale=1 / sqrt(max(width, 1)) if scale is None else scale,
+        causal=is_causal,
+        name=call.name,
+    )
+
+
+def _with_batch(call: Call, x: Tensor, batch: tuple[int, ...], label: str) -> Tensor:
+    """`x` with the batch dimensions of the result."""
+    wanted = (*batch, *shape_of(x)[-2:])
+    return x if shape_of(x) == wanted else shapes.expand(call.b, x, wanted, name=f"{call.name}.{label}")
