@@ -70,6 +70,15 @@ def run_passes(module: Any, machine: Any, options: Any) -> None:
         _run(builder.getModulePassManager(), module, builder)
 
 
+def inline(module: Any, machine: Any) -> None:
+    """Inline what is marked `alwaysinline`, and simplify branches: all that LLVM IR written by hand gains from."""
+    with llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2)) as builder:
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+        manager.add_simplify_cfg_pass()
+        _run(manager, module, builder)
+
+
 def rotate_loops(module: Any, machine: Any) -> None:
     """Let loops test at their ends, while what stands at their heads is no more than tests and phis.
 

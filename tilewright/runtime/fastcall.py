@@ -221,7 +221,7 @@ refuse:
 }
 
 ; Run with the data pointers in the records: True, or an exception. Under the interpreter lock, so no atomics.
-define internal ptr @run(ptr %state, i64 %tensors) {
+define internal ptr @run(ptr %state, i64 %tensors) alwaysinline {
 entry:
   store i64 1, ptr %state
   %records = getelementptr i64, ptr %state, i64 $STATE_RECORDS
@@ -245,7 +245,7 @@ failure:
 }
 
 ; Whether all items of a tuple are arrays as their records say; notes their data pointers in the records.
-define internal i1 @check_all(ptr %tuple, i64 %count, ptr %records, ptr %type) {
+define internal i1 @check_all(ptr %tuple, i64 %count, ptr %records, ptr %type) alwaysinline {
 entry:
   br label %next
 next:
@@ -314,7 +314,7 @@ no:
 }
 
 ; Whether no output shares a byte with an input or with an output before it.
-define internal i1 @all_apart(ptr %records, i64 %inputs, i64 %outputs) {
+define internal i1 @all_apart(ptr %records, i64 %inputs, i64 %outputs) alwaysinline {
 entry:
   %tensors = add i64 %inputs, %outputs
   br label %output
@@ -356,7 +356,7 @@ no:
 }
 
 ; Write the data pointers into the call.
-define internal void @place_all(ptr %records, i64 %tensors) {
+define internal void @place_all(ptr %records, i64 %tensors) alwaysinline {
 entry:
   br label %next
 next:

@@ -17,7 +17,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from tilewright.codegen.optimise import run_passes
+from tilewright.codegen.optimise import inline
 from tilewright.errors import InvalidFile
 from tilewright.machine.detect import host
 from tilewright.runtime.manifest import Manifest
@@ -86,7 +86,7 @@ def load_ir(text: str, functions: Iterable[str], symbols: Mapping[str, int] | No
     module = llvm.parse_assembly(text, context=llvm.create_context())
     module.verify()
     machine = llvm.Target.from_triple(host_triple()).create_target_machine(opt=2, reloc="pic", codemodel="small")
-    run_passes(module, machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    inline(module, machine)
     return Code(machine.emit_object(module), functions, symbols)
 
 
