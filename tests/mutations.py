@@ -349,7 +349,7 @@ def _artifact(name: str) -> Any:
     machine = resolve(family.machine)
     assert isinstance(machine, Gpu)
     if family.multiprocessors is not None:
-        machine = machine.model_copy(update={"multiprocessors": family.multiprocessors})
+        machine = replace(machine, multiprocessors=family.multiprocessors)
     return build(b.finish([family.program(b)]), machine, 1, Options(cache=False))
 
 

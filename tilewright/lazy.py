@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from tilewright.collection import paused_collection
+
 
 def on_demand(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions `__getattr__` and `__dir__` of a package; `modules` maps its names to the modules that define them.
@@ -19,7 +21,8 @@ def on_demand(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str],
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(modules[name]), name)
+        with paused_collection():
+            value = getattr(import_module(modules[name]), name)
         if package in sys.modules:
             setattr(sys.modules[package], name, value)  # not asked again
         return value

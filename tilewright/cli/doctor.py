@@ -25,7 +25,7 @@ example: tilewright doctor --json
 exit status: 0 all is well, 1 something needs attention: a line marked with !
 """
 
-_PACKAGES = ("numpy", "llvmlite", "xdsl", "pydantic", "ml_dtypes")
+_PACKAGES = ("numpy", "llvmlite", "xdsl", "ml_dtypes")
 _EXTRAS = {"onnx": ("onnx",), "torch": ("torch",), "cuda": ("cuda.bindings",), "distributed": ("distributed",),
            "report": ("matplotlib",)}  # fmt: skip
 

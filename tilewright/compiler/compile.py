@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.collection import paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
 from tilewright.errors import InvalidArgument, InvalidFile
@@ -157,6 +158,19 @@ def build(
 
     `choose` is asked how each product runs, before the rules are; `searched` is what an earlier search found.
     """
+    with paused_collection():
+        return _built(model, machine, threads, options, names_of_outputs, choose, searched)
+
+
+def _built(
+    model: Graph | Source,
+    machine: Cpu | Gpu,
+    threads: int,
+    options: Options,
+    names_of_outputs: Sequence[str] | None,
+    choose: ChooseProduct | None,
+    searched: Searched | None,
+) -> Artifact:
     source = GraphSource(model) if isinstance(model, Graph) else model
     threads = threads if isinstance(machine, Cpu) else 1
     cache = Cache.from_options(options)

@@ -13,7 +13,8 @@ from typing import Any
 from tilewright.errors import InvalidIntrinsic, InvalidMachine
 from tilewright.instruction.check_record import check
 from tilewright.instruction.intrinsic import Cost, Fragment, Intrinsic, Limits, Movement, Numerics, Operand
-from tilewright.machine.reading import Document, Place, read_document
+from tilewright.machine.facts import Place
+from tilewright.machine.reading import Document, read_document
 
 
 def load_records(path: str | Path) -> tuple[Intrinsic, ...]:

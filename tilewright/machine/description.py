@@ -9,89 +9,84 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from tilewright.machine import features as feature_tables
+from tilewright.machine.facts import (
+    Facts,
+    choice,
+    count,
+    flag,
+    items,
+    name_set,
+    names,
+    optional,
+    rate,
+    record,
+    required,
+    several,
+    table,
+    text,
+    word,
+)
 
-Count = Annotated[int, Field(strict=True, gt=0, lt=1 << 62)]
-Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Word = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)]
-Flag = Annotated[bool, Field(strict=True)]
-
-
-def _listed(value: Any) -> Any:
-    """A list without repetitions, as a tuple; anything else is left to fail."""
-    if isinstance(value, list | tuple | set | frozenset):
-        items = list(value)
-        repeated = sorted({item for item in items if isinstance(item, str) and items.count(item) > 1})
-        if repeated:
-            raise ValueError(f"lists {', '.join(repeated)} twice")
-        return tuple(items)
-    return value
-
-
-Names = Annotated[tuple[Word, ...], BeforeValidator(_listed)]
-NameSet = Annotated[frozenset[Word], BeforeValidator(_listed), PlainSerializer(sorted)]
-
-
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+_LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
 
-class Llvm(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Llvm(Facts):
     """What LLVM is told. For a CPU, `features` is made from `Cpu.features` and may be left out."""
 
-    triple: Word
-    cpu: Word
-    features: Annotated[str, Field(strict=True, pattern=r"^([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?$")] = ""
+    triple: str = required(word)
+    cpu: str = required(word)
+    features: str = optional(text(_LLVM_FEATURES), "")
 
 
-class Cache(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Cache(Facts):
     """One cache level; `shared_by` counts the cores that share one instance, and rates are per core."""
 
-    name: Word
-    bytes: Count
-    ways: Count | None = None
-    line_bytes: Count
-    shared_by: Count
-    bytes_per_cycle: Rate | None = None
-    bytes_per_second: Rate | None = None
+    name: str = required(word)
+    bytes: int = required(count)
+    ways: int | None = optional(count)
+    line_bytes: int = required(count)
+    shared_by: int = required(count)
+    bytes_per_cycle: float | None = optional(rate)
+    bytes_per_second: float | None = optional(rate)
 
 
-class Dram(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Dram(Facts):
     """Main or device memory. A copy counts what it reads and what it writes; a non-temporal one passes the caches."""
 
-    bytes_per_second: Rate
-    bytes_per_second_per_core: Rate | None = None
-    copy_bytes_per_second: Rate | None = None
-    nontemporal_copy_bytes_per_second: Rate | None = None
-    capacity_bytes: Count | None = None
-    latency_seconds: Rate | None = None
+    bytes_per_second: float = required(rate)
+    bytes_per_second_per_core: float | None = optional(rate)
+    copy_bytes_per_second: float | None = optional(rate)
+    nontemporal_copy_bytes_per_second: float | None = optional(rate)
+    capacity_bytes: int | None = optional(count)
+    latency_seconds: float | None = optional(rate)
 
 
+@dataclass(frozen=True, kw_only=True)
 class DeviceMemory(Dram):
     """Memory of a GPU: `latency_seconds` are of a load while others are under way."""
 
-    latency_seconds: Rate = 7e-7  # an order of magnitude, where the file does not say
+    latency_seconds: float = optional(rate, 7e-7)  # an order of magnitude, where the file does not say
 
 
-class Machine(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Machine(Facts):
     """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first.
 
     `issue_cycles` are measured cycles between two independent calls of an intrinsic on one core, by its name.
     """
 
-    name: Word
-    kind: Literal["cpu", "gpu", "accelerator"]
-    clock_hz: Rate | None = None
-    intrinsics: Names = ()
-    issue_cycles: dict[Word, Rate] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The description as JSON values; `registry.machine_from_json` reads it back."""
-        return self.model_dump(mode="json", exclude_none=True)
+    name: str = required(word)
+    kind: str = required(choice("cpu", "gpu", "accelerator"))
+    clock_hz: float | None = optional(rate)
+    intrinsics: tuple[str, ...] = optional(names, ())
+    issue_cycles: dict[str, float] | None = optional(table(word, rate))
 
     def digest(self) -> str:
         """A hash of every fact, equal for equal descriptions in any process: 64 hexadecimal digits."""
@@ -99,23 +94,24 @@ class Machine(_Facts):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Cpu(Machine):
     """A processor. Rates are per core and cycle: `fma_units` counts fused multiply-adds of a whole vector.
 
     `features` decides what generated code may use: LLVM is told to use these and to leave out all others.
     """
 
-    kind: Literal["cpu"]
-    llvm: Llvm
-    cores: Count
-    vector_bits: Literal[128, 256, 512]
-    vector_registers: Count
-    fma_units: Count
-    loads_per_cycle: Count
-    stores_per_cycle: Count
-    features: NameSet
-    caches: Annotated[tuple[Cache, ...], Field(min_length=1)]
-    dram: Dram
+    kind: str = required(choice("cpu"))
+    llvm: Llvm = required(record(Llvm))
+    cores: int = required(count)
+    vector_bits: int = required(choice(128, 256, 512))
+    vector_registers: int = required(count)
+    fma_units: int = required(count)
+    loads_per_cycle: int = required(count)
+    stores_per_cycle: int = required(count)
+    features: frozenset[str] = required(name_set)
+    caches: tuple[Cache, ...] = required(several(record(Cache), 1))
+    dram: Dram = required(record(Dram))
 
     VECTOR_FEATURE: ClassVar = {("x86_64", 256): "avx", ("x86_64", 512): "avx512f", ("aarch64", 256): "sve"}
 
@@ -124,11 +120,10 @@ class Cpu(Machine):
         """The first part of the triple: `x86_64` or `aarch64`."""
         return self.llvm.triple.partition("-")[0]
 
-    @model_validator(mode="before")
     @classmethod
-    def _tell_llvm(cls, value: Any) -> Any:
+    def prepared(cls, value: dict[str, Any]) -> dict[str, Any]:
         """Write `features` and their absence into `llvm.features`."""
-        if not isinstance(value, dict) or not isinstance(value.get("llvm"), dict):
+        if not isinstance(value.get("llvm"), dict):
             return value
         architecture = str(value["llvm"].get("triple")).partition("-")[0]
         listed, known = value.get("features"), feature_tables.BY_ARCHITECTURE.get(architecture)
@@ -140,8 +135,7 @@ class Cpu(Machine):
             raise ValueError("llvm.features of a CPU is made from `features`; list the names there")
         return {**value, "llvm": {**value["llvm"], "features": told}}
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Cpu:
+    def check(self) -> None:
         known = feature_tables.BY_ARCHITECTURE.get(self.architecture)
         if known is None:
             legal = ", ".join(sorted(feature_tables.BY_ARCHITECTURE))
@@ -160,10 +154,15 @@ class Cpu(Machine):
         for name in self.intrinsics:
             for need in sorted(feature_tables.INTRINSICS.get(name, frozenset()) - self.features):
                 raise ValueError(f"intrinsics has {name!r} but features lacks {need!r}, which it needs")
-        return self
 
 
-class MatrixSchedules(_Facts):
+_SEEDS = table(
+    choice("matmul", "convolution"), table(choice("small", "medium", "large"), items(count, count, count, count))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixSchedules(Facts):
     """What the deduction of matrix schedules (`instruction.mma`) does differently on one architecture.
 
     `vector_distribution`: tiles are distributed to lanes by layout before packing is tried. `reduction_rows`: a block
@@ -172,15 +171,15 @@ class MatrixSchedules(_Facts):
     (subgroups, tiles along M and N, tiles along K, bits along K).
     """
 
-    vector_distribution: Flag = False
-    reduction_rows: Flag = False
-    tensor_core_table: Flag = False
-    size_class_seeds: dict[
-        Literal["matmul", "convolution"],
-        dict[Literal["small", "medium", "large"], tuple[Count, Count, Count, Count]],
-    ] = {}
+    vector_distribution: bool = optional(flag, False)
+    reduction_rows: bool = optional(flag, False)
+    tensor_core_table: bool = optional(flag, False)
+    size_class_seeds: dict[str, dict[str, tuple[int, int, int, int]]] = field(
+        default_factory=dict, metadata={"kind": _SEEDS}
+    )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Gpu(Machine):
     """A GPU. A multiprocessor is what runs a block: NVIDIA's SM, AMD's work-group processor or compute unit.
 
@@ -193,36 +192,36 @@ class Gpu(Machine):
     run. L2 gives `l2_bytes_per_cycle` to all multiprocessors together, `l2_port_bytes_per_cycle` to one at most.
     """
 
-    kind: Literal["gpu"]
-    llvm: Llvm
-    clock_hz: Rate
-    architecture: Word
-    multiprocessors: Count
-    subcores: Count
-    warp_sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
-    max_threads_per_block: Count
-    max_block: tuple[Count, Count, Count]
-    max_threads_per_multiprocessor: Count
-    max_blocks_per_multiprocessor: Count
-    registers_per_multiprocessor: Count
-    max_registers_per_thread: Count
-    shared_bytes_per_block: Count
-    shared_bytes_per_block_default: Count
-    shared_bytes_per_multiprocessor: Count
-    shared_banks: Count
-    shared_bytes_per_cycle: Rate
-    load_bits: Count
-    fma_per_cycle: dict[Word, Rate]
-    copy_cycles: Rate = 700  # an order of magnitude, where the file does not say
-    block_cycles: Rate = 700  # likewise
-    launch_seconds: Rate = 1.5e-6  # likewise
-    dispatch_seconds: Rate = 5e-10  # likewise
-    l2_bytes_per_cycle: Rate = 5120  # of an A100, by its whitepaper
-    l2_port_bytes_per_cycle: Rate = 64  # two sectors, likewise an order of magnitude
-    matrix_schedules: MatrixSchedules = MatrixSchedules()
-    features: NameSet = frozenset()
-    caches: Annotated[tuple[Cache, ...], Field(min_length=1)]
-    dram: DeviceMemory
+    kind: str = required(choice("gpu"))
+    llvm: Llvm = required(record(Llvm))
+    clock_hz: float = required(rate)
+    architecture: str = required(word)
+    multiprocessors: int = required(count)
+    subcores: int = required(count)
+    warp_sizes: tuple[int, ...] = required(several(count, 1))
+    max_threads_per_block: int = required(count)
+    max_block: tuple[int, int, int] = required(items(count, count, count))
+    max_threads_per_multiprocessor: int = required(count)
+    max_blocks_per_multiprocessor: int = required(count)
+    registers_per_multiprocessor: int = required(count)
+    max_registers_per_thread: int = required(count)
+    shared_bytes_per_block: int = required(count)
+    shared_bytes_per_block_default: int = required(count)
+    shared_bytes_per_multiprocessor: int = required(count)
+    shared_banks: int = required(count)
+    shared_bytes_per_cycle: float = required(rate)
+    load_bits: int = required(count)
+    fma_per_cycle: dict[str, float] = required(table(word, rate))
+    copy_cycles: float = optional(rate, 700.0)  # an order of magnitude, where the file does not say
+    block_cycles: float = optional(rate, 700.0)  # likewise
+    launch_seconds: float = optional(rate, 1.5e-6)  # likewise
+    dispatch_seconds: float = optional(rate, 5e-10)  # likewise
+    l2_bytes_per_cycle: float = optional(rate, 5120.0)  # of an A100, by its whitepaper
+    l2_port_bytes_per_cycle: float = optional(rate, 64.0)  # two sectors, likewise an order of magnitude
+    matrix_schedules: MatrixSchedules = optional(record(MatrixSchedules), MatrixSchedules())
+    features: frozenset[str] = optional(name_set, frozenset())
+    caches: tuple[Cache, ...] = required(several(record(Cache), 1))
+    dram: DeviceMemory = required(record(DeviceMemory))
 
     @property
     def ptx_version(self) -> tuple[int, int] | None:
@@ -232,8 +231,7 @@ class Gpu(Machine):
                 return divmod(int(part[4:]), 10)
         return None
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Gpu:
+    def check(self) -> None:
         if any(cache.bytes_per_cycle is not None for cache in self.caches):
             raise ValueError("bytes_per_cycle is of CPUs' caches; give l2_bytes_per_cycle, l2_port_bytes_per_cycle")
         block, whole = self.shared_bytes_per_block, self.shared_bytes_per_multiprocessor
@@ -245,38 +243,40 @@ class Gpu(Machine):
         for size in self.warp_sizes:
             if self.max_threads_per_block % size:
                 raise ValueError(f"max_threads_per_block {self.max_threads_per_block} is no multiple of {size}")
-        return self
 
 
-class Level(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Level(Facts):
     """One memory level of an accelerator; rates are per instance, unlimited when absent.
 
     `fanout` is how many instances lie below one instance of the level outside it, along X and Y. Energy is per
     word in units of one 16-bit multiply-add; when absent the analysis uses its table for `technology`.
     """
 
-    name: Word
-    technology: Literal["dram", "sram", "regfile"]
-    fanout: tuple[Count, Count] = (1, 1)
-    capacity_bytes: Count | None = None
-    word_bits: Count | None = None
-    block_words: Count = 1
-    read_words_per_cycle: Rate | None = None
-    write_words_per_cycle: Rate | None = None
-    read_energy_macs: Rate | None = None
-    write_energy_macs: Rate | None = None
-    reduces: Flag = False
-    multicasts: Flag = True
+    name: str = required(word)
+    technology: str = required(choice("dram", "sram", "regfile"))
+    fanout: tuple[int, int] = optional(items(count, count), (1, 1))
+    capacity_bytes: int | None = optional(count)
+    word_bits: int | None = optional(count)
+    block_words: int = optional(count, 1)
+    read_words_per_cycle: float | None = optional(rate)
+    write_words_per_cycle: float | None = optional(rate)
+    read_energy_macs: float | None = optional(rate)
+    write_energy_macs: float | None = optional(rate)
+    reduces: bool = optional(flag, False)
+    multicasts: bool = optional(flag, True)
 
 
-class Compute(_Facts):
+@dataclass(frozen=True, kw_only=True)
+class Compute(Facts):
     """The arithmetic unit below the innermost level: operations per cycle and energy in 16-bit multiply-adds."""
 
-    fanout: tuple[Count, Count] = (1, 1)
-    operations_per_cycle: Rate = 1.0
-    operation_energy_macs: Rate | None = None
+    fanout: tuple[int, int] = optional(items(count, count), (1, 1))
+    operations_per_cycle: float = optional(rate, 1.0)
+    operation_energy_macs: float | None = optional(rate)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Accelerator(Machine):
     """An accelerator for analysis only: memory levels from DRAM inward and the compute units at the end.
 
@@ -284,12 +284,12 @@ class Accelerator(Machine):
     words without passing the levels outside them.
     """
 
-    kind: Literal["accelerator"]
-    clock_hz: Rate
-    word_bits: Count
-    levels: Annotated[tuple[Level, ...], Field(min_length=1)]
-    compute: Compute
-    direct_paths: tuple[tuple[Word, Word], ...] = ()
+    kind: str = required(choice("accelerator"))
+    clock_hz: float = required(rate)
+    word_bits: int = required(count)
+    levels: tuple[Level, ...] = required(several(record(Level), 1))
+    compute: Compute = required(record(Compute))
+    direct_paths: tuple[tuple[str, str], ...] = optional(several(items(word, word)), ())
 
     @property
     def units(self) -> int:
@@ -308,8 +308,7 @@ class Accelerator(Machine):
                 return product
         raise KeyError(name)
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Accelerator:
+    def check(self) -> None:
         level_names = [level.name for level in self.levels]
         for name in sorted({name for name in level_names if level_names.count(name) > 1}):
             raise ValueError(f"levels has {name!r} twice")
@@ -322,7 +321,6 @@ class Accelerator(Machine):
         for name in (name for path in self.direct_paths for name in path):
             if name not in level_names:
                 raise ValueError(f"direct_paths has {name!r}, which is no level{_closest(name, level_names)}")
-        return self
 
 
 def missing_features(machine: Cpu, host: Cpu) -> list[str]:

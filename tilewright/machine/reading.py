@@ -15,9 +15,9 @@ import yaml
 
 from tilewright.errors import InvalidMachine
 from tilewright.files import read_bytes
+from tilewright.machine.facts import Place
 
 MAX_BYTES: Final = 1 << 20
-Place = tuple[str | int, ...]  # keys and list positions from the top of the file
 
 FILES: Final = Path(__file__).parent / "files"
 _OURS: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast, and recurses in C

@@ -8,12 +8,10 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from tilewright.errors import InvalidMachine
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
-from tilewright.machine.reading import FILES, Document, Place, read_document
+from tilewright.machine.facts import Fault, Place
+from tilewright.machine.reading import FILES, Document, read_document
 
 KINDS: Final[dict[str, type[Machine]]] = {"cpu": Cpu, "gpu": Gpu, "accelerator": Accelerator}
 MAX_EXTENDS: Final = 8
@@ -149,64 +147,13 @@ def _validate(document: Document, values: dict[str, Any]) -> Machine:
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidMachine(f"kind is {kind!r}", where=document.where(("kind",)), help=f"one of {', '.join(KINDS)}")
-    try:
-        return KINDS[kind].model_validate(values)
-    except ValidationError as error:
-        raise _translated(error.errors(), KINDS[kind], document, values) from error
+    machine, faults = KINDS[kind].read(values)
+    if machine is None:
+        raise _refused(faults, document)
+    return machine
 
 
-def _translated(
-    errors: list[ErrorDetails], model: type[Machine], document: Document, values: dict[str, Any]
-) -> InvalidMachine:
-    """Pydantic's findings as one error: each names its field and value, the first one sets place and help."""
-    messages = []
-    inner = [finding["loc"] for finding in errors]  # a fault inside a list also makes pydantic count it short
-    for finding in errors:
-        if any(len(place) > len(finding["loc"]) and place[: len(finding["loc"])] == finding["loc"] for place in inner):
-            continue
-        field = ".".join(str(part) for part in finding["loc"])
-        message = finding["msg"].removeprefix("Value error, ")
-        if finding["type"] == "extra_forbidden":
-            message = "is not a field"
-        elif finding["type"] == "missing":
-            message = "is missing"
-        elif finding["loc"] and finding["type"] != "value_error":
-            message = f"is {_short(_at(values, finding['loc']))}: {message[:1].lower()}{message[1:]}"
-        messages.append(f"{field} {message}".strip())
-    first = errors[0]
-    advice = ""
-    if first["type"] == "extra_forbidden":
-        legal = _fields_at(model, first["loc"][:-1])
-        close = difflib.get_close_matches(str(first["loc"][-1]), legal, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(legal)}"
-    return InvalidMachine("; ".join(messages), where=document.where(tuple(first["loc"])), help=advice)
-
-
-def _at(values: Any, place: Place) -> Any:
-    for part in place:
-        try:
-            values = values[part]
-        except (KeyError, IndexError, TypeError):
-            break
-    return values
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _fields_at(model: Any, place: Place) -> list[str]:
-    """The field names of the mapping at `place` of a description; those of the nearest known mapping around it."""
-    for part in place:
-        field = getattr(model, "model_fields", {}).get(part) if isinstance(part, str) else None
-        inner = _model_in(field.annotation) if field is not None else None
-        model = inner or model
-    return list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> Any:
-    """The description class inside an annotation such as `tuple[Cache, ...]`, or None."""
-    if hasattr(annotation, "model_fields"):
-        return annotation
-    return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part))), None)
+def _refused(faults: list[Fault], document: Document) -> InvalidMachine:
+    """All faults of a description as one error: the first one sets place and help."""
+    first = faults[0]
+    return InvalidMachine("; ".join(map(str, faults)), where=document.where(first.place), help=first.help)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_times_of_the_host_are_by_measured_rates(tmp_path: Path, monkeypatch: py
     arguments = ("--expr", "C[i,j] += A[i,k]*B[k,j]", "--size", "i=64,j=64,k=64", "--machine", "host",
                  "--intrinsic", next(iter(calibrate.measurable(host()))).name)  # fmt: skip
     before = value(*arguments)
-    slow = host().model_copy(update={"name": calibrate.NAME, "clock_hz": 1e8})
+    slow = replace(host(), name=calibrate.NAME, clock_hz=1e8)
     calibrate.calibration_file().parent.mkdir(parents=True)
     calibrate.calibration_file().write_text(calibrate.to_yaml(slow))
     after = value(*arguments)

@@ -109,10 +109,10 @@ def test_multiply_adds_have_the_largest_tile_that_fits(
 def test_what_a_machine_waits_for_decides(machine: str) -> None:
     """Where copies take longer, more slices are on their way; where blocks cost more, no tile is as cheap."""
     usual = ranked((4096, 4096, 4096), machine)
-    slow = ranked((4096, 4096, 4096), gpu(machine).model_copy(update={"copy_cycles": 7000.0}))
+    slow = ranked((4096, 4096, 4096), replace(gpu(machine), copy_cycles=7000.0))
     assert slow.candidates[0].shape.stages > usual.candidates[0].shape.stages
     assert slow.candidates[0].cycles > usual.candidates[0].cycles
-    costly = ranked((4096, 4096, 4096), gpu(machine).model_copy(update={"block_cycles": 1e5}))
+    costly = ranked((4096, 4096, 4096), replace(gpu(machine), block_cycles=1e5))
     assert costly.candidates[0].cycles > usual.candidates[0].cycles + 9e4
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_digest_is_the_same_in_another_process() -> None:
 
 
 def test_machines_are_immutable() -> None:
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         resolve("znver5").name = "other"  # type: ignore[misc]
 
 
@@ -352,6 +353,19 @@ def test_unknown_names_show_close_ones() -> None:
         resolve("qqqqqq")
     with pytest.raises(InvalidMachine, match="a CPU is needed"):
         resolve_cpu("sm_80")
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    text = (
+        "name: a\nextends: znver5\ncores: 0\nclock_hz: -1\ncors: 2\nllvm: {cpu: [x]}\ncaches: [{name: L1, ways: 0.5}]\n"
+    )
+    with pytest.raises(InvalidMachine) as caught:
+        resolve(write(tmp_path, text))
+    for fault in (
+        "cores is 0", "clock_hz is -1", "cors is not a field", "llvm.cpu is ['x']", "caches.0.ways is 0.5",
+        "caches.0.bytes is missing",
+    ):  # fmt: skip
+        assert fault in caught.value.message
 
 
 @pytest.mark.parametrize("value", [None, [], "x", {"kind": ["cpu"]}, {"kind": "cpu", "llvm": 3}])

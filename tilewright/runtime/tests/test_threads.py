@@ -76,7 +76,7 @@ def work():
     while True:
         load(path, threads=2, options=Options(openmp=False))(ones, ones)
 
-load(path)  # describes the host, once: pydantic, which reads its file, has locks of its own
+load(path)  # describes the host, once: what reads its file may have locks of its own
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 right = 0

@@ -1,0 +1,229 @@
+"""Frozen dataclasses that are read from plain values: every field has a kind, which checks what a file says.
+
+A kind takes a value and its place, and returns what the field holds; where the value is wrong it adds a fault to a list
+and what it returns is not used. All faults of a value are found in one pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeAlias, cast
+
+Place: TypeAlias = tuple[str | int, ...]  # keys and list positions from the top of the value
+Kind: TypeAlias = Callable[[Any, Place, "list[Fault]"], Any]
+
+_LARGEST: Final = 1 << 62
+_MOST_LETTERS: Final = 100
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong at a place, and what would be legal there, or ""."""
+
+    place: Place
+    message: str
+    help: str = ""
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.place))} {self.message}".strip()
+
+
+def required(kind: Kind) -> Any:
+    """A field that a description has to state."""
+    return dataclasses.field(metadata={"kind": kind})
+
+
+def optional(kind: Kind, default: Any = None) -> Any:
+    """A field with a default; a value of None stands for a field that is left out."""
+    return dataclasses.field(default=default, metadata={"kind": kind})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A description whose fields are made by `required` and `optional`. Values are immutable and compare by content."""
+
+    @classmethod
+    def prepared(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """What is read in place of `value`. Raises ValueError where its fields contradict each other."""
+        return value
+
+    def check(self) -> None:
+        """Raises ValueError where fields that are right each contradict each other."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as values of JSON, without what is None; `read` takes them back."""
+        return cast("dict[str, Any]", _plain(self))
+
+    @classmethod
+    def read(cls, value: Any) -> tuple[Self | None, list[Fault]]:
+        """The description that `value` states, or None and what is wrong with it."""
+        faults: list[Fault] = []
+        found = record(cls)(value, (), faults)
+        return (None if faults else found), faults
+
+
+def record(cls: type[Facts]) -> Kind:
+    """A mapping with the fields of `cls`."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if not isinstance(value, dict):
+            return _refuse(value, place, faults, f"a mapping with the fields {', '.join(fields)}")
+        before = len(faults)
+        try:
+            value = cls.prepared(value)
+        except ValueError as error:
+            faults.append(Fault(place, str(error)))
+        given = {}
+        for name, field in fields.items():
+            is_optional = not (field.default is field.default_factory is dataclasses.MISSING)
+            if name not in value:
+                if not is_optional:
+                    faults.append(Fault((*place, name), "is missing"))
+            elif not (is_optional and value[name] is None):
+                given[name] = field.metadata["kind"](value[name], (*place, name), faults)
+        faults += [_unknown(name, place, list(fields)) for name in value if name not in fields]
+        if len(faults) > before:
+            return None
+        found = cls(**given)
+        try:
+            found.check()
+        except ValueError as error:
+            faults.append(Fault(place, str(error)))
+        return found
+
+    return read
+
+
+# Kinds ----------------------------------------------------------------------------------------------------------------
+
+
+def count(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A whole number of 1 or more."""
+    if type(value) is int and 0 < value < _LARGEST:
+        return value
+    return _refuse(value, place, faults, "a whole number from 1 to 2**62 - 1")
+
+
+def rate(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A positive finite number."""
+    if type(value) in (int, float) and 0 < value < math.inf and (type(value) is float or value < _LARGEST):
+        return float(value)
+    return _refuse(value, place, faults, "a finite number above 0")
+
+
+def flag(value: Any, place: Place, faults: list[Fault]) -> Any:
+    return value if type(value) is bool else _refuse(value, place, faults, "true or false")
+
+
+def word(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A name that stands in files, commands and code alike."""
+    if isinstance(value, str) and len(value) <= _MOST_LETTERS and _WORD.fullmatch(value):
+        return value
+    return _refuse(value, place, faults, f"a word of at most {_MOST_LETTERS} letters, digits and _.+-")
+
+
+def text(pattern: str) -> Kind:
+    """A string of that form as a whole."""
+    form = re.compile(pattern)
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        right = isinstance(value, str) and form.fullmatch(value) is not None
+        return value if right else _refuse(value, place, faults, f"a string of the form {pattern}")
+
+    return read
+
+
+def choice(*legal: str | int) -> Kind:
+    """One of a few values."""
+    *some, last = map(repr, legal)
+    listed = f"{', '.join(some)} or {last}" if some else last
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        right = type(value) in (str, int) and value in legal
+        return value if right else _refuse(value, place, faults, listed)
+
+    return read
+
+
+def items(*kinds: Kind) -> Kind:
+    """A list with one item for each kind, as a tuple."""
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != len(kinds):
+            return _refuse(value, place, faults, f"a list of {len(kinds)}")
+        return tuple(kind(item, (*place, n), faults) for n, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+
+    return read
+
+
+def several(kind: Kind, least: int = 0) -> Kind:
+    """A list of at least so many items of one kind, as a tuple."""
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if not isinstance(value, list | tuple) or len(value) < least:
+            return _refuse(value, place, faults, f"a list of {least} or more")
+        return tuple(kind(item, (*place, number), faults) for number, item in enumerate(value))
+
+    return read
+
+
+def table(key: Kind, kind: Kind) -> Kind:
+    """A mapping from one kind to another."""
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if not isinstance(value, dict):
+            return _refuse(value, place, faults, "a mapping")
+        return {key(name, (*place, name), faults): kind(item, (*place, name), faults) for name, item in value.items()}
+
+    return read
+
+
+def names(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A list of different words, as a tuple in its order."""
+    if not isinstance(value, list | tuple | set | frozenset):
+        return _refuse(value, place, faults, "a list of words")
+    given = list(value)
+    twice = sorted({item for item in given if isinstance(item, str) and given.count(item) > 1})
+    if twice:
+        faults.append(Fault(place, f"lists {', '.join(twice)} twice"))
+    return tuple(word(item, (*place, number), faults) for number, item in enumerate(given))
+
+
+def name_set(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A list of different words, whose order has no meaning."""
+    found = names(value, place, faults)
+    return None if found is None else frozenset(found)
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def _refuse(value: Any, place: Place, faults: list[Fault], legal: str) -> None:
+    shown = repr(value)
+    faults.append(Fault(place, f"is {shown if len(shown) <= 60 else shown[:57] + '...'}, not {legal}"))
+
+
+def _unknown(name: Any, place: Place, fields: Sequence[str]) -> Fault:
+    close = difflib.get_close_matches(str(name), fields, n=1)
+    help = f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(fields)}"
+    return Fault((*place, name), "is not a field", help)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Facts):
+        fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {name: _plain(item) for name, item in fields if item is not None}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
