@@ -10,10 +10,13 @@ that, weights are inputs like others. Writes that torch's version counter does n
 view, are not seen: call `torch._dynamo.reset()` after them. Tensors made in inference mode have no version counter
 and stay inputs.
 
-Shapes. A module is compiled for fixed extents. When a size or a number changes from one call to the next, Dynamo hands
-the subgraph over again with symbols for them. Such a subgraph gets one compiled module per combination of sizes,
-strides and numbers that it is called with, up to `_MOST_SHAPES`; it runs in eager mode with others after that. A
+Shapes. A module is compiled for fixed extents. When a size or an integer changes from one call to the next, Dynamo
+hands the subgraph over again with symbols for them. Such a subgraph gets one compiled module per combination of sizes,
+strides and integers that it is called with, up to `_MOST_SHAPES`; it runs in eager mode with others after that. A
 warning says each, once.
+
+Floats that change are inputs of the compiled module, tensors of rank 0. Where an operator needs the number itself when
+it is compiled, each value of it is a further combination.
 
 Fallback. A subgraph that cannot be compiled runs in eager mode, and a warning of the logger "tilewright.dynamo" says
 why, once per subgraph.
@@ -49,7 +52,7 @@ def backend(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Run:
     static, settings = _static_positions(gm, example_inputs), _settings(kwargs)
     try:
         _check_inference(gm, example_inputs)
-        if _has_symbols(gm, example_inputs):
+        if _has_symbols(gm, example_inputs) or _numbers(gm):
             return _ByShape(gm, static, settings)
         subgraph = _Subgraph(gm, static, settings)
         subgraph.compile(example_inputs)
@@ -131,32 +134,41 @@ class _ByShape:
 
     def __init__(self, gm: Any, static: Sequence[int], settings: Mapping[str, Any]) -> None:
         self.gm, self.static, self.settings = gm, static, settings
-        self.numbers = _numbers(gm)
+        self.fixed: list[int] = []  # positions of floats that are compiled in; the others are inputs
         self.subgraphs: dict[Any, Run] = {}
         self.others: Run | None = None  # runs what no subgraph is for, once no more are made
 
     def __call__(self, *inputs: Any) -> Any:
-        sizes = tuple((each.shape, each.stride()) if hasattr(each, "stride") else _exact(each) for each in inputs)
-        numbers = tuple(inputs[place].item() for place in self.numbers)
-        key = (sizes, tuple(map(_exact, numbers)))
-        run = self.subgraphs.get(key) or self.others or self._specialised(key, numbers, inputs)
+        key = self._key(inputs)
+        run = self.subgraphs.get(key) or self.others or self._specialised(key, inputs)
         return run(*inputs)
 
-    def _specialised(self, key: Any, numbers: Sequence[float], inputs: Sequence[Any]) -> Run:
+    def _key(self, inputs: Sequence[Any]) -> Any:
+        sizes = tuple((each.shape, each.stride()) if hasattr(each, "stride") else _exact(each) for each in inputs)
+        return sizes, tuple(_exact(inputs[place].item()) for place in self.fixed)
+
+    def _specialised(self, key: Any, inputs: Sequence[Any]) -> Run:
         if len(self.subgraphs) == _MOST_SHAPES:
-            error = Unsupported(f"it is compiled for {_MOST_SHAPES} combinations of sizes, which is the most")
+            error = Unsupported(
+                f"it is compiled for {_MOST_SHAPES} combinations of sizes and numbers, which is the most"
+            )
             self.others = _eager(self.gm, error)
             return self.others
         if len(self.subgraphs) == 1:
             count = _operators(self.gm)
             logger.warning(
-                "sizes change: a subgraph of %d operators is compiled for each, up to %d", count, _MOST_SHAPES
+                "sizes or numbers change: a subgraph of %d operators is compiled for each, up to %d",
+                count,
+                _MOST_SHAPES,
             )
-        gm = _with_numbers(self.gm, dict(zip(self.numbers, numbers, strict=True)))
+        gm = _with_numbers(self.gm, {place: inputs[place].item() for place in self.fixed})
         subgraph = _Subgraph(gm, self.static, self.settings)
         try:
             subgraph.compile(inputs)
         except CompileError as error:
+            if not self.fixed and not self.subgraphs and _numbers(self.gm):
+                self.fixed = _numbers(self.gm)
+                return self._specialised(self._key(inputs), inputs)
             run = _eager(self.gm, error)
             if not self.subgraphs:
                 self.others = run  # an operator that is not supported is so for all sizes
@@ -339,11 +351,16 @@ def _results(gm: Any, inputs: Sequence[Any]) -> list[tuple[Any, Form]]:
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     (output,) = [node for node in gm.graph.nodes if node.op == "output"]
     nodes = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        given = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    symbols = ShapeEnv()  # for numbers that are taken out of tensors
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True, shape_env=symbols) as mode:
+        given = [
+            mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        ]
         try:
             values = gm(*given)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -352,6 +369,8 @@ def _results(gm: Any, inputs: Sequence[Any]) -> list[tuple[Any, Form]]:
     results: list[tuple[Any, Form]] = []
     fresh: list[Any] = []
     for node, value in zip(nodes, values if isinstance(values, (tuple, list)) else (values,), strict=True):
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise Unsupported("it returns a number that is computed")
         if not isinstance(value, torch.Tensor):
             results.append((value, _LITERAL))
         elif value.untyped_storage()._cdata in owned:

@@ -17,6 +17,7 @@ from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.elementwise import identity
 from tilewright.frontend.onnx.problems import Problem, raise_problems
+from tilewright.frontend.torch import numbers
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.capture import capture, split_example
 from tilewright.frontend.torch.complex_numbers import Complex, constant, is_complex, refused
@@ -95,7 +96,7 @@ class _Import:
             self.values[node] = step(node, *args)
         except _DependsOnFailed:
             self.values[node] = self._stand_in(node)
-            if node.op == "call_function" and node.target is not operator.getitem and not self._importer(node):
+            if node.op == "call_function" and not self._importer(node):
                 self._report(node.name, str(node.target), refusal(str(node.target)))
         except CompileError as error:
             advice = f" ({error.help})" if error.help else ""
@@ -163,6 +164,8 @@ class _Import:
             if source is _FAILED:
                 raise _DependsOnFailed
             return source[position]
+        if numbers.is_arithmetic(node):
+            return numbers.arithmetic(self.b, node, [self._value(arg) for arg in node.args])
         importer = self._importer(node)
         if importer is None:
             raise Unsupported(refusal(str(node.target)))
@@ -177,11 +180,14 @@ class _Import:
             bound = inspect.signature(importer).bind(call, *args, **kwargs)
         except TypeError as error:
             raise Unsupported(f"an argument that has no meaning here: {error}") from error
+        numbers.resolve(bound)
         results = importer(*bound.args, **bound.kwargs)
         _check_results(node, results)
         return results
 
     def _importer(self, node: Any) -> Any:
+        if node.target is operator.getitem or numbers.is_arithmetic(node):
+            return self._call
         name = str(node.target)
         return self.table.get(name) or COMPLEX.get(name)
 
@@ -229,7 +235,8 @@ class _Import:
             self._report(node.name, "output", "returns complex numbers (return torch.view_as_real of them)")
             return
         if not isinstance(value, Tensor):
-            self._report(node.name, "output", f"returns {value!r}, which is not a tensor")
+            shown = "a number that is computed" if isinstance(value, numbers.Computed) else repr(value)
+            self._report(node.name, "output", f"returns {shown}, which is not a tensor")
             return
         found.append(identity(self.b, value, name=f"{value.name}.copy") if value in found else value)
 

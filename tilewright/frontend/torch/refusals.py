@@ -24,7 +24,7 @@ _FAMILIES: tuple[tuple[str, str], ...] = (
         "the shape of the result depends on data (torch.zeros(n).scatter_add(0, x, weights) counts into n bins)",
     ),
     (
-        "allclose equal is_nonzero _local_scalar_dense",
+        "allclose equal is_nonzero",
         "takes a number out of a tensor, for Python to act on (keep it a tensor of rank 0)",
     ),
     (

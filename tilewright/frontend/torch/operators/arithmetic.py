@@ -13,6 +13,7 @@ from tilewright.expr.ops import elementwise as ops
 from tilewright.expr.ops import shape as shapes
 from tilewright.frontend.torch.call import Call, Number
 from tilewright.frontend.torch.element_types import dtype_of
+from tilewright.frontend.torch.numbers import Computed, taken
 from tilewright.frontend.torch.registry import aten
 
 Operand = Tensor | Number
@@ -101,8 +102,8 @@ def power(call: Call, x: Operand, exponent: Operand) -> Tensor:
 
 
 @aten("aten.pow.Tensor_Scalar")
-def power_scalar(call: Call, x: Tensor, exponent: Number) -> Tensor:
-    if not dtypes.is_float(call.dtype):
+def power_scalar(call: Call, x: Tensor, exponent: Operand) -> Tensor:
+    if isinstance(exponent, Tensor) or not dtypes.is_float(call.dtype):
         return power(call, x, exponent)
     return call.widened(x, lambda v, name: ops.power_constant(call.b, v, exponent, name=name))
 
@@ -276,3 +277,9 @@ def view_dtype(call: Call, x: Tensor, dtype: Any) -> Tensor:
     if dtype_of(dtype) != x.dtype:
         raise Unsupported("reads the bits of one element type as another")
     return x
+
+
+@aten("aten._local_scalar_dense.default")
+def item(call: Call, x: Tensor) -> Computed:
+    """A Python number; operators that Python does not branch on take it as a tensor."""
+    return taken(call.b, x, call.name)

@@ -10,15 +10,17 @@ from tilewright.frontend.torch.call import Call, Number
 from tilewright.frontend.torch.element_types import array_of
 from tilewright.frontend.torch.registry import aten
 
+Operand = Tensor | Number
+
 
 @aten("aten.full.default", "aten.full_like.default", "aten.new_full.default")
-def full(call: Call, *args: Any, **_: Any) -> Tensor:
+def full(call: Call, *args: Operand, **_: Any) -> Tensor:
     """The value is the last positional argument."""
     return _filled(call, args[-1])
 
 
 @aten("aten.scalar_tensor.default")
-def scalar_tensor(call: Call, s: Number, **_: Any) -> Tensor:
+def scalar_tensor(call: Call, s: Operand, **_: Any) -> Tensor:
     return _filled(call, s)
 
 
@@ -34,7 +36,7 @@ def ones(call: Call, *_: Any, **__: Any) -> Tensor:
     return _filled(call, 1)
 
 
-def _filled(call: Call, value: Number | Tensor) -> Tensor:
+def _filled(call: Call, value: Operand) -> Tensor:
     if isinstance(value, Tensor):
         return shape.expand(call.b, call.cast(value), call.shape, name=call.name)
     return elementwise.fill(call.b, call.shape, value, call.dtype, name=call.name)

@@ -161,3 +161,25 @@ def test_element_types_there_and_back() -> None:
     values = torch.tensor([[1.5, -2.0], [0.25, 3.0]], dtype=torch.bfloat16).t()
     np.testing.assert_array_equal(array_of(values).astype(np.float32), values.float().numpy())
     assert array_of(torch.tensor(2.5, dtype=torch.bfloat16)).shape == ()
+
+
+def test_numbers_taken_out_of_tensors_stay_tensors() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any, n: Any, i: Any) -> Any:
+            scale = n.item()
+            return x * scale + 1 / (scale + 2), i * scale, x.clamp(max=scale) - i.sum().item()
+
+    x, n, i = torch.randn(3, 5), torch.tensor([0.7]), torch.arange(4)
+    graph = import_module(Scaled(), (x, n, i))
+    for found, want in zip(evaluate(graph, [array_of(v) for v in (x, n, i)]), Scaled()(x, n, i), strict=True):
+        assert found.dtype == want.numpy().dtype
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_that_has_to_be_known_is_refused_where_it_is_computed() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any, n: Any) -> Any:
+            return torch.add(x, x, alpha=n.item())
+
+    with pytest.raises(UnsupportedModel, match="alpha is a number that is computed"):
+        import_module(Scaled(), (torch.randn(3), torch.tensor(0.5)))
