@@ -159,6 +159,17 @@ ARCHITECTURES = [
     _decoder("llama", _GROUPED),
     _decoder("mistral", {**_GROUPED, "sliding_window": 32}),
     _decoder("mixtral", {**_GROUPED, "hidden_size": 512, "intermediate_size": 1024, "num_local_experts": 4}),
+    _decoder(
+        "mixtral-batched",
+        {
+            **_GROUPED,
+            "hidden_size": 512,
+            "intermediate_size": 1024,
+            "num_local_experts": 4,
+            "experts_implementation": "batched_mm",
+        },
+        "mixtral",
+    ),
     _decoder("gemma", {**_GROUPED, "head_dim": 64}),
     _decoder("gemma2", {**_GROUPED, "head_dim": 64, "sliding_window": 32}),
     _decoder("phi", _LLAMA),

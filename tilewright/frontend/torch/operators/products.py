@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Expr, Tensor, const
+from tilewright.expr.core import Expr, Tensor, const, select
 from tilewright.expr.ops import grouped as ops
 from tilewright.expr.ops import linalg
 from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, emit, map_elements
@@ -103,3 +103,12 @@ def grouped_product(
     if offs is None:
         return linalg.matmul(call.b, x, mat2, out_dtype=call.dtype, name=call.name)
     return ops.grouped_matmul(call.b, x, mat2, offs, out_dtype=call.dtype, name=call.name)
+
+
+@aten("transformers.grouped_mm_fallback.default")
+def grouped_product_of_transformers(call: Call, x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """What transformers registers for types that torch has no grouped product of; rows behind the groups are 0."""
+    product = ops.grouped_matmul(call.b, x, weight, offs, out_dtype=call.dtype, name=f"{call.name}.product")
+    i, j = axes_of(product.shape)
+    inside = i < offs[offs.size - 1].cast(dtypes.INDEX)
+    return emit(call.b, (i, j), select(inside, product[i, j], const(0, call.dtype)), name=call.name)

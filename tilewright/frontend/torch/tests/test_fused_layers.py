@@ -92,3 +92,29 @@ def test_products_by_groups() -> None:
         rand(48, 32, dtype=torch.bfloat16), rand(3, 32, 16, seed=1, dtype=torch.bfloat16), ends,
         ulps=2,
     )  # fmt: skip
+
+
+def test_grouped_products_of_transformers() -> None:
+    """The operator is registered as that package does, where it is not installed."""
+    library = torch.library.Library("transformers", "FRAGMENT")
+    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+
+        def product(x: Any, weight: Any, ends: Any) -> Any:
+            result = x.new_zeros(len(x), weight.shape[2])
+            for matrix, start, end in zip(weight, [0, *ends.tolist()], ends.tolist(), strict=False):
+                result[start:end] = x[start:end] @ matrix
+            return result
+
+        library.impl("grouped_mm_fallback", product, "CPU")
+        library.impl("grouped_mm_fallback", lambda x, w, ends: x.new_empty(len(x), w.shape[2]), "Meta")
+    check(
+        {
+            "behind": lambda x, w: torch.ops.transformers.grouped_mm_fallback(x, w, torch.tensor([3, 3, 5])),
+            "all": lambda x, w: torch.ops.transformers.grouped_mm_fallback(x, w, torch.tensor([0, 4, 7])),
+        },
+        rand(7, 3),
+        rand(3, 3, 5, seed=1),
+        ulps=64,
+    )
+    library._destroy()
