@@ -76,7 +76,7 @@ def emit_sinh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = No
     part = _reduce_exp(a.at_most(v.kind.exp_high + 1.0))
     em = _expm1_small(part)
     near = (em + em / (em + 1.0)) * 0.5
-    far = _scaled(part.p + 1.0, part.n - 1.0, part.k - 1)  # exp(a) / 2, which overflows later than exp(a)
+    far = scaled(part.p + 1.0, part.n - 1.0, part.k - 1)  # exp(a) / 2, which overflows later than exp(a)
     result = a.less(v.kind.tanh_high).select(near, far)
     return v.abs().less(v.kind.tiny).select(v, result.copysign(v)).value
 
@@ -85,7 +85,7 @@ def emit_cosh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = No
     """Hyperbolic cosine. f32: 1.5 ulp; f64: 1.4 ulp."""
     v = start(builder, x, target)
     part = _reduce_exp(v.abs().at_most(v.kind.exp_high + 1.0))
-    half = _scaled(part.p + 1.0, part.n - 1.0, part.k - 1)
+    half = scaled(part.p + 1.0, part.n - 1.0, part.k - 1)
     return (half + v.constant(0.25) / half).value
 
 
@@ -119,7 +119,7 @@ def exp(x: Value) -> Value:
     r = n.fma(-c.ln2_high, x)
     r = n.fma(-c.ln2_low, r)
     p = r.polynomial((1.0, 1.0, *c.exp))
-    return _scaled(p, n, shifted.bits())
+    return scaled(p, n, shifted.bits())
 
 
 def _exp_by_power_of_two(x: Value) -> Value:
@@ -132,7 +132,7 @@ def _exp_by_power_of_two(x: Value) -> Value:
     return rest.power_of_two() * (shifted.bits() << 23).as_float()
 
 
-def _scaled(p: Value, n: Value, k: Value) -> Value:
+def scaled(p: Value, n: Value, k: Value) -> Value:
     """p * 2^n for p about 1, with gradual underflow and overflow; `k` has the lowest bits of n."""
     c = p.kind
     if p.has_exponents:

@@ -19,8 +19,6 @@ from tilewright.codegen.math.coefficients import (
     EXP_64,
     LOG_32,
     LOG_64,
-    NORMAL_TAIL_32,
-    NORMAL_TAIL_64,
     SIN_32,
     SIN_64,
 )
@@ -54,7 +52,6 @@ class Kind:
     asin: tuple[float, ...]
     atan: tuple[float, ...]
     erf_near: tuple[float, ...]
-    normal_tail: tuple[float, ...]
 
     @property
     def round_magic(self) -> float:
@@ -74,7 +71,6 @@ SINGLE: Final = Kind(
     large=2.0**13,
     log_low=0.66666668653488159, half_pi=1.57079637050628662, half_pi_low=-4.37113900018624283e-8,
     exp=EXP_32, log=LOG_32, sin=SIN_32, cos=COS_32, asin=ASIN_32, atan=ATAN_32, erf_near=ERF_SMALL_32,
-    normal_tail=NORMAL_TAIL_32,
 )  # fmt: skip
 DOUBLE: Final = Kind(
     bits=64, mantissa=52, bias=1023, smallest_normal=2.0**-1022,
@@ -83,5 +79,4 @@ DOUBLE: Final = Kind(
     large=2.0**28,
     log_low=0.7071067811865476, half_pi=1.5707963267948966, half_pi_low=6.123233995736766e-17,
     exp=EXP_64, log=LOG_64, sin=SIN_64, cos=COS_64, asin=ASIN_64, atan=ATAN_64, erf_near=ERF_SMALL_64,
-    normal_tail=NORMAL_TAIL_64,
 )  # fmt: skip

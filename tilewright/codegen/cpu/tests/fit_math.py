@@ -20,6 +20,7 @@ import scipy.optimize
 mp.mp.dps = 50
 
 Real = Callable[[Any], Any]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,75 @@ def minimax_single(fit: Fit, fixed: dict[int, float]) -> tuple[dict[int, float],
     solution = scipy.optimize.linprog(cost, matrix, right, bounds=bounds, method="highs-ds").x
     free = {power: float(c) / scale**power for power, c in zip(powers, solution[:-1], strict=True)}
     return free, float(solution[-1]) / 2.0**20
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """`function` on [0, high] by u(x) / (slope x u(x) + r(x)) with least relative error.
+
+    `ends` are u and r at 0: rounding errors of sums weigh most just above a power of two, and least below one.
+    """
+
+    upper: str  # the names of the tables of u and r
+    rest: str
+    function: Real
+    high: float
+    slope: float
+    ends: tuple[float, float]
+    degree: int  # of both
+
+
+def quotient_tables(fit: Quotient) -> tuple[list[float], list[float]]:
+    """Coefficients by rising power, exact in f32, rounded in turns from the most important on."""
+    upper, rest = ({0: end} for end in fit.ends)
+    x, wanted = _samples(fit)
+    for power in range(1, fit.degree + 1):
+        for table, side in ((upper, 0), (rest, 1)):
+            table[power] = float(np.float32(_free_quotient(fit, x, wanted, upper, rest)[side][power]))
+    return list(upper.values()), list(rest.values())
+
+
+def quotient_error(fit: Quotient, upper: Sequence[float], rest: Sequence[float]) -> float:
+    """The largest relative error of two tables."""
+    x, wanted = _samples(fit)
+    u, r = np.polyval(upper[::-1], x), np.polyval(rest[::-1], x)
+    return float(abs(u / (fit.slope * x * u + r) / wanted - 1).max())
+
+
+def _samples(fit: Quotient) -> tuple[Array, Array]:
+    """Places, denser at both ends, and the function there."""
+    x = (1 - np.cos(np.linspace(0, np.pi, 3001))) / 2 * fit.high
+    return x, np.array([float(fit.function(mp.mpf(v))) for v in x])
+
+
+def _free_quotient(
+    fit: Quotient, x: Array, wanted: Array, upper: dict[int, float], rest: dict[int, float]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Both tables with the powers that are not fixed: linear programs, each with the denominator of the one before."""
+    free = [[power for power in range(fit.degree + 1) if power not in table] for table in (upper, rest)]
+    factors = 1 - fit.slope * wanted * x, -wanted  # of u and r in an error that is linear in their coefficients
+    below = (1 + x / 4) ** (fit.degree + 1)
+    for _ in range(6):
+        weight = 2.0**20 / (wanted * below)
+        columns = [
+            weight * f * (x / fit.high) ** power for f, powers in zip(factors, free, strict=True) for power in powers
+        ]
+        fixed = weight * (factors[0] * _values(upper, x) + factors[1] * _values(rest, x))
+        basis, bound = np.array(columns).T, -np.ones((len(x), 1))
+        matrix = np.block([[basis, bound], [-basis, bound]])
+        cost = np.append(np.zeros(len(columns)), 1.0)
+        limits = [(None, None)] * len(cost)
+        found = scipy.optimize.linprog(cost, matrix, np.append(-fixed, fixed), bounds=limits, method="highs").x
+        count = len(free[0])
+        u = upper | {power: float(c) / fit.high**power for power, c in zip(free[0], found[:count], strict=True)}
+        r = rest | {power: float(c) / fit.high**power for power, c in zip(free[1], found[count:-1], strict=True)}
+        below = fit.slope * x * _values(u, x) + _values(r, x)
+    return u, r
+
+
+def _values(table: dict[int, float], x: Array) -> Array:
+    """A polynomial at all places."""
+    return np.asarray(sum(c * x**power for power, c in table.items()))
 
 
 def remez(fit: Fit) -> tuple[dict[int, Any], Any]:
@@ -203,6 +273,15 @@ def _normal_tail(t: Any) -> Any:
     return mp.erfc(x / ROOT) * mp.exp(x * x / 2) / 2 / t
 
 
+#: A little below the root of 2 pi, where the fit is close.
+NORMAL_GROWTH = 2.50661
+
+
+def _normal_quotient(a: Any) -> Any:
+    """``Phi(-a) exp(a^2 / 2)``; times a, it comes near 1 over the root of 2 pi."""
+    return mp.erfc(a / ROOT) / 2 * mp.exp(a * a / 2)
+
+
 def _normal_weight(x: Any) -> Any:
     """What an error of `LOG_NORMAL` weighs in ``2 Phi(-x)``; where that is below 2e-3 it is a relative error."""
     return x * max(mp.erfc(x / ROOT), mp.mpf("2e-3")) * mp.log(2)
@@ -235,18 +314,39 @@ FITS = [
     Fit("ERFC_32", LOG_ERFC, 0, 4, 7, lambda x: x * mp.erfc(x) * mp.log(2), True),
     Fit("LOG_NORMAL_32", LOG_NORMAL, 0, mp.mpf("14.2"), 11, _normal_weight, True),
     Fit("ERF_SMALL_64", ERF, 0, 1, 11, _one, False),
-    Fit("NORMAL_TAIL_32", _normal_tail, *_normal_range(14.5), 9, lambda t: 1 / _normal_tail(t), True),
     Fit("NORMAL_TAIL_64", _normal_tail, *_normal_range(38.75), 23, lambda t: 1 / _normal_tail(t), False),
     Fit("ERF_LARGE_64", _erfcx, mp.mpf(1) / 8 - ERF_SHIFT, mp.mpf(1) / 3 - ERF_SHIFT, 12, _gauss, False),
 ]  # fmt: skip
 
 
+QUOTIENTS = [
+    Quotient(
+        "NORMAL_UPPER_32",
+        "NORMAL_REST_32",
+        _normal_quotient,
+        14.5,
+        float(np.float32(NORMAL_GROWTH)),
+        (0.8125, 1.625),
+        4,
+    )
+]
+
+
+def _print(name: str, table: Sequence[float], error: float) -> None:
+    print(f"{name}: Final = (  # error {error:.2g}")
+    for value in table:
+        print(f"    {value!r},")
+    print(")")
+
+
 if __name__ == "__main__":
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for fit in FITS:
-        if len(sys.argv) > 1 and not fit.name.startswith(sys.argv[1]):
-            continue
-        table, error = coefficients(fit)
-        print(f"{fit.name}: Final = (  # error {error:.2g}")
-        for value in table:
-            print(f"    {value!r},")
-        print(")")
+        if fit.name.startswith(wanted):
+            _print(fit.name, *coefficients(fit))
+    for quotient in QUOTIENTS:
+        if quotient.upper.startswith(wanted):
+            upper, rest = quotient_tables(quotient)
+            error = quotient_error(quotient, upper, rest)
+            _print(quotient.upper, upper, error)
+            _print(quotient.rest, rest, error)
