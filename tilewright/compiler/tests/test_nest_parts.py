@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.plan import make_plan as planned
 from tilewright.expr import GraphBuilder
-from tilewright.expr.core import Axis, Compute, Const, Tensor, select
+from tilewright.expr.core import Axis, Compute, Const, Expr, Tensor, select, walk
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, norm, reduce, shape
 from tilewright.expr.ops.nodes import emit
 from tilewright.expr.random import random_array
+from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import parse_graph
 from tilewright.kernel import interpreter
 from tilewright.kernel.text import parse_module
 from tilewright.layouts.packed import packed
+from tilewright.machine import host
+from tilewright.operator import nest_parts
 from tilewright.operator.flatten import storage_loops
 from tilewright.operator.nest_parts import MOST_PARTS
 from tilewright.options import Options
@@ -171,6 +175,22 @@ def test_the_number_of_parts_is_limited() -> None:
     assert len(small.manifest.launches) == len(large.manifest.launches) == MOST_PARTS
     assert len(large.artifact.code) < 3 * len(small.artifact.code)
     assert "16 parts of one nest" in large.explain()
+
+
+def test_many_branches_are_cut_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[int] = []
+
+    def counted(expr: Expr, *more: Any) -> Expr:
+        visited.append(sum(1 for _ in walk(expr)))
+        return substitute(expr, *more)
+
+    monkeypatch.setattr(nest_parts, "substitute", counted)
+    totals = []
+    for count in (60, 240):
+        visited.clear()
+        planned(built(concat(1, *[3] * count)), host(), 1, UNCACHED)
+        totals.append(sum(visited))
+    assert totals[1] < 8 * totals[0], "four times the branches; each cut alone would visit 16 times the nodes"
 
 
 def test_parts_are_dealt_to_threads() -> None:
