@@ -95,11 +95,12 @@ def checked_options(options: Options | None) -> Options:
         return Options()
     if not isinstance(options, Options):
         raise InvalidArgument(f"options are a {type(options).__name__}", where="options", help="tilewright.Options(…)")
-    from tilewright.instruction.registry import Registry
+    if options.intrinsics is not None:
+        from tilewright.instruction.registry import Registry
 
-    if options.intrinsics is not None and not isinstance(options.intrinsics, Registry):
-        fact = f"intrinsics are a {type(options.intrinsics).__name__}"
-        raise InvalidArgument(fact, where="intrinsics", help="an instruction.registry.Registry, or None")
+        if not isinstance(options.intrinsics, Registry):
+            fact = f"intrinsics are a {type(options.intrinsics).__name__}"
+            raise InvalidArgument(fact, where="intrinsics", help="an instruction.registry.Registry, or None")
     return options
 
 

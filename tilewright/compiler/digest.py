@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 VERSION = "1"
+_WITHOUT_EFFECT = ("__pycache__", "tests", "cli", "emulator", "report", "reproduce")  # folders: they make no code
 
 
 def compiler_digest() -> str:
@@ -22,7 +24,10 @@ def compiler_digest() -> str:
 def _source_digest() -> str:
     """A digest of this package's own sources, so that a changed compiler never meets its old code."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
-        if "tests" not in path.parts:
-            digest.update(path.read_bytes())
+    for folder, folders, files in os.walk(Path(__file__).resolve().parent.parent):
+        folders[:] = sorted(name for name in folders if name not in _WITHOUT_EFFECT)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), "rb") as file:
+                    digest.update(file.read())
     return digest.hexdigest()[:16]

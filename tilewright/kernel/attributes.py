@@ -14,7 +14,6 @@ from xdsl.ir import Attribute
 
 from tilewright.errors import CompileError, InvalidProgram
 from tilewright.layouts.linear import LinearLayout
-from tilewright.layouts.text import parse
 
 if TYPE_CHECKING:
     from tilewright.kernel.programs import FuncOp
@@ -61,6 +60,8 @@ def _is_layout(value: Attribute) -> bool:
 
 @lru_cache(maxsize=1024)
 def _layout(text: str) -> LinearLayout | None:
+    from tilewright.layouts.text import parse  # brings every kind of layout, which CPUs do without
+
     try:
         found = parse(text)
     except CompileError:
