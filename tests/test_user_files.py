@@ -298,6 +298,22 @@ def _check_overwritten(folder: Path) -> None:
     assert os.listdir(folder) == ["a"]
 
 
+def test_a_file_that_another_process_removes_just_now_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def removed(place: Any, mode: int) -> bool:
+        path.unlink(missing_ok=True)
+        return access(place, mode)
+
+    access = os.access
+    monkeypatch.setattr(os, "access", removed)
+    files.replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
     files.write_file(tmp_path / ("n" * 255), b"x")
     assert (tmp_path / ("n" * 255)).read_bytes() == b"x"

@@ -186,7 +186,9 @@ def replace_file(path: Path, content: Content, mode: int = 0o666) -> None:
         return
     target = Path(os.path.realpath(path))
     if status is not None and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, "the file is protected from writing")
+        status = _status(path)  # another process may have removed it, or replaced it, just now
+        if status is not None and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file is protected from writing")
     stem = f".tilewright-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
     remove_abandoned(target.parent, re.compile(f"{re.escape(stem)}.*"))
     try:
