@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor, const
@@ -241,17 +242,19 @@ def unfold(call: Call, x: Tensor, dimension: int, size: int, step: int) -> Tenso
 
 @aten("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(call: Call, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Tensor:
-    """Elements by their place in memory, which is known where x is row-major and begins its storage."""
+    """Elements by their place in memory, which is known where x fills its storage from the begin, in any order."""
     source = call.node.args[0].meta["val"]
+    order = _memory_order(source)
     refuse(
-        not source.is_contiguous() or bool(source.storage_offset()),
+        order is None or bool(source.storage_offset()),
         f"as_strided of a view with strides {list(source.stride())}",
         help="x.contiguous().as_strided(…), or views by their names",
     )
     first = storage_offset or 0
     last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     refuse(0 not in size and last >= x.size, f"as_strided reads element {last} of {x.size}")
-    line = ops.reshape(call.b, x, (x.size,), name=f"{call.name}.line")
+    stored = ops.transpose(call.b, x, order, name=f"{call.name}.stored")
+    line = ops.reshape(call.b, stored, (x.size,), name=f"{call.name}.line")
 
     def index(axes: tuple[Axis, ...]) -> list[Expr]:
         place: Expr = const(first, dtypes.INDEX)
@@ -260,3 +263,15 @@ def as_strided(call: Call, x: Tensor, size: list[int], stride: list[int], storag
         return [place]
 
     return ops.move(call.b, line, call.shape, index, name=call.name)
+
+
+def _memory_order(source: Any) -> list[int] | None:
+    """The dimensions of a torch tensor from the outermost in memory; None where its elements leave gaps or overlap."""
+    shape, strides = tuple(source.shape), tuple(source.stride())
+    order = sorted(range(len(shape)), key=lambda d: (shape[d] != 1, -strides[d]))
+    step = 1
+    for d in reversed(order):
+        if shape[d] != 1 and strides[d] != step:
+            return None
+        step *= shape[d]
+    return order
