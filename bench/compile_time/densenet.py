@@ -1,4 +1,4 @@
-"""DenseNet-121 (Huang et al., "Densely connected convolutional networks", CVPR 2017, table 1): a concatenation per layer."""
+"""DenseNet-121, a concatenation per layer (Huang et al., "Densely connected convolutional networks", CVPR 2017)."""
 
 from __future__ import annotations
 

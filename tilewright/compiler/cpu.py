@@ -9,6 +9,7 @@ from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.kernel.passes.cpu import CPU, run_passes
 from tilewright.lower.module import build_module
+from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
 
@@ -16,6 +17,7 @@ from tilewright.options import Options
 def tile_program(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> ModuleOp:
     """The optimised tile program of a plan: the only thing code generation sees."""
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    module, _ = build_module(steps(plan), sizes(plan), places, arena, constants, described(machine).attribute())
+    launches = numbers_as_arguments(steps(plan))
+    module, _ = build_module(launches, sizes(plan), places, arena, constants, described(machine).attribute())
     run_passes(module, [each for each in CPU if each.name not in options.disable], options.verify_each)
     return module

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -63,17 +63,19 @@ def run_kernel(
     races: bool = False,
     order: Order = "together",
 ) -> None:
-    """Run every program of kernel `name` on flat arrays, one per argument, which are read and written in place.
+    """Run every program of kernel `name` on flat arrays, one per view, which are read and written in place.
+
+    An argument that is a number takes an array without dimensions.
 
     With a seed the programs run in a random order. With `races`, an element that two programs write, or that one
     writes and another reads, is an error. `order` is that of the threads of a block, in distributed form.
     """
     kernel = _kernel(module, name)
-    views = [
-        View(_flat(buffer, type_, f"argument {number} of @{name}"), None)
+    given = [
+        _argument(buffer, type_, f"argument {number} of @{name}")
         for number, (buffer, type_) in enumerate(zip(buffers, _types(kernel, buffers), strict=True))
     ]
-    _launch(kernel, views, seed, races, order)
+    _launch(kernel, given, seed, races, order)
 
 
 def run_main(
@@ -95,12 +97,15 @@ def run_main(
         raise InvalidProgram("the program has no tile.main", help="run a single kernel with run_kernel")
     memory = _Memory(main, inputs, outputs, constants)
     views: dict[SSAValue, View] = {}
+    numbers: dict[SSAValue, Array] = {}
     trips: dict[SSAValue, int] = {}
 
     def run(block: Block) -> None:
         for op in block.ops:
             if isinstance(op, BufferOp):
                 views[op.result] = memory.view(op)
+            elif isinstance(op, arith.ConstantOp):
+                numbers[op.result] = WHOLE[arith.ConstantOp](op)
             elif isinstance(op, SliceOp):
                 views[op.result] = _slice(views[op.whole], op.element(trips[op.trip]), op.elements)
             elif isinstance(op, FirstOp):
@@ -111,7 +116,7 @@ def run_main(
                     run(op.body.block)
             elif isinstance(op, LaunchOp):
                 kernel = _kernel(module, op.kernel.root_reference.data)
-                given = [views[argument] for argument in op.arguments]
+                given = [views[each] if each in views else numbers[each] for each in op.arguments]
                 _refuse_overlap(kernel, given)
                 _launch(kernel, given, seed, races, order)
 
@@ -367,7 +372,8 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
 # Launches -------------------------------------------------------------------------------------------------------------
 
 
-def _launch(kernel: FuncOp, views: Sequence[View], seed: int | None, races: bool, order: Order) -> None:
+def _launch(kernel: FuncOp, given: Sequence[View | Array], seed: int | None, races: bool, order: Order) -> None:
+    views = [each for each in given if isinstance(each, View)]
     for view in views:
         view.touches = Touches(len(view.array)) if races else None
     numbers = range(kernel.programs) if seed is None else np.random.default_rng(seed).permutation(kernel.programs)
@@ -379,7 +385,11 @@ def _launch(kernel: FuncOp, views: Sequence[View], seed: int | None, races: bool
         coordinates = [int(x) for x in np.unravel_index(int(number), kernel.extents)] if kernel.extents else []
         for rank in range(kernel.blocks):
             program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank)
-            program.views.update(zip(block.args, views, strict=True))
+            for argument, each in zip(block.args, given, strict=True):
+                if isinstance(each, View):
+                    program.views[argument] = each
+                else:
+                    program.values[argument] = each
             program.run(block)
 
 
@@ -393,8 +403,13 @@ def _kernel(module: ModuleOp, name: str) -> FuncOp:
 def _types(kernel: FuncOp, buffers: Sequence[Array]) -> tuple[Attribute, ...]:
     types = kernel.function_type.inputs.data
     if len(types) != len(buffers):
-        raise InvalidProgram(f"@{kernel.sym_name.data} takes {len(types)} views, not {len(buffers)}")
+        raise InvalidProgram(f"@{kernel.sym_name.data} takes {len(types)} arguments, not {len(buffers)}")
     return types
+
+
+def _argument(given: Array, type_: Attribute, what: str) -> View | Array:
+    """A view of an array, or the number that a kernel asks for instead."""
+    return View(_flat(given, type_, what), None) if isinstance(type_, MemRefType) else given.astype(dtype_of(type_))
 
 
 def _flat(array: Array, type_: Attribute, what: str) -> Array:
@@ -424,13 +439,14 @@ def _bytes_view(memory: Array, op: BufferOp) -> Array:
     return memory[index:end].view(dtype)
 
 
-def _refuse_overlap(kernel: FuncOp, views: Sequence[View]) -> None:
+def _refuse_overlap(kernel: FuncOp, given: Sequence[View | Array]) -> None:
     """Views of one launch that share memory may only be read: kernels rely on it."""
     stored = {written_view(op) for op in operations(kernel.body)}
-    for number, view in enumerate(views):
+    views = {number: each for number, each in enumerate(given) if isinstance(each, View)}
+    for number, view in views.items():
         if kernel.body.block.args[number] not in stored:
             continue
-        for other, candidate in enumerate(views):
+        for other, candidate in views.items():
             if other != number and np.may_share_memory(view.array, candidate.array):
                 raise InvalidProgram(
                     "arguments {} and {} share memory, which is written".format(*sorted((number, other))),

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
+from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import (
+    AnyFloat,
     DenseArrayBase,
     DictionaryAttr,
     FunctionType,
     IndexType,
     IntegerAttr,
+    IntegerType,
     MemRefType,
     StringAttr,
     SymbolNameConstraint,
@@ -51,11 +54,12 @@ from tilewright.kernel.tile_types import INDEX, i64s, verify_view
 class FuncOp(IRDLOperation):
     """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
 
-    Arguments are views; those of one launch share no memory, except where all of them are only read. `cost` may hold
-    `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the threads of a `warp`, the body
-    is what each thread of a block does: the distributed form, whose operations are in `simt`. With a `cluster`, so many
-    blocks run a program together: each runs the body, and `tile.block_rank` tells them apart. What a kernel asks of
-    passes and of code generation are its attributes: those of `kernel.attributes`, no others.
+    Arguments are views and, in tile form, numbers. Views of one launch share no memory, except where all of them are
+    only read. `cost` may hold `flops` and `bytes` of one launch, for reports. With `threads` (along x, y, z) and the
+    threads of a `warp`, the body is what each thread of a block does: the distributed form, whose operations are in
+    `simt`. With a `cluster`, so many blocks run a program together: each runs the body, and `tile.block_rank` tells
+    them apart. What a kernel asks of passes and of code generation are its attributes: those of `kernel.attributes`,
+    no others.
     """
 
     name = "tile.func"
@@ -127,9 +131,11 @@ class FuncOp(IRDLOperation):
         if self.function_type.outputs.data:
             raise VerifyException(f"kernel {self.sym_name.data}: returns values; kernels write to views instead")
         for type_ in self.function_type.inputs.data:
-            if not isinstance(type_, MemRefType):
-                raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not a view (memref)")
-            verify_view(type_)
+            if isinstance(type_, MemRefType):
+                verify_view(type_)
+            elif self.block or not isinstance(type_, AnyFloat | IntegerType):
+                wanted = "a view (memref)" if self.block else "a view (memref) or a number"
+                raise VerifyException(f"kernel {self.sym_name.data}: argument {type_} is not {wanted}")
         if (problem := wrong(self.attributes)) is not None:
             raise VerifyException(f"kernel {self.sym_name.data}: {problem[0]} ({problem[1]})")
         if any(extent < 0 for extent in self.extents):
@@ -247,7 +253,7 @@ class BlockRankOp(IRDLOperation):
 
 @irdl_op_definition
 class MainOp(IRDLOperation):
-    """The host sequence of a module: buffers, launches and loops of launches, in order.
+    """The host sequence of a module: buffers, numbers, launches and loops of launches, in order.
 
     `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
     """
@@ -275,8 +281,10 @@ class MainOp(IRDLOperation):
         if self.body.block.args:
             raise VerifyException("tile.main takes no arguments: buffers are tile.buffer")
         for op in self.body.block.ops:
-            if not isinstance(op, BufferOp | LaunchOp | ReturnOp) and op.name != "tile.loop":
-                raise VerifyException(f"tile.main holds buffers, launches and loops only, not {op.name}")
+            if not isinstance(op, BufferOp | ConstantOp | LaunchOp | ReturnOp) and op.name != "tile.loop":
+                raise VerifyException(f"tile.main holds buffers, numbers, launches and loops only, not {op.name}")
+            if isinstance(op, ConstantOp) and not isinstance(op.result.type, AnyFloat | IntegerType):
+                raise VerifyException(f"tile.main holds numbers that launches give kernels, not {op.result.type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" arena {self.arena_bytes.value.data} constants {self.constants_bytes.value.data}")
@@ -327,7 +335,7 @@ class BufferOp(IRDLOperation):
 
 
 class _KernelExists(SymbolUserOpInterface):
-    """A launch names a kernel of its module and gives it views of the types it wants."""
+    """A launch names a kernel of its module and gives it views and numbers of the types it wants."""
 
     def verify(self, op: Operation) -> None:
         assert isinstance(op, LaunchOp)
@@ -347,11 +355,11 @@ class _KernelExists(SymbolUserOpInterface):
 
 @irdl_op_definition
 class LaunchOp(IRDLOperation):
-    """Run every program of a kernel on these views; the next launch starts when all have finished."""
+    """Run every program of a kernel on these views and numbers; the next launch starts when all have finished."""
 
     name = "tile.launch"
     kernel = prop_def(SymbolRefAttr)
-    arguments = var_operand_def(MemRefType)
+    arguments = var_operand_def()
     traits = traits_def(_KernelExists())
     assembly_format = "$kernel `(` $arguments `)` attr-dict `:` type($arguments)"
 

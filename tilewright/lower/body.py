@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine, affine_part
 from tilewright.expr.affine import bounds as index_bounds
-from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, walk
+from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, Tensor, walk
 from tilewright.kernel import dialect as tile
-from tilewright.lower.builder import KernelBuilder, element_type
+from tilewright.lower.builder import KernelBuilder, element_type, view_type
+from tilewright.lower.steps import Parameter
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,25 @@ def computed_in(dtype: dtypes.DType) -> dtypes.DType:
     return dtypes.wide(dtype)
 
 
+def computed_value(number: Const) -> bool | float:
+    """A literal in the dtype in which it is computed: rounded to its own before."""
+    exact = computed_in(number.dtype) == number.dtype
+    return number.value if exact else _rounded(number.value, number.dtype)
+
+
+def argument_types(views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()) -> list[Attribute]:
+    """The types of a kernel's arguments: tensors with the size of their storage in elements, then numbers."""
+    numbers = (element_type(computed_in(parameter.dtype)) for parameter in parameters)
+    return [*(view_type(tensor.dtype, size) for tensor, size in views), *numbers]
+
+
 @dataclass
 class BodyEmitter:
     """Evaluates expressions over one tile.
 
     `loops` gives the value of every loop outside the tile, `dims` the tile dimension of every loop inside it, `extents`
-    the tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors,
+    the tile. `bounds[d]` is how many points of dimension `d` exist (None: all). `views` holds the memory of tensors and
+    the numbers of parameters,
     `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel). With `branches`
     (on a CPU), a condition that all points share is a branch, and a load that might form addresses outside its tensor
     is skipped where its mask is empty: the processor takes long over a load of an unmapped page, masked or not.
@@ -125,8 +139,9 @@ class BodyEmitter:
     def _emit(self, expr: Expr, mask: SSAValue | None) -> Value:
         if isinstance(expr, Const):
             dtype = computed_in(expr.dtype)
-            number = expr.value if dtype == expr.dtype else _rounded(expr.value, expr.dtype)
-            return Value(self.builder.number(number, dtype), dtype)
+            return Value(self.builder.number(computed_value(expr), dtype), dtype)
+        if isinstance(expr, Parameter):
+            return Value(self.views[expr.name], computed_in(expr.dtype))
         if isinstance(expr, Read):
             return self._read(expr, mask)
         if isinstance(expr, Cast):

@@ -20,11 +20,12 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import computed_in
+from tilewright.lower.body import argument_types, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
+from tilewright.lower.steps import Parameter
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.tiling import SpatialLoop
 
@@ -42,14 +43,19 @@ def contraction_loops(work: Contraction, schedule: ContractionSchedule) -> list[
 
 
 def lower_contraction(
-    name: str, work: Contraction, schedule: ContractionSchedule, views: Sequence[tuple[Tensor, int]]
+    name: str,
+    work: Contraction,
+    schedule: ContractionSchedule,
+    views: Sequence[tuple[Tensor, int]],
+    parameters: Sequence[Parameter] = (),
 ) -> tile.FuncOp:
-    """The kernel of a contraction with its epilogue."""
+    """The kernel of a contraction with its epilogue; its arguments are views, then numbers."""
     loops = contraction_loops(work, schedule)
     grid = [loop for wanted in schedule.grid_order for loop in loops if loop.axis.name == wanted]
-    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
+    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(grid))
     builder = KernelBuilder(func.body.block)
-    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
+    memory = dict(zip(names, func.body.block.args, strict=True))
     tiler = Tiler(builder, grid)
     if schedule.k_block:
         _Blocked(builder, work, schedule, memory, tiler, loops).run()

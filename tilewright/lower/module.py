@@ -6,23 +6,24 @@ Kernels once each, the host sequence, the plan of the arena.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, SSAValue
 
-from tilewright.expr.core import Tensor
+from tilewright.expr.core import Const, Tensor
 from tilewright.expr.names import claim
 from tilewright.kernel import dialect as tile
 from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
-from tilewright.lower.builder import view_type
+from tilewright.lower.body import computed_in, computed_value
+from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
-from tilewright.lower.steps import Moving, Place, Repeated, Step
+from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
@@ -66,6 +67,7 @@ class _Building:
         self._known: dict[str, str] = {}
         self._names: set[str] = set()
         self._buffers: dict[tuple[str, int, str], SSAValue] = {}
+        self._numbers: dict[Const, SSAValue] = {}
 
     def add(self, steps: Sequence[Step | Repeated], scope: _Scope) -> None:
         for step in steps:
@@ -77,15 +79,23 @@ class _Building:
             kernel = self._kernel(step)
             self.launched.append(kernel)
             views = [self._view(tensor.name, view_type(tensor.dtype, size), scope) for tensor, size in step.arguments]
-            scope.block.add_op(tile.LaunchOp(kernel, views))
+            numbers = [self._number(number) for _, number in step.numbers]
+            scope.block.add_op(tile.LaunchOp(kernel, [*views, *numbers]))
 
     def _kernel(self, step: Step) -> str:
-        anonymous = _without_names(step)
-        key = repr((anonymous.work, anonymous.schedule, anonymous.arguments, step.flops, step.bytes))
+        nameless = anonymous(step)
+        key = nameless.kernel
         if key not in self._known:
             self._known[key] = _unique(step.name, self._names)
-            self.functions.append(_lowered(anonymous, self._known[key]))
+            self.functions.append(_lowered(nameless, self._known[key]))
         return self._known[key]
+
+    def _number(self, number: Const) -> SSAValue:
+        """A number that a launch gives its kernel, in the type that the kernel computes it in."""
+        if number not in self._numbers:
+            made = KernelBuilder(self.main.body.block).number(computed_value(number), computed_in(number.dtype))
+            self._numbers[number] = made
+        return self._numbers[number]
 
     def _view(self, name: str, type_: MemRefType[Attribute], scope: _Scope) -> SSAValue:
         """The memory of a tensor; slices are taken in the loop that moves them, buffers are outside of all loops."""
@@ -118,27 +128,6 @@ class _Building:
         return first.result
 
 
-def _without_names(step: Step) -> Step:
-    """The step with its tensors called by their position, so that equal layers become one kernel."""
-    names = {tensor.name: f"t{number}" for number, (tensor, _) in enumerate(step.arguments)}
-    if isinstance(step.work, Nest):
-        names.update(
-            (node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None
-        )
-    elif isinstance(step.work, Contraction):
-        names.setdefault(step.work.accumulator.name, "accumulator")
-    schedule = step.schedule
-    if isinstance(schedule, NestSchedule):
-        schedule = replace(
-            schedule,
-            nontemporal=tuple(names[name] for name in schedule.nontemporal),
-            prefetch=tuple(replace(ahead, tensor=names[ahead.tensor]) for ahead in schedule.prefetch),
-            moments=None if schedule.moments is None else (names[schedule.moments[0]], names[schedule.moments[1]]),
-        )
-    arguments = tuple((replace(tensor, name=names[tensor.name]), size) for tensor, size in step.arguments)
-    return replace(step, work=step.work.renamed(names), schedule=schedule, arguments=arguments)
-
-
 def _lowered(step: Step, name: str) -> tile.FuncOp:
     if isinstance(step.schedule, NestBlocks):
         assert isinstance(step.work, Nest)
@@ -148,12 +137,12 @@ def _lowered(step: Step, name: str) -> tile.FuncOp:
         func = lower_ordered(name, step.work, step.schedule, step.arguments)
     elif isinstance(step.work, Nest):
         assert isinstance(step.schedule, NestSchedule)
-        func = lower_nest(name, step.work, step.schedule, step.arguments)
+        func = lower_nest(name, step.work, step.schedule, step.arguments, step.parameters)
     elif isinstance(step.schedule, BlockSchedule):
         func = lower_blocks(name, step.work, step.schedule, step.arguments)
     else:
         assert isinstance(step.schedule, ContractionSchedule)
-        func = lower_contraction(name, step.work, step.schedule, step.arguments)
+        func = lower_contraction(name, step.work, step.schedule, step.arguments, step.parameters)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
-from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.body import argument_types
+from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import for_each_tile, grid_of
 from tilewright.lower.passes import Passes, Scratch
 from tilewright.lower.row_pipeline import RowPipeline
+from tilewright.lower.steps import Parameter
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.tiling import SpatialLoop
 
@@ -33,12 +35,19 @@ def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
     return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
 
 
-def lower_nest(name: str, nest: Nest, schedule: NestSchedule, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
-    """The kernel of a nest. `views` are its arguments: tensors with the size of their storage in elements."""
+def lower_nest(
+    name: str,
+    nest: Nest,
+    schedule: NestSchedule,
+    views: Sequence[tuple[Tensor, int]],
+    parameters: Sequence[Parameter] = (),
+) -> tile.FuncOp:
+    """The kernel of a nest. Its arguments are `views`, tensors with the elements of their storage, and then numbers."""
     loops = nest_loops(nest, schedule)
-    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
+    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(loops))
     builder = KernelBuilder(func.body.block)
-    memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
+    names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
+    memory = dict(zip(names, func.body.block.args, strict=True))
     if schedule.stages:
         (loop,) = loops
         RowPipeline(builder, nest, schedule, memory, loop).run()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llvmlite import ir
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp
 from xdsl.ir import Block, SSAValue
 
-from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter
+from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter, argument_types
 from tilewright.codegen.cpu.memory import NONTEMPORAL_ALIGNMENTS
 from tilewright.codegen.cpu.target import Target
+from tilewright.codegen.elementwise import scalar_constant
 from tilewright.codegen.values import I8, I32, I64, POINTER
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -53,11 +55,11 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[i
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     count = len(func.body.block.args)
 
-    def argument(number: int) -> ir.Value:
+    def argument(number: int, type_: ir.Type = POINTER) -> ir.Value:
         place = builder.gep(args, [I64(number)], source_etype=POINTER)
-        return builder.load(place, typ=POINTER)
+        return builder.load(place, typ=type_)
 
-    views = [argument(number) for number in range(count)]
+    views = [argument(number, type_) for number, type_ in enumerate(argument_types(func))]
     base, stride = argument(count), builder.ptrtoint(argument(count + 1), I64)
     scratch = builder.gep(base, [builder.mul(thread, stride)], source_etype=I8)
     stored = _streamed_views(func)
@@ -114,7 +116,7 @@ def emit_host(
 
 
 class _Host:
-    """The host sequence while it is emitted; values of views are pointers."""
+    """The host sequence while it is emitted; values of views are pointers, those of numbers literals."""
 
     def __init__(
         self,
@@ -136,6 +138,9 @@ class _Host:
         for op in block.ops:
             if isinstance(op, tile.BufferOp):
                 self.values[op.result] = _buffer(self.builder, op, self.fields)
+            elif isinstance(op, arith.ConstantOp):
+                assert isinstance(op.value, IntegerAttr | FloatAttr), "verified: launches take numbers, not tiles"
+                self.values[op.result] = scalar_constant(op.result.type, op.value.value.data)
             elif isinstance(op, tile.SliceOp):
                 self.values[op.result] = self._slice(op)
             elif isinstance(op, tile.FirstOp):
@@ -184,8 +189,8 @@ class _Host:
             raise InvalidProgram(f"kernel {name} takes {wanted}, is launched with {given}")
         passed = [self.values[argument] for argument in op.arguments]
         stride = builder.inttoptr(I64(self.scratch_bytes), POINTER)
-        for number, pointer in enumerate([*passed, self.fields["scratch"], stride]):
-            builder.store(pointer, builder.gep(self.arguments, [I64(number)], source_etype=POINTER))
+        for number, value in enumerate([*passed, self.fields["scratch"], stride]):
+            builder.store(value, builder.gep(self.arguments, [I64(number)], source_etype=POINTER))
         number, profile, kept = len(self.launches), self.fields["profile"], I64(int(trips > 1))
         builder.call(self.stamp, [profile, I64(2 * number), kept])
         called = ir.FormattedConstant(POINTER, kernel.get_reference())

@@ -44,6 +44,12 @@ KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, I64])
 SCRATCH_ALIGNMENT = 64
 
 
+def argument_types(func: tile.FuncOp) -> list[ir.Type]:
+    """What the arguments of a kernel are in LLVM IR: pointers of views, and numbers."""
+    types = (argument.type for argument in func.body.block.args)
+    return [POINTER if isinstance(type_, MemRefType) else llvm_type(type_) for type_ in types]
+
+
 class KernelEmitter:
     """Emits the programs of one `tile.func`.
 
@@ -58,24 +64,28 @@ class KernelEmitter:
         self.values: dict[SSAValue, TileValue] = {}
         self.pointers: dict[SSAValue, ir.Value] = {}
         self.scratch_bytes = 0
-        count = len(func.body.block.args)
-        type_ = ir.FunctionType(ir.VoidType(), [POINTER] * (count + 1) + [I64, I64])
+        types = [*argument_types(func), POINTER]
+        type_ = ir.FunctionType(ir.VoidType(), [*types, I64, I64])
         self.function = ir.Function(module, type_, name)
         self.function.linkage = "internal"
         self.function.attributes.add("nounwind")
         self.function.attributes.add("noinline")
         # Kernels call nothing: no memset or memcpy in place of a loop. llvmlite's own `add` knows no quoted attributes.
         set.add(self.function.attributes, '"no-builtins"')
-        for argument in self.function.args[: count + 1]:
-            argument.add_attribute("noalias")
+        for argument in self.function.args:
+            if argument.type == POINTER:
+                argument.add_attribute("noalias")
         self.function.scope = Names()
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
     def emit(self) -> None:
         """The loop over the programs of this call and the body of one program."""
-        *views, scratch, begin, end = self.function.args
-        for argument, pointer in zip(self.func.body.block.args, views, strict=True):
-            self.pointers[argument] = pointer
+        *given, scratch, begin, end = self.function.args
+        for argument, value in zip(self.func.body.block.args, given, strict=True):
+            if isinstance(argument.type, MemRefType):
+                self.pointers[argument] = value
+            else:
+                self.values[argument] = TileValue((), ((value,),))
         self.scratch = scratch
         self._loop(begin, end, I64(1), [], self._program)
         if self.nontemporal and self.target.x86:
@@ -548,4 +558,4 @@ HANDLERS: dict[type[Operation], Callable[..., None]] = {
     tile.ReturnOp: KernelEmitter._nothing,
 }
 
-__all__ = ["KERNEL_TYPE", "KernelEmitter", "with_lanes"]
+__all__ = ["KERNEL_TYPE", "KernelEmitter", "argument_types", "with_lanes"]

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.interpreter import run_kernel, run_main
-from tilewright.kernel.text import parse_module
+from tilewright.kernel.text import parse_module, print_module
 
 
 def kernel(body: str, arguments: str = "%x: memref<64xf32>, %y: memref<64xf32>", grid: str = "[4]") -> ModuleOp:
@@ -253,7 +253,7 @@ def test_buffers_must_fit() -> None:
         run_kernel(module, "k", [numbers(), np.zeros(64)])
     with pytest.raises(InvalidProgram, match="argument 0 of @k is 63 float32"):
         run_kernel(module, "k", [numbers(63), numbers()])
-    with pytest.raises(InvalidProgram, match="takes 2 views, not 1"):
+    with pytest.raises(InvalidProgram, match="takes 2 arguments, not 1"):
         run_kernel(module, "k", [numbers()])
     with pytest.raises(InvalidProgram, match="no kernel @other"):
         run_kernel(module, "other", [])
@@ -353,3 +353,36 @@ def test_an_access_of_no_element_forms_no_place_outside(mask: str, offset: int, 
     else:
         with pytest.raises(InvalidProgram, match="touches element 8 of a view of 8"):
             run_kernel(module, "k", buffers)
+
+
+NUMBERS = """
+tile.func @scaled(%x: memref<4xf32>, %y: memref<4xf32>, %s: f32) grid [1] {
+  %c0 = arith.constant 0 : index
+  %t = tile.load %x[%c0] strides [1] : memref<4xf32> -> tensor<4xf32>
+  %f = tile.broadcast %s : f32 -> tensor<4xf32>
+  %p = arith.mulf %t, %f : tensor<4xf32>
+  tile.store %p, %y[%c0] strides [1] : tensor<4xf32>, memref<4xf32>
+  tile.return
+}
+tile.main arena 16 constants 0 {
+  %x = tile.buffer "input" 0 : memref<4xf32>
+  %y = tile.buffer "output" 0 : memref<4xf32>
+  %h = tile.buffer "arena" 0 : memref<4xf32>
+  %a = arith.constant 3.0 : f32
+  %b = arith.constant 0.5 : f32
+  tile.launch @scaled(%x, %h, %a) : memref<4xf32>, memref<4xf32>, f32
+  tile.launch @scaled(%h, %y, %b) : memref<4xf32>, memref<4xf32>, f32
+}
+"""
+
+
+def test_launches_give_numbers() -> None:
+    result = np.zeros(4, np.float32)
+    run_main(parse_module(print_module(parse_module(NUMBERS))), [numbers(4)], [result])
+    assert result.tolist() == [0, 1.5, 3, 4.5]
+
+
+def test_a_kernel_runs_on_a_number() -> None:
+    result = np.zeros(4, np.float32)
+    run_kernel(parse_module(NUMBERS), "scaled", [numbers(4), result, np.array(2, np.float32)])
+    assert result.tolist() == [0, 2, 4, 6]

@@ -37,7 +37,9 @@ CASES = [
      "^bb0(%a: memref<9xf32>):\n  tile.return\n}) : () -> ()", "argument types differ from the function type"),
     ('"tile.func"() <{sym_name = "k", function_type = () -> index, grid = array<i64: 1>}> ({\n'
      "  tile.return\n}) : () -> ()", "kernel k: returns values; kernels write to views instead"),
-    ("tile.func @k(%a: f32) grid [1] { tile.return }", "kernel k: argument f32 is not a view (memref)"),
+    ("tile.func @k(%a: index) grid [1] { tile.return }", "kernel k: argument index is not a view (memref) or a number"),
+    ("tile.func @k(%a: f32) grid [1] threads [32, 1, 1] warp 32 { tile.return }",
+     "kernel k: argument f32 is not a view (memref)"),
     ("tile.func @k() grid [1] attributes {stages = 0 : i64} { tile.return }", "kernel k: stages = 0 : i64 (buffers: "),
     ("tile.func @k() grid [-1] { tile.return }", "kernel k: grid (-1,) has a negative extent"),
     ("tile.func @k() grid [4] cluster 0 { tile.return }", "kernel k: a cluster of 0 blocks; 2 or more"),
@@ -57,7 +59,8 @@ CASES = [
     # tile.main, tile.buffer, tile.launch
     ("tile.main arena -1 constants 0 {}", "arena of -1 bytes, constants of 0 bytes"),
     ("tile.main arena 0 constants 0 {\n^bb0(%a: index):\n}", "tile.main takes no arguments"),
-    ("tile.main arena 0 constants 0 { %c = arith.constant 1 : i8 }", "buffers, launches and loops only, not"),
+    ("tile.main arena 0 constants 0 { %p = tile.program_id 0 }", "buffers, numbers, launches and loops only, not"),
+    ("tile.main arena 0 constants 0 { %c = arith.constant 1 : index }", "numbers that launches give kernels, not"),
     (_loop("", trips=0), "a loop of 0 trips"),
     (_loop("%c = arith.constant 1 : i8"), "views, launches and loops only, not arith.constant"),
     (_loop("%s = tile.slice %b at %t from 0 by 4 period 0 : memref<16xf32> -> memref<8xf32>"), "12 to 20 of 16"),
