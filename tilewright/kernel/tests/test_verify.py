@@ -166,7 +166,7 @@ def test_the_values_of_the_cases_are_legal() -> None:
 
 
 def test_program_id_outside_of_a_kernel() -> None:
-    with pytest.raises(InvalidProgram, match="buffers, launches and loops only"):
+    with pytest.raises(InvalidProgram, match="buffers, numbers, launches and loops only"):
         parse_module("tile.main arena 0 constants 0 { %p = tile.program_id 0 }")
 
 
