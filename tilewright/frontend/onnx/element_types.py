@@ -38,15 +38,20 @@ def code_of(dtype: DType) -> int:
     return int(onnx.TensorProto.DataType.Value(names[dtype]))
 
 
-def array_of(tensor: Any) -> Array:
-    """The contents of a TensorProto; raises InvalidModel where they do not fit its shape."""
-    from onnx import numpy_helper
+def array_of(tensor: Any, raw: memoryview | None = None) -> Array:
+    """The contents of a TensorProto, or `raw`, its little-endian elements, where it is without them.
 
-    dtype_of(tensor.data_type)
+    Raises InvalidModel where they do not fit its shape.
+    """
+    dtype = dtypes.numpy_dtype(dtype_of(tensor.data_type))
     try:
-        array = numpy_helper.to_array(tensor)
+        if raw is None:
+            from onnx import numpy_helper
+
+            return np.asarray(numpy_helper.to_array(tensor), dtype)
+        elements = np.frombuffer(bytes(raw), dtype.newbyteorder("<"))  # aligned, as the file is not
+        return elements.reshape(tuple(tensor.dims)).astype(dtype, copy=False)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise InvalidModel(
             f"tensor {tensor.name!r} of shape {list(tensor.dims)}: {error}", help="as many elements as its shape has"
         ) from error
-    return np.asarray(array, dtypes.numpy_dtype(dtype_of(tensor.data_type)))

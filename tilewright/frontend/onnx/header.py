@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from tilewright.frontend.onnx.wire import fields, messages, text
 
-_MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
+MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
 _FUNCTION_NODE = 7
-_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
+_GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
 _NODE_ATTRIBUTE = 5
 _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
 _SPARSE_TENSORS = (1, 2)  # values, indices
-_TENSOR_NAME, _TENSOR_EXTERNAL = 8, 13
+TENSOR_NAME, _TENSOR_EXTERNAL = 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _VALUE_NAME = 1
 
@@ -31,11 +31,10 @@ class Header:
     external_files: tuple[str, ...]
 
 
-def read_header(content: bytes) -> Header:
+def read_header(model: memoryview) -> Header:
     """The header of a model. Raises ValueError for bytes that are no message, RecursionError for too deep graphs."""
-    model = memoryview(content)
-    graphs = list(messages(model, _MODEL_GRAPH))  # parts of one message, if there are several
-    initialized = {text(tensor, _TENSOR_NAME) for graph in graphs for tensor in messages(graph, _GRAPH_INITIALIZER)}
+    graphs = list(messages(model, MODEL_GRAPH))  # parts of one message, if there are several
+    initialized = {text(tensor, TENSOR_NAME) for graph in graphs for tensor in messages(graph, GRAPH_INITIALIZER)}
     inputs = [text(value, _VALUE_NAME) for graph in graphs for value in messages(graph, _GRAPH_INPUT)]
     outputs = [text(value, _VALUE_NAME) for graph in graphs for value in messages(graph, _GRAPH_OUTPUT)]
     tensors = [tensor for graph in graphs for tensor in _tensors_of_graph(graph)]
@@ -54,7 +53,7 @@ def _tensors_of_graph(graph: memoryview) -> Iterator[memoryview]:
     for number, value in fields(graph):
         if isinstance(value, int):
             continue
-        if number == _GRAPH_INITIALIZER:
+        if number == GRAPH_INITIALIZER:
             yield value
         elif number == _GRAPH_NODE:
             yield from _tensors_of_node(value)

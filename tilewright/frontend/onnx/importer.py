@@ -30,6 +30,7 @@ from tilewright.frontend.onnx.model_file import Source, read_model, read_source
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
 from tilewright.frontend.onnx.registry import Definition, Value, load_all, outputs_of
+from tilewright.frontend.onnx.weights import Weights
 
 _FOLDED_POINTS = 1 << 20  # loop points: computes on constants up to this are evaluated while importing, in about 0.1 s
 _GENERATED_POINTS = 1 << 12  # the same for computes that read nothing: larger ones are cheaper to form than to store
@@ -61,7 +62,8 @@ def import_source(
 ) -> Graph:
     """`import_model` of a source that was read."""
     try:
-        return _Import(read_model(source), source.where, shapes or {}, values or {}).run()
+        model, weights = read_model(source)
+        return _Import(model, weights, source.where, shapes or {}, values or {}).run()
     except RecursionError as error:
         raise InvalidModel("graphs or expressions are nested too deeply", where=source.where) from error
     except UnicodeDecodeError as error:
@@ -83,6 +85,7 @@ class Scope:
     outer: Scope | None = None
     values: dict[str, Value | _Failed] = field(default_factory=dict)
     initializers: dict[str, Any] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)  # elements of initializers that are without them
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of the function that this is the body of
     renamed: Mapping[str, str] = field(default_factory=dict)  # better name hints for some names
     prefix: str = ""
@@ -106,7 +109,8 @@ class Importer:
             if name in scope.values:
                 return scope.values[name]
             if name in scope.initializers:
-                scope.values[name] = self.b.constant(array_of(scope.initializers[name]), scope.prefix + name)
+                array = array_of(scope.initializers[name], scope.weights.get(name))
+                scope.values[name] = self.b.constant(array, scope.prefix + name)
                 return scope.values[name]
             scope = scope.outer
         raise InvalidModel(f"nothing defines {name!r}")
@@ -289,16 +293,21 @@ class _Import(Importer):
     """The import of a whole model."""
 
     def __init__(
-        self, model: Any, where: str, shapes: Mapping[str, int | Sequence[int]], values: Mapping[str, Array]
+        self,
+        model: Any,
+        weights: Weights,
+        where: str,
+        shapes: Mapping[str, int | Sequence[int]],
+        values: Mapping[str, Array],
     ) -> None:
         super().__init__(where)
-        self.model, self.shapes, self.fixed = model, shapes, values
+        self.model, self.weights, self.shapes, self.fixed = model, weights, shapes, values
 
     def run(self) -> Graph:
         graph = self.model.graph
         self.b.name = graph.name or "main"
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in self.model.opset_import}
-        scope = Scope(opsets)
+        scope = Scope(opsets, weights=self.weights)
         self._add_inputs(graph, scope)
         results = self.run_graph(graph, scope)
         raise_problems(self.problems, self.where)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
 from tilewright.files import read_bytes
+from tilewright.frontend.onnx.weights import Weights, without_weights
 
 OLDEST_OPSET = 13
 BY_CHANNEL = "by_channel"  # attribute of PRelu from before opset 7, which the conversion takes for today's
@@ -29,14 +30,14 @@ class Source:
     folder: Path | None = None
 
     @cached_property
-    def content(self) -> bytes:
+    def content(self) -> memoryview:
         """The bytes of the model. Raises ValueError for a ModelProto that is larger than a protocol buffer may be."""
-        if isinstance(self.model, bytes):
+        if isinstance(self.model, memoryview):
             return self.model
         from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
         try:
-            return bytes(self.model.SerializeToString())
+            return memoryview(self.model.SerializeToString())
         except EncodeError as error:
             raise ValueError(str(error)) from error
 
@@ -48,16 +49,16 @@ def read_source(model: Any) -> Source:
     """
     if isinstance(model, str | Path):
         content = read_bytes(model, InvalidModel, help=_HELP, limit=_MOST_BYTES)
-        return Source(content, str(model), Path(model).parent)
+        return Source(memoryview(content), str(model), Path(model).parent)
     if isinstance(model, bytes | bytearray | memoryview):
-        return Source(bytes(model), "model")
+        return Source(memoryview(bytes(model)), "model")
     if type(model).__name__ != "ModelProto":
         raise InvalidModel(f"a model of type {type(model).__name__}", help="a path, bytes or an onnx.ModelProto")
     return Source(model, "model")
 
 
-def read_model(source: Source) -> Any:
-    """The checked model of a source.
+def read_model(source: Source) -> tuple[Any, Weights]:
+    """The checked model of a source, and the elements of those initializers that are without them.
 
     Raises InvalidModel for what is not a valid model, Unsupported for versions that the onnx package does not know.
     """
@@ -66,14 +67,18 @@ def read_model(source: Source) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtra("onnx", "onnx") from error
     where = source.where
-    if isinstance(source.model, bytes):
-        model = _parse(source.model, where)
+    weights: Weights = {}
+    if isinstance(source.model, memoryview):
+        model, weights = _parse_light(source.model, where)
     else:
         model = onnx.ModelProto()
         model.CopyFrom(source.model)
     _check_versions(model, where)
     _load_external_data(model, source.folder, where)
-    _check(model, where)
+    _check(model, weights, where)
+    if weights and (len(model.functions) or _is_old(model)):
+        model, weights = _parse(source.model, where), {}  # the onnx package rewrites it, and may need all of it
+        _load_external_data(model, source.folder, where)
     if len(model.functions):
         from onnx import inliner
 
@@ -81,10 +86,19 @@ def read_model(source: Source) -> Any:
             model = inliner.inline_local_functions(model)
         except Exception as error:
             raise InvalidModel(f"its functions cannot be inlined: {_line(error)}", where=where) from error
-    return _converted(model, where)
+    return _converted(model, where), weights
 
 
-def _parse(content: bytes, where: str) -> Any:
+def _parse_light(content: memoryview, where: str) -> tuple[Any, Weights]:
+    """The model without its large initializers; all of it where they cannot be told from the rest."""
+    try:
+        light, weights = without_weights(content)
+    except ValueError:
+        return _parse(content, where), {}
+    return _parse(memoryview(light), where), weights
+
+
+def _parse(content: memoryview, where: str) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -134,11 +148,11 @@ def _load_external_data(model: Any, folder: Path | None, where: str) -> None:
         ) from error
 
 
-def _check(model: Any, where: str) -> None:
+def _check(model: Any, weights: Weights, where: str) -> None:
     """Refuse what the ONNX checker refuses, except inputs and outputs without a shape, which it insists on."""
     import onnx
 
-    light = _without_weights(model)
+    light = _shown(model, weights)
     for value in (*light.graph.input, *light.graph.output):
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.shape.SetInParent()
@@ -148,7 +162,7 @@ def _check(model: Any, where: str) -> None:
         raise InvalidModel(f"the ONNX checker refuses it: {_line(error)}", where=where) from error
 
 
-def _without_weights(model: Any) -> Any:
+def _shown(model: Any, weights: Weights) -> Any:
     """A copy with empty tensors for large weights: the checker copies its model, and has a limit of 2 GB."""
     import onnx
 
@@ -159,7 +173,7 @@ def _without_weights(model: Any) -> Any:
         getattr(light.graph, part).extend(getattr(model.graph, part))
     light.graph.name = model.graph.name
     for tensor in model.graph.initializer:
-        if len(tensor.raw_data) < _LARGE_BYTES:
+        if tensor.name not in weights and len(tensor.raw_data) < _LARGE_BYTES:
             light.graph.initializer.append(tensor)
         else:
             light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
@@ -170,9 +184,9 @@ def _converted(model: Any, where: str) -> Any:
     """`model`, brought to opset 13 if it is older and any of its operators has changed since."""
     from onnx import version_converter
 
-    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
-    if version >= OLDEST_OPSET or not _changed_since(model.graph, version):
+    if not _is_old(model):
         return model
+    version = _opset(model)
     try:
         converted = version_converter.convert_version(model, OLDEST_OPSET)
         if list(converted.graph.input) != list(model.graph.input):
@@ -186,6 +200,16 @@ def _converted(model: Any, where: str) -> Any:
     if version < 7:
         _mark_slopes(converted.graph)
     return converted
+
+
+def _is_old(model: Any) -> bool:
+    """Whether the model has to be brought to a newer opset."""
+    version = _opset(model)
+    return version < OLDEST_OPSET and _changed_since(model.graph, version)
+
+
+def _opset(model: Any) -> int:
+    return next((int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
 
 
 def _changed_since(graph: Any, version: int) -> bool:

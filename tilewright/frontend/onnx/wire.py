@@ -19,24 +19,36 @@ _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 def fields(message: memoryview) -> Iterator[Field]:
     """The fields of a message in the order of the file. Raises ValueError where it ends early or has a group."""
-    place, end = 0, len(message)
-    while place < end:
+    for number, value, _, _ in spans(message):
+        yield number, value
+
+
+def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview, int, int]]:
+    """`fields` with the bytes of the message, from `begin` to `end`, that each takes with its number and size."""
+    place, size = 0, len(message)
+    while place < size:
+        begin = place
         tag, place = _varint(message, place)
         wire_type = tag & 7
         if wire_type == _VARINT:
             value, place = _varint(message, place)
-            yield tag >> 3, value
+            yield tag >> 3, value, begin, place
             continue
         if wire_type == _BYTES:
-            size, place = _varint(message, place)
+            length, place = _varint(message, place)
         elif wire_type in _FIXED_BYTES:
-            size = _FIXED_BYTES[wire_type]
+            length = _FIXED_BYTES[wire_type]
         else:
-            raise ValueError(f"wire type {wire_type} at byte {place}")
-        if size > end - place:
-            raise ValueError(f"a field of {size} bytes at byte {place} of {end}")
-        yield tag >> 3, message[place : place + size]
-        place += size
+            raise ValueError(f"wire type {wire_type} at byte {begin}")
+        if length > size - place:
+            raise ValueError(f"a field of {length} bytes at byte {place} of {size}")
+        yield tag >> 3, message[place : place + length], begin, place + length
+        place += length
+
+
+def encoded(number: int, value: bytes) -> bytes:
+    """A field that holds a string or a message."""
+    return _encoded_varint(number << 3 | _BYTES) + _encoded_varint(len(value)) + value
 
 
 def messages(message: memoryview, number: int) -> Iterator[memoryview]:
@@ -66,3 +78,12 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
         shift += 7
+
+
+def _encoded_varint(value: int) -> bytes:
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

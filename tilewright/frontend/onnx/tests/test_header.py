@@ -46,7 +46,7 @@ def model() -> onnx.ModelProto:
 
 def test_a_header_names_inputs_outputs_and_files() -> None:
     files = ("constant.bin", "else.bin", "function.bin", "then.bin", "weights/w.bin")
-    assert read_header(model().SerializeToString()) == Header(("x",), ("y", "ß"), files)
+    assert read_header(memoryview(model().SerializeToString())) == Header(("x",), ("y", "ß"), files)
 
 
 def test_fields_are_those_that_the_onnx_package_knows() -> None:
@@ -61,7 +61,7 @@ def test_fields_are_those_that_the_onnx_package_knows() -> None:
 )
 def test_damaged_bytes_are_a_value_error(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read_header(content)
+        read_header(memoryview(content))
 
 
 def test_any_bytes_are_read_or_refused() -> None:
@@ -72,4 +72,4 @@ def test_any_bytes_are_read_or_refused() -> None:
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         end = rng.choice([len(damaged), rng.randrange(len(damaged))])
         with suppress(ValueError):
-            read_header(bytes(damaged[:end]))
+            read_header(memoryview(damaged[:end]))
