@@ -7,8 +7,9 @@ order their complements. Equal keys keep their order in both ways to sort:
 registers, for one key after the other.
 
 *By digits*, in linear time: each pass moves keys and positions to where the counts of a digit say, from the lowest
-digit to the highest, between two halves of a buffer. A digit that all keys share needs no pass. Where few elements are
-wanted, those above the digit that the last one wanted has are left out first.
+digit to the highest, between two halves of a buffer. A digit that all keys share needs no pass.
+
+Where few elements of a longer row are wanted, these are selected first (`selection.py`), and only they are sorted.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from tilewright.kernel.tile_types import tile_type
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.loops import Point, TileAxis
-from tilewright.operator.ordered import DIGIT_BITS, SELECT_BITS, VECTORS, OrderedSchedule, OrderedWork
+from tilewright.lower.selection import Selection
+from tilewright.operator.ordered import DIGIT_BITS, VECTORS, OrderedSchedule, OrderedWork
 
 _DIGITS = 1 << DIGIT_BITS
-_SELECT = 1 << SELECT_BITS
 
 
 class RowSort:
@@ -53,28 +54,39 @@ class RowSort:
         self.bits = 8 if dtype == "bool" else dtypes.bits(dtype)
         self.key = f"u{self.bits}"
         self.chunk = schedule.lanes * VECTORS
-        whole = -(-self.count // schedule.lanes) * schedule.lanes
-        self.width = whole if schedule.counted else self.chunk
-        length = self.width if schedule.counted else 2 * self.count
+        self.passes = self.bits // DIGIT_BITS
+        self.sorted = self.wanted if schedule.selected else self.count
+        row, kept = (-(-count // schedule.lanes) * schedule.lanes for count in (self.count, self.sorted + 1))
+        self.whole = schedule.counted and not schedule.selected  # the row is in vector registers, all at once
+        self.width = row if self.whole else self.chunk
+        self.half = row if schedule.selected else self.count  # where the second half of the buffers begins
+        length = row if self.whole else self.half + kept
         self.keys = self._scratch(self.key, length)
         self.positions = self._scratch("i32", length)
-        self.passes = self.bits // DIGIT_BITS
         if not schedule.counted:
-            self.counts = self._scratch("i32", max(self.passes * _DIGITS, _SELECT if schedule.selected else 0))
+            self.counts = self._scratch("i32", self.passes * _DIGITS)
 
     def run(self, point: Point) -> None:
         """Write the positions of the first elements in order."""
         self.point = point
-        self._write_keys()
-        if self.schedule.counted:
-            self._count()
-            return
-        if self.schedule.selected:
-            count, first = self._select(), self.builder.index(self.count)
+        builder, schedule = self.builder, self.schedule
+        first = builder.index(0)
+        if schedule.selected:
+            selection = Selection(
+                builder, self.keys, self.positions, self.key, self.half, self.wanted, schedule.lanes, self.chunk
+            )
+            selection.clear_padding()
+            self._write_keys()
+            selection.run()
+            first = builder.index(self.half)
         else:
+            self._write_keys()
+        if schedule.counted:
+            self._count(first)
+            return
+        if not schedule.selected:
             self._number()
-            count, first = self.builder.index(self.count), self.builder.index(0)
-        self._write_positions(self._sort_by_digits(count, first))
+        self._write_positions(self._sort_by_digits(first))
 
     # Keys -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +102,7 @@ class RowSort:
             emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds, branches=True)
             value = emitter.emit(substitute(self.work.parts[0], where))
             key = self._key(Value(emitter.full(value), value.dtype))
-            stop = [] if self.schedule.counted else [*bounds.values()]
+            stop = [] if self.whole else [*bounds.values()]
             builder.insert(tile.StoreOp(key, self.keys, start, [1], stop))
 
         self._chunks(self.count, step)
@@ -134,16 +146,18 @@ class RowSort:
 
     # Counting -------------------------------------------------------------------------------------------------
 
-    def _count(self) -> None:
-        builder, width = self.builder, self.width
-        keys = builder.insert(tile.LoadOp(self.keys, builder.index(0), [width], [1]))
+    def _count(self, first: SSAValue) -> None:
+        """Write the positions of the keys from `first` on in their order; those of selected keys are beside them."""
+        builder, width = self.builder, -(-self.sorted // self.schedule.lanes) * self.schedule.lanes
+        stop = [] if self.whole or width == self.sorted else [builder.index(self.sorted)]
+        keys = builder.insert(tile.LoadOp(self.keys, first, [width], [1], stop))
         narrow = element_type("i32")
         numbers = builder.insert(tile.CastOp(builder.insert(tile.IotaOp([width], 0)), narrow))
         zeros = builder.insert(tile.BroadcastOp(builder.number(0, "i32"), [width]))
 
         def step(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
             """Add one to the places of all elements that this one goes before."""
-            one = builder.insert(tile.BroadcastOp(self._load(self.keys, index), [width]))
+            one = builder.insert(tile.BroadcastOp(self._load(self.keys, builder.add(first, index)), [width]))
             mine = builder.insert(tile.CastOp(builder.as_i64(index), narrow))
             mine = builder.insert(tile.BroadcastOp(mine, [width]))
             below = builder.insert(tile.CompareOp("lt", one, keys, unsigned=True))
@@ -153,7 +167,7 @@ class RowSort:
             added = builder.insert(tile.CastOp(before, narrow, unsigned=True))
             return [builder.insert(arith.AddiOp(carried[0], added))]
 
-        (places,) = builder.loop(builder.index(0), builder.index(self.count), step, [zeros])
+        (places,) = builder.loop(builder.index(0), builder.index(self.sorted), step, [zeros])
         builder.insert(tile.StoreOp(places, self.positions, builder.index(0), [1]))
         base = self._base()
 
@@ -162,16 +176,19 @@ class RowSort:
 
             def store() -> None:
                 at = builder.add(base, builder.mul(place, builder.index(self.stride)))
-                builder.insert(tile.StoreOp(builder.as_i64(index), self.memory[self.work.tensor.name], at))
+                found = builder.as_i64(index)
+                if self.schedule.selected:
+                    found = builder.as_i64(self._index(self._load(self.positions, builder.add(first, index))))
+                builder.insert(tile.StoreOp(found, self.memory[self.work.tensor.name], at))
 
-            if self.wanted == self.count:
+            if self.wanted == self.sorted:
                 store()
             else:
                 limit = builder.number(self.wanted, INDEX)
                 builder.branch(builder.insert(tile.CompareOp("lt", builder.as_i64(place), limit)), store)
             return []
 
-        builder.loop(builder.index(0), builder.index(self.count), write)
+        builder.loop(builder.index(0), builder.index(self.sorted), write)
 
     # By digits ------------------------------------------------------------------------------------------------
 
@@ -188,45 +205,9 @@ class RowSort:
 
         self._chunks(self.count, step)
 
-    def _select(self) -> SSAValue:
-        """Keys and positions of all elements up to the digit of the last one wanted, to the second half: how many."""
-        builder, shift = self.builder, self.bits - SELECT_BITS
-        self._clear(_SELECT)
-
-        def count(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
-            self._increment(self._digit(self._load(self.keys, index), shift, SELECT_BITS))
-            return []
-
-        builder.loop(builder.index(0), builder.index(self.count), count)
-        wanted = builder.number(self.wanted, "i32")
-
-        def find(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-            """How many elements have a digit up to this one, and how many digits do not suffice."""
-            total = builder.insert(arith.AddiOp(carried[0], self._load(self.counts, index)))
-            short = builder.insert(tile.CompareOp("lt", total, wanted))
-            more = builder.insert(tile.CastOp(short, element_type("i32"), unsigned=True))
-            return [total, builder.insert(arith.AddiOp(carried[1], more))]
-
-        zero = builder.number(0, "i32")
-        _, last = builder.loop(builder.index(0), builder.index(_SELECT), find, [zero, zero])
-        last_digit, half = builder.as_i64(self._index(last)), builder.index(self.count)
-
-        def keep(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
-            key = self._load(self.keys, index)
-            place = builder.add(half, carried[0])
-            builder.insert(tile.StoreOp(key, self.keys, place))
-            position = builder.insert(tile.CastOp(builder.as_i64(index), element_type("i32")))
-            builder.insert(tile.StoreOp(position, self.positions, place))
-            digit = builder.as_i64(self._digit(key, shift, SELECT_BITS))
-            kept = builder.insert(tile.CompareOp("le", digit, last_digit))
-            one = builder.insert(tile.CastOp(kept, element_type(INDEX), unsigned=True))
-            return [builder.add(carried[0], builder.as_index(one))]
-
-        return builder.loop(builder.index(0), builder.index(self.count), keep, [builder.index(0)])[0]
-
-    def _sort_by_digits(self, count: SSAValue, first: SSAValue) -> SSAValue:
-        """Sort `count` keys and positions from `first` on; gives where they are then."""
-        builder, zero = self.builder, self.builder.index(0)
+    def _sort_by_digits(self, first: SSAValue) -> SSAValue:
+        """Sort keys and positions from `first` on; gives where they are then."""
+        builder, zero, count = self.builder, self.builder.index(0), self.builder.index(self.sorted)
         self._clear(self.passes * _DIGITS)
 
         def tally(index: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
@@ -239,14 +220,14 @@ class RowSort:
         builder.loop(zero, count, tally)
         source = first
         for number in range(self.passes):
-            source = self._pass(number, count, source)
+            source = self._pass(number, source)
         return source
 
-    def _pass(self, number: int, count: SSAValue, source: SSAValue) -> SSAValue:
+    def _pass(self, number: int, source: SSAValue) -> SSAValue:
         """Sort by one digit from one half of the buffer to the other, unless all keys have the same."""
-        builder, zero = self.builder, self.builder.index(0)
+        builder, zero, count = self.builder, self.builder.index(0), self.builder.index(self.sorted)
         base = builder.index(number * _DIGITS)
-        target = builder.insert(arith.SubiOp(builder.index(self.count), source))
+        target = builder.insert(arith.SubiOp(builder.index(self.half), source))
 
         def digit_of(key: SSAValue) -> SSAValue:
             return builder.add(base, self._digit(key, number * DIGIT_BITS, DIGIT_BITS))

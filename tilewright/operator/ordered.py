@@ -3,7 +3,8 @@
 A program walks *outer* loops, whose points are independent of each other. At each of them a scan carries its total
 along the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory. A short row is
 sorted by counting for each element those that go before it, all at once in vector registers; a longer one by its digits
-from the lowest on (radix sort), after those that cannot be among the few that are wanted are left out.
+from the lowest on (radix sort). Where few elements of a longer row are wanted, they are selected, and only they are
+sorted, in one of both ways.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.decision import Decision
-from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor, walk
 from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
@@ -22,9 +22,8 @@ from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loop
 from tilewright.operator.tiling import SpatialLoop
 
 COUNTED = 64  # elements of a row that is sorted by counting: its keys fit a few vector registers
-SELECTED = 4096  # elements of a row from which on those that are wanted are selected before they are sorted
+SELECTED = 4  # times as many elements as are wanted has a row from which these are selected before they are sorted
 DIGIT_BITS = 8  # of a radix sort: 256 places to write to, whose lines and pages stay near
-SELECT_BITS = 11  # of a float: sign, exponent, two bits of the fraction
 SCAN_ROWS = 8  # scanned side by side where they are not a vector: more than the latency of an addition
 VECTORS = 4  # side by side, for the same reason
 STEPS_PER_PROGRAM = 1 << 14  # some ten microseconds
@@ -117,15 +116,13 @@ def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str
     steps = prod(axis.size for axis in work.inner)
     if isinstance(work.accum, Sort):
         wanted = work.extents[0]
-        counted = steps <= COUNTED
-        selected = steps >= SELECTED and 4 * wanted <= steps and dtypes.bits(work.parts[0].dtype) >= 16
+        selected = steps > COUNTED and SELECTED * wanted <= steps
+        counted = (wanted if selected else steps) <= COUNTED
         schedule = replace(schedule, counted=counted, selected=selected)
-        how = (
-            "by counting"
-            if counted
-            else f"{'the largest digit selects, then ' * selected}by digits of {DIGIT_BITS} bits"
+        how = "those wanted selected, then " * selected + (
+            "by counting" if counted else f"by digits of {DIGIT_BITS} bits"
         )
-        reason = f"rows of {steps}: up to {COUNTED} are counted; {wanted} wanted"
+        reason = f"{wanted} wanted of rows of {steps}; up to {COUNTED} are counted"
     elif vector is not None:
         extent = min(lanes * VECTORS, -(-vector.size // lanes) * lanes)
         schedule = replace(schedule, vector=vector.name, extent=extent)

@@ -25,7 +25,6 @@ from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator import ordered
 from tilewright.options import Options
 
 Array = np.ndarray[Any, Any]
@@ -128,16 +127,33 @@ def test_sort_of_type(dtype: str) -> None:
     agrees(graph, {"x": special((3, 19), dtype), "y": random_array(graph.inputs[1], 2)})
 
 
-@pytest.mark.parametrize("x", ["normal", "equal", "special"])
-@pytest.mark.parametrize("k", [1, 100, 1024, 4097])
-def test_selection_of_a_few_from_many(k: int, x: str) -> None:
-    graph = built(lambda b: reduce.top_k(b, b.input("x", (2, 4097), "f32"), k))
-    made = {"normal": random_array(graph.inputs[0]), "equal": np.full((2, 4097), 3, np.float32),
-            "special": special((2, 4097), "f32")}  # fmt: skip
-    values, positions = compile_graph(graph, "host", 2, UNCACHED)(made[x])
-    wanted, places = evaluate(graph, [made[x]])
-    np.testing.assert_array_equal(positions, places)
-    np.testing.assert_array_equal(values, wanted)
+@pytest.mark.parametrize("x", ["normal", "equal", "special", "nan"])
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [(65, 1), (65, 16), (67, 3), (128, 8), (257, 64), (300, 65), (1000, 17), (4097, 100), (4097, 1024), (4097, 4097)],
+)
+def test_selection_of_a_few_from_many(n: int, k: int, x: str) -> None:
+    def build(b: GraphBuilder) -> list[Tensor]:
+        given = b.input("x", (2, n), "f32")
+        return [*reduce.top_k(b, given, k), *reduce.top_k(b, given, k, largest=False)]
+
+    graph = built(build)
+    made = {"normal": random_array(graph.inputs[0]), "equal": np.full((2, n), 3, np.float32),
+            "special": special((2, n), "f32"), "nan": np.full((2, n), np.nan, np.float32)}  # fmt: skip
+    found = compile_graph(graph, "host", 2, UNCACHED)(made[x])
+    for result, expected in zip(found, evaluate(graph, [made[x]]), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+def test_selection_of_type(dtype: str) -> None:
+    """As few as are counted, and as many as are sorted by digits; bytes have many ties."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x = b.input("x", (1, 283), dtype)
+        return [*reduce.top_k(b, x, 5), *reduce.top_k(b, x, 70, largest=False)]
+
+    agrees(built(build), {"x": special((1, 283), dtype)})
 
 
 # Scatters -------------------------------------------------------------------------------------------------------------
@@ -270,9 +286,15 @@ def test_work_grows_with_the_number_of_elements(kind: str, monkeypatch: pytest.M
             rng.integers(0, n, static_shape(t.shape)) if t.dtype == "i64" else random_array(t) for t in graph.inputs
         ]
 
-    monkeypatch.setattr(ordered, "SELECTED", 300)
     small, large = (steps(*graph_of(n), monkeypatch) for n in (300, 600))
     assert large <= 2.2 * small
+
+
+@pytest.mark.parametrize("n", [65, 300])
+def test_a_few_of_a_row_take_less_work_than_its_order(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, all_ = (built(lambda b, k=k: reduce.top_k(b, b.input("x", (n,), "f32"), k)[1]) for k in (4, n))
+    x = [random_array(few.inputs[0])]
+    assert 3 * steps(few, x, monkeypatch) < steps(all_, x, monkeypatch)
 
 
 # Rows of tables -------------------------------------------------------------------------------------------------------
