@@ -15,7 +15,7 @@ from typing import Any
 #: Phase -> the functions that it consists of, where they are looked up: (module, attribute). One that a version does
 #: not have is left out, and its time is then part of "other".
 PHASES: dict[str, tuple[tuple[str, str], ...]] = {
-    "import": (("tilewright.compiler.compile", "import_any"),),
+    "import": (("tilewright.compiler.compile", "import_any"), ("tilewright.compiler.source", "OnnxModel.graph")),
     "plan": (("tilewright.compiler.compile", "plan_graph"),),
     "lower": (("tilewright.compiler.cpu", "build_module"),),
     "passes": (("tilewright.compiler.cpu", "run_passes"),),
@@ -66,7 +66,10 @@ def main(model: str, threads: int) -> dict[str, Any]:
 
 
 def _wrap(clock: Clock, phase: str, place: str, attribute: str) -> None:
-    owner: Any = importlib.import_module(place)
+    try:
+        owner: Any = importlib.import_module(place)
+    except ModuleNotFoundError:
+        return
     *path, last = attribute.split(".")
     for name in path:
         owner = getattr(owner, name)

@@ -1,0 +1,1 @@
+"""What a new process waits for: `python -m bench.startup`."""
