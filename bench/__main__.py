@@ -21,6 +21,7 @@ Time cases on Tilewright and its peers, check every result first, and put measur
 EPILOG = """\
 Patterns are names of cases or families with * and ?; "all" is every one. Output goes to standard output if no file is
 named. Each peer and case takes about turns × turn seconds; nothing else should run on the machine meanwhile.
+With --peers tilewright --earlier TREE, "vs best" is the speed of this version over that of the other.
 example: python -m bench --cases gemm-f32-square,yolo --threads 1,2 --out results.json --markdown results.md
 exit status: 0 done, 1 tilewright was wrong or failed in some case, 2 bad usage
 """
@@ -43,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
                 [int(count) for count in options.threads.split(",")],
                 Effort(options.turns, options.turn_seconds),
                 with_ceilings=not options.no_ceilings,
+                earlier=options.earlier,
                 progress=lambda message: print(message, file=sys.stderr, flush=True),
             )
     except (ValueError, WorkerError) as error:
@@ -78,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         "--turn-seconds", type=float, default=Effort.turn_seconds, metavar="S", help="of a turn (default: %(default)s)"
     )
     parser.add_argument("--no-ceilings", action="store_true", help="do not measure what the machine can reach")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="TREE", help="time another version too: the root of its source tree"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
     parser.add_argument("--report", type=Path, metavar="JSON", help="run nothing, report on an earlier run")

@@ -29,7 +29,7 @@ import numpy as np
 
 from bench.arrays import Array, load_arrays
 from bench.ceilings import TURN_RUNS, Bound, Ceilings, bound
-from bench.peers import Peer
+from bench.peers import EARLIER, Peer
 from bench.problem import Case, SkippedError, Task
 from bench.processes import busy_threads, machine_seconds, own_cores, process_seconds
 from bench.results import Conditions, Result, Run
@@ -59,17 +59,21 @@ def run(
     threads: Sequence[int],
     effort: Effort,
     with_ceilings: bool = True,
+    earlier: Path | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> Run:
     """Time every case on every peer with every number of threads.
 
-    Raises ValueError for more threads than cores, WorkerError for a case that can't be built here.
+    `earlier` is the source tree of another version of this project, one more peer. Raises ValueError for more threads
+    than cores, WorkerError for a case that can't be built here.
     """
     cores = own_cores()
     if max(threads) > len(cores):
         raise ValueError(f"{max(threads)} threads need as many cores, and this process may use {len(cores)}")
     done = Run(environment=_environment(cores))
-    with tempfile.TemporaryDirectory(prefix="bench-") as scratch, Workers(Path(scratch)) as workers:
+    trees = {} if earlier is None else {EARLIER.name: earlier.resolve()}
+    peers = [*peers, *([EARLIER] if trees else ())]
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch, Workers(Path(scratch), trees=trees) as workers:
         for count in threads if with_ceilings else ():
             progress(f"ceilings, threads: {count}")
             done.ceilings[count] = _measure_ceilings(cores[:count])

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from bench.peers import OURS
 from bench.problem import SkippedError
 
 ROOT = Path(__file__).parent.parent
@@ -51,8 +52,9 @@ GAUGER = Assistant("gauger")  # measures ceilings between the turns of the peers
 class Workers:
     """One process per peer and number of threads; logs and the peers' files lie in `scratch`."""
 
-    def __init__(self, scratch: Path, patience_seconds: float = 600.0) -> None:
+    def __init__(self, scratch: Path, patience_seconds: float = 600.0, trees: Mapping[str, Path] | None = None) -> None:
         self.scratch = scratch
+        self.trees = trees or {}  # by peer: where this project lies that it stands for
         self.patience_seconds = patience_seconds  # per command; a worker that takes longer is killed
         self.running: dict[tuple[str, int], subprocess.Popen[str]] = {}
 
@@ -121,14 +123,15 @@ class Workers:
         return self.scratch / f"{name}-{threads}.log"
 
     def _start(self, peer: Role, cores: Sequence[int]) -> subprocess.Popen[str]:
+        tree = self.trees.get(peer.name)
         environment = {**os.environ, **KEEP_PAGES, **peer.environment(cores, self.scratch)}
         with self._log(peer.name, len(cores)).open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "bench.worker", peer.name, ",".join(map(str, cores))],
+                [sys.executable, "-m", "bench.worker", OURS if tree else peer.name, ",".join(map(str, cores))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env=environment,
-                cwd=ROOT,
+                cwd=tree or ROOT,
             )

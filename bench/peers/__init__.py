@@ -45,6 +45,7 @@ PEERS: dict[str, Peer] = {
 }
 
 OURS = "tilewright"
+EARLIER = tilewright.Tilewright("earlier")  # another version of this project, from its own source tree
 
 
 def select(names: list[str]) -> list[Peer]:

@@ -17,7 +17,7 @@ from bench.problem import SkippedError
 from bench.processes import busy_threads, own_cores, process_seconds
 from bench.results import Run, share
 from bench.runner import Effort, run
-from bench.workers import WorkerError, Workers
+from bench.workers import ROOT, WorkerError, Workers
 
 QUICK = ["--turns", "2", "--turn-seconds", "0.01", "--threads", "1", "--no-ceilings"]
 
@@ -99,6 +99,22 @@ def test_worker_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     peer = peers.PEERS["torch"]
     with Workers(tmp_path, patience_seconds=0.01) as workers, pytest.raises(WorkerError, match="status -9"):
         workers.ask(peer, own_cores()[:1], "unload")
+
+
+def test_another_tree_of_the_project_is_a_peer(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for part in ("bench", "tilewright"):
+        (tree / part).symlink_to(ROOT / part)
+    case = CASES["gemm-f32-skinny-m1-1024"]
+    effort = Effort(turns=2, turn_seconds=0.01)
+    done = run([case], [peers.PEERS["tilewright"]], [1], effort, with_ceilings=False, earlier=tree)
+    assert [(result.peer, result.status) for result in done.results] == [("tilewright", "ok"), ("earlier", "ok")]
+    (tree / "tilewright").unlink()
+    (tree / "tilewright").mkdir()
+    (tree / "tilewright" / "__init__.py").write_text("raise ImportError('the package of this tree')")
+    done = run([case], [], [1], Effort(turns=0), with_ceilings=False, earlier=tree)
+    assert [(result.peer, result.status) for result in done.results] == [("earlier", "failed")]
 
 
 def test_answers_tell_errors_from_refusals(tmp_path: Path) -> None:
