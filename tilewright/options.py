@@ -110,6 +110,9 @@ class Options:
             _check_choice(name, getattr(self, name), choices)
         _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")
+        if self.search != "joint" and self.trials != Options.trials:
+            fact = f"trials is {self.trials}, but search={self.search!r} times no schedules"
+            raise InvalidArgument(fact, where="trials", help='add search="joint"')
 
 
 def _is_number(value: Any, low: int, high: int) -> bool:

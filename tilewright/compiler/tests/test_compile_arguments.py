@@ -36,6 +36,7 @@ def module() -> tilewright.Module:
     [
         ("device", "tpu", "emulator"), ("device", "cuda:x", "cuda:N"), ("device", None, "auto"),
         ("trials", 1.5, "1 or more"), ("trials", True, "1 or more"), ("trials", 0, "1 or more"),
+        ("trials", 5, 'search="joint"'),
         ("search", "jiont", "joint, rules"), ("route", "mma", "wmma"), ("input_precision", "tf23", "tf32"),
         ("cache", "yes", "True or False"), ("pin", 1, "True or False"), ("disable", "cse", "a tuple"),
         ("disable", (1,), "a tuple"), ("cache_bytes", 1.0, "bytes"), ("cache_bytes", 1 << 70, "bytes"),

@@ -12,6 +12,7 @@ from typing import Literal
 from tilewright.errors import ExtentMismatch
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, apply, const, select, static_shape
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import element, emit
 from tilewright.expr.ops.linalg import check_broadcasts_to
 from tilewright.expr.ops.nodes import accumulator, contract, require_equal, require_float, require_rank
@@ -21,6 +22,7 @@ from tilewright.expr.ops.norm import softmax
 Storage = Literal["rows", "columns"]
 
 
+@operator
 def attention(
     b: GraphBuilder,
     q: Tensor,
@@ -78,6 +80,7 @@ def attention(
     return contract(b, (*batch, i, j), factors, [l], accumulate=None, out_dtype=q.dtype, name=name)
 
 
+@operator
 def multi_head_attention(
     b: GraphBuilder,
     q: Tensor,
@@ -110,8 +113,10 @@ def multi_head_attention(
     return merge_heads(b, mixed, name=name)
 
 
+@operator
 def split_heads(b: GraphBuilder, x: Tensor, heads: int, *, name: str = "split_heads") -> Tensor:
     """x [b, i, heads*d] as [b, heads, i, d]."""
+    require_rank(x, 3, "[b, i, heads*d]", where=name)
     (width,) = static_shape(x.shape[-1:])
     if heads < 1 or width % heads:
         raise ExtentMismatch(
@@ -121,8 +126,10 @@ def split_heads(b: GraphBuilder, x: Tensor, heads: int, *, name: str = "split_he
     return emit(b, axes, x[axes[0], axes[2], axes[1] * (width // heads) + axes[3]], name=name)
 
 
+@operator
 def merge_heads(b: GraphBuilder, x: Tensor, *, name: str = "merge_heads") -> Tensor:
     """x [b, h, i, d] as [b, i, h*d]."""
+    require_rank(x, 4, "[b, h, i, d]", where=name)
     heads, width = static_shape((x.shape[1], x.shape[3]))
     axes = (Axis("b", x.shape[0]), Axis("i", x.shape[2]), Axis("e", heads * width))
     place = (axes[0], axes[2] // width, axes[1], axes[2] % width) if width else (axes[0], axes[2], axes[1], axes[2])

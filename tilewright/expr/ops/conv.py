@@ -14,6 +14,7 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, select, static_shape
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import contract, require_equal, require_rank
 from tilewright.expr.ops.window import (
@@ -31,6 +32,7 @@ from tilewright.expr.ops.window import (
 Channels = Literal["flat", "split"]
 
 
+@operator
 def conv(
     b: GraphBuilder,
     x: Tensor,
@@ -95,6 +97,7 @@ def conv(
     )
 
 
+@operator
 def depthwise_conv(
     b: GraphBuilder,
     x: Tensor,
@@ -143,6 +146,7 @@ def depthwise_conv(
     )
 
 
+@operator
 def conv_transpose(
     b: GraphBuilder,
     x: Tensor,

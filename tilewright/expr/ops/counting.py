@@ -9,6 +9,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, scatter_body, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, identity, map_elements
 from tilewright.expr.ops.indexing import wrapped
 from tilewright.expr.ops.nodes import accumulator, cast_node, fold_over, require_rank
@@ -18,6 +19,7 @@ from tilewright.expr.ordered import PrefixScan, Scatter
 Bag = Literal["sum", "mean", "max"]
 
 
+@operator
 def histogram(b: GraphBuilder, x: Tensor, bins: int, low: float, high: float, *, name: str = "histogram") -> Tensor:
     """How many elements of the vector x lie in each of `bins` equal parts of [low, high], in the dtype of x.
 
@@ -54,6 +56,7 @@ def _bounds(b: GraphBuilder, x: Tensor, low: float, high: float, wide: DType, na
     return select(one, least - 1.0, least), select(one, most + 1.0, most)
 
 
+@operator
 def search_sorted(
     b: GraphBuilder, boundaries: Tensor, x: Tensor, *, right: bool = False, dtype: DType = INDEX,
     name: str = "search_sorted",
@@ -72,6 +75,7 @@ def search_sorted(
     return emit(b, axes, one, reduce=(k,), accum="sum", name=name)
 
 
+@operator
 def embedding_bag(
     b: GraphBuilder, table: Tensor, indices: Tensor, offsets: Tensor, *, mode: Bag = "sum",
     weights: Tensor | None = None, include_last: bool = False, padding: int | None = None, name: str = "embedding_bag",
@@ -126,6 +130,7 @@ def _bag_of(b: GraphBuilder, offsets: Tensor, bags: int, count: int, name: str) 
     return map_elements(b, [begun], lambda v: v - 1, name=f"{name}.bag")
 
 
+@operator
 def masked_scatter(b: GraphBuilder, x: Tensor, mask: Tensor, source: Tensor, *, name: str = "masked_scatter") -> Tensor:
     """x with the elements where `mask` (of the shape of x) is true replaced by those of the vector `source`, in order.
 

@@ -33,6 +33,7 @@ from tilewright.expr.core import (
 )
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ordered import Ordered, Sort
 
 
@@ -41,6 +42,7 @@ def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
     return tuple(Axis(f"{prefix}{position}", extent) for position, extent in enumerate(shape))
 
 
+@operator
 def emit(
     b: GraphBuilder,
     axes: Sequence[Axis],
@@ -106,17 +108,20 @@ def element(x: Tensor, axes: Sequence[Expr]) -> Read:
     return x[tuple(const(0, dtypes.INDEX) if e == 1 else axis for e, axis in zip(x.shape, tail, strict=True))]
 
 
+@operator
 def map_elements(b: GraphBuilder, tensors: Sequence[Tensor], body: Callable[..., Expr], *, name: str = "map") -> Tensor:
     """``out = body(elements of tensors)``, broadcast."""
     axes = axes_of(broadcast_shapes(*(tensor.shape for tensor in tensors)))
     return emit(b, axes, body(*(element(tensor, axes) for tensor in tensors)), name=name)
 
 
+@operator
 def unary(b: GraphBuilder, x: Tensor, function: str, *, name: str = "") -> Tensor:
     """A one-argument function of `expr.core.FUNCTIONS`."""
     return map_elements(b, [x], lambda v: apply(function, v), name=name or function)
 
 
+@operator
 def binary(b: GraphBuilder, x: Tensor, y: Tensor, function: str, *, name: str = "") -> Tensor:
     """A two-argument function of `expr.core.FUNCTIONS`; both tensors have one dtype, except for comparisons' result."""
     return map_elements(b, [x, y], lambda v, w: apply(function, v, w), name=name or function)
@@ -125,6 +130,7 @@ def binary(b: GraphBuilder, x: Tensor, y: Tensor, function: str, *, name: str = 
 _MOST_OPERANDS = 64  # of one node: passes visit bodies by recursion, and kernels have as many arguments
 
 
+@operator
 def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name: str = "") -> Tensor:
     """``function`` folded over one or more tensors from the first to the last, many of them in several computes."""
 
@@ -135,6 +141,7 @@ def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name:
         return total
 
     name = name or function
+    _require_any(tensors, name)
     tensors = list(tensors)
     total, begin = tensors[:1], 1
     while len(tensors) - begin >= _MOST_OPERANDS:
@@ -144,8 +151,15 @@ def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name:
     return map_elements(b, [*total, *tensors[begin:]], fold, name=name)
 
 
+def _require_any(tensors: Sequence[Tensor], name: str) -> None:
+    if not tensors:
+        raise InvalidExpression("no tensors", where=name, help="one or more")
+
+
+@operator
 def mean(b: GraphBuilder, tensors: Sequence[Tensor], *, name: str = "mean") -> Tensor:
     """Elementwise arithmetic mean of tensors."""
+    _require_any(tensors, name)
     if len(tensors) >= _MOST_OPERANDS:
         total = variadic(b, tensors, "add", name=f"{name}.sum")
         return map_elements(b, [total], lambda value: value / len(tensors), name=name)
@@ -159,16 +173,19 @@ def mean(b: GraphBuilder, tensors: Sequence[Tensor], *, name: str = "mean") -> T
     return map_elements(b, tensors, average, name=name)
 
 
+@operator
 def where(b: GraphBuilder, condition: Tensor, x: Tensor, y: Tensor, *, name: str = "where") -> Tensor:
     return map_elements(b, [condition, x, y], select, name=name)
 
 
+@operator
 def power(b: GraphBuilder, x: Tensor, y: Tensor, *, name: str = "pow") -> Tensor:
     """``x ** y`` in the wider of both dtypes, returned in the dtype of x."""
     wide = promote(x.dtype, y.dtype)
     return map_elements(b, [x, y], lambda v, w: apply("pow", v.cast(wide), w.cast(wide)).cast(x.dtype), name=name)
 
 
+@operator
 def power_constant(b: GraphBuilder, x: Tensor, exponent: float, *, name: str = "pow") -> Tensor:
     """``x ** exponent``, by products, a root or a division where that is exact."""
 
@@ -197,11 +214,13 @@ def promote(a: DType, c: DType) -> DType:
     return dtypes.from_numpy(np.result_type(dtypes.numpy_dtype(a), dtypes.numpy_dtype(c)))
 
 
+@operator
 def cast(b: GraphBuilder, x: Tensor, dtype: DType, *, name: str = "cast") -> Tensor:
     """Conversion by the rules of `expr.core.Cast`."""
     return map_elements(b, [x], lambda v: v.cast(dtype), name=name)
 
 
+@operator
 def identity(b: GraphBuilder, x: Tensor, *, name: str = "copy") -> Tensor:
     return map_elements(b, [x], lambda v: v, name=name)
 
@@ -209,14 +228,17 @@ def identity(b: GraphBuilder, x: Tensor, *, name: str = "copy") -> Tensor:
 # Activations ---------------------------------------------------------------------------------------------------
 
 
+@operator
 def relu(b: GraphBuilder, x: Tensor, *, name: str = "relu") -> Tensor:
     return map_elements(b, [x], lambda v: apply("max", v, 0), name=name)
 
 
+@operator
 def leaky_relu(b: GraphBuilder, x: Tensor, *, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
     return map_elements(b, [x], lambda v: select(v < 0, v * alpha, v), name=name)
 
 
+@operator
 def prelu(b: GraphBuilder, x: Tensor, slope: Tensor, *, name: str = "prelu") -> Tensor:
     """``x < 0 ? slope * x : x``; `slope` broadcasts to x, not the other way."""
     if broadcast_shapes(x.shape, slope.shape) != x.shape:
@@ -226,10 +248,12 @@ def prelu(b: GraphBuilder, x: Tensor, slope: Tensor, *, name: str = "prelu") -> 
     return map_elements(b, [x, slope], lambda v, s: select(v < 0, v * s, v), name=name)
 
 
+@operator
 def elu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "elu") -> Tensor:
     return map_elements(b, [x], lambda v: select(v < 0, apply("expm1", v) * alpha, v), name=name)
 
 
+@operator
 def selu(
     b: GraphBuilder,
     x: Tensor,
@@ -242,6 +266,7 @@ def selu(
     return map_elements(b, [x], lambda v: select(v > 0, v * gamma, apply("expm1", v) * (alpha * gamma)), name=name)
 
 
+@operator
 def celu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "celu") -> Tensor:
     return map_elements(
         b,
@@ -251,6 +276,7 @@ def celu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "celu") 
     )
 
 
+@operator
 def gelu(b: GraphBuilder, x: Tensor, *, approximate: str = "none", name: str = "gelu") -> Tensor:
     """``x * Phi(x)``, the distribution of normal numbers, or its approximation by tanh (`approximate` "tanh")."""
     if approximate not in ("none", "tanh"):
@@ -264,14 +290,17 @@ def softplus_of(v: Expr) -> Expr:
     return apply("max", v, 0.0) + apply("log1p", apply("exp", -apply("abs", v)))
 
 
+@operator
 def softplus(b: GraphBuilder, x: Tensor, *, name: str = "softplus") -> Tensor:
     return map_elements(b, [x], softplus_of, name=name)
 
 
+@operator
 def softsign(b: GraphBuilder, x: Tensor, *, name: str = "softsign") -> Tensor:
     return map_elements(b, [x], lambda v: v / (apply("abs", v) + 1), name=name)
 
 
+@operator
 def mish(b: GraphBuilder, x: Tensor, *, name: str = "mish") -> Tensor:
     """``x * tanh(log(1 + exp(x)))``, which is ``x n / (n + 2)`` with ``n = exp(x) (exp(x) + 2)``."""
 
@@ -283,26 +312,31 @@ def mish(b: GraphBuilder, x: Tensor, *, name: str = "mish") -> Tensor:
     return map_elements(b, [x], body, name=name)
 
 
+@operator
 def swish(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "swish") -> Tensor:
     """``x * sigmoid(alpha * x)``; `alpha` 1 is also called SiLU."""
     return map_elements(b, [x], lambda v: v * apply("sigmoid", v if alpha == 1.0 else v * alpha), name=name)
 
 
+@operator
 def hard_sigmoid(
     b: GraphBuilder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid"
 ) -> Tensor:
     return map_elements(b, [x], lambda v: clamp(v * alpha + beta, 0.0, 1.0), name=name)
 
 
+@operator
 def hard_swish(b: GraphBuilder, x: Tensor, *, name: str = "hard_swish") -> Tensor:
     """``x * min(max(x + 3, 0), 6) / 6``: the sum is exact where the factor is small."""
     return map_elements(b, [x], lambda v: v * (clamp(v + 3.0, 0.0, 6.0) * (1 / 6)), name=name)
 
 
+@operator
 def thresholded_relu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "thresholded") -> Tensor:
     return map_elements(b, [x], lambda v: select(v > alpha, v, 0), name=name)
 
 
+@operator
 def shrink(b: GraphBuilder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5, name: str = "shrink") -> Tensor:
     """``x < -lambd ? x + bias : x > lambd ? x - bias : 0``; integers compute in f64."""
 
@@ -318,6 +352,7 @@ def clamp(v: Expr, low: Operand, high: Operand) -> Expr:
     return apply("min", apply("max", v, low), high)
 
 
+@operator
 def clip(
     b: GraphBuilder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, name: str = "clip"
 ) -> Tensor:
@@ -332,6 +367,7 @@ def clip(
     return map_elements(b, [x], body, name=name)
 
 
+@operator
 def is_inf(b: GraphBuilder, x: Tensor, *, positive: bool = True, negative: bool = True, name: str = "isinf") -> Tensor:
     def body(v: Expr) -> Expr:
         if positive and negative:
@@ -360,6 +396,7 @@ def _parameter(p: Tensor, axes: Sequence[Axis], axis: int, block: int) -> Read:
     return p[tuple(a // block if d == axis and block else a for d, a in enumerate(axes))]
 
 
+@operator
 def quantize_linear(
     b: GraphBuilder,
     x: Tensor,
@@ -373,6 +410,7 @@ def quantize_linear(
 ) -> Tensor:
     """``saturate(round(x / scale) + zero_point)``, in f32; halves round to even before the zero point is added."""
     _check_quantised(x, scale, axis, block)
+    _check_zero_point(zero_point, scale)
     axes = axes_of(x.shape)
     axis = axis % x.rank if x.rank else 0
     value = x[axes].cast("f32") / _parameter(scale, axes, axis, block).cast("f32")
@@ -383,6 +421,7 @@ def quantize_linear(
     return emit(b, axes, clamp(rounded, float(limits.min), float(limits.max)).cast(dtype), name=name)
 
 
+@operator
 def dequantize_linear(
     b: GraphBuilder,
     x: Tensor,
@@ -396,6 +435,7 @@ def dequantize_linear(
 ) -> Tensor:
     """``(x - zero_point) * scale``."""
     _check_quantised(x, scale, axis, block)
+    _check_zero_point(zero_point, scale)
     axes = axes_of(x.shape)
     axis = axis % x.rank if x.rank else 0
     value: Expr = x[axes].cast("i32")
@@ -403,6 +443,15 @@ def dequantize_linear(
         value = value - _parameter(zero_point, axes, axis, block).cast("i32")
     scaled = value.cast("f32") * _parameter(scale, axes, axis, block).cast("f32")
     return emit(b, axes, scaled.cast(dtype), name=name)
+
+
+def _check_zero_point(zero_point: Tensor | None, scale: Tensor) -> None:
+    """A zero point has the shape of the scale, or is one number."""
+    if zero_point is None or (zero_point.size == 1 and zero_point.rank <= 1) or zero_point.shape == scale.shape:
+        return
+    raise ExtentMismatch(
+        f"zero point {zero_point}, scale {scale}", help=f"a zero point of shape {_brackets(scale.shape)}"
+    )
 
 
 def _check_quantised(x: Tensor, scale: Tensor, axis: int, block: int) -> None:
@@ -420,6 +469,7 @@ def _check_quantised(x: Tensor, scale: Tensor, axis: int, block: int) -> None:
         raise ExtentMismatch(f"scale {scale} for {x}, axis {axis}", help=f"a scale of shape {_brackets(expected)}")
 
 
+@operator
 def dynamic_quantize_linear(
     b: GraphBuilder, x: Tensor, *, name: str = "dynamic_quantize"
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -443,6 +493,7 @@ def _brackets(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
+@operator
 def fill(b: GraphBuilder, shape: Sequence[int], value: float | bool, dtype: DType, *, name: str = "fill") -> Tensor:
     """A tensor of one value."""
     return emit(b, axes_of(shape), Const(value, dtype), name=name)

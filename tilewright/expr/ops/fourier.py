@@ -15,6 +15,7 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor, select, static_shape
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit, map_elements
 from tilewright.expr.ops.nodes import contract, normal_axis, require_float
 from tilewright.expr.ops.shape import move, narrow
@@ -27,6 +28,7 @@ _LONGEST = 1 << 24  # elements of a transformed dimension; a table of a prime le
 _LONGEST_PRIME = 1 << 12
 
 
+@operator
 def dft(
     b: GraphBuilder, re: Tensor, im: Tensor | None = None, *, axis: int, inverse: bool = False, scale: float = 1.0,
     bins: int | None = None, name: str = "dft",
@@ -58,6 +60,7 @@ def dft(
     return kept[0], kept[1]
 
 
+@operator
 def from_half(b: GraphBuilder, re: Tensor, im: Tensor, length: int, *, axis: int, name: str = "spectrum") -> Parts:
     """All `length` bins of a real signal from its first ``length // 2 + 1``: bin -k is the conjugate of bin k.
 

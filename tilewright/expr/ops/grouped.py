@@ -7,12 +7,14 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Const, Expr, Tensor, const, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.counting import search_sorted
 from tilewright.expr.ops.elementwise import clamp
 from tilewright.expr.ops.nodes import contract, require_equal, require_rank
 from tilewright.expr.ops.shape import iota
 
 
+@operator
 def grouped_matmul(
     b: GraphBuilder, x: Tensor, w: Tensor, ends: Tensor, *, out_dtype: DType | None = None, name: str = "grouped_matmul"
 ) -> Tensor:

@@ -14,6 +14,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Operand, Tensor, const, scatter_body, select, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit
 from tilewright.expr.ops.nodes import accumulator, cast_node, normal_axis
 from tilewright.expr.ordered import Scatter
@@ -25,6 +26,7 @@ def wrapped(value: Expr, extent: int) -> Expr:
     return clamp(select(index < 0, index + extent, index), 0, max(extent - 1, 0))
 
 
+@operator
 def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
     """Replace dimension `axis` of x by the dimensions of `indices`: whole slices of x are picked."""
     d = normal_axis(axis, x.rank, where=name)
@@ -35,6 +37,7 @@ def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: 
     return emit(b, axes, x[(*axes[:d], index, *axes[d + len(picks) :])], name=name)
 
 
+@operator
 def gather_at(
     b: GraphBuilder, x: Tensor, start: int, step: int, count: int | None, *, axis: int = 0, name: str = "gather"
 ) -> Tensor:
@@ -49,6 +52,7 @@ def gather_at(
     return emit(b, axes, x[(*axes[:d], index, *axes[d + (count is not None) :])], name=name)
 
 
+@operator
 def gather_elements(
     b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather_elements"
 ) -> Tensor:
@@ -64,6 +68,7 @@ def gather_elements(
     return emit(b, axes, x[(*axes[:d], wrapped(indices[axes], shape[d]), *axes[d + 1 :])], name=name)
 
 
+@operator
 def gather_nd(b: GraphBuilder, x: Tensor, indices: Tensor, *, batch: int = 0, name: str = "gather_nd") -> Tensor:
     """The last dimension of `indices` holds positions in x after its first `batch` dimensions, which both share."""
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
@@ -93,10 +98,14 @@ def _check_not_empty(x: Tensor, extent: int, picks: int, name: str) -> None:
         raise InvalidExpression(f"{name}: elements of {x}, which is empty there", help="no indices, or a larger tensor")
 
 
+@operator
 def compress(b: GraphBuilder, x: Tensor, chosen: Sequence[int], *, axis: int, name: str = "compress") -> Tensor:
     """The slices of `axis` listed in `chosen`, known when compiling."""
     import numpy as np
 
+    extent = static_shape(x.shape)[normal_axis(axis, x.rank, where=name)]
+    if not all(-extent <= place < extent for place in chosen):
+        raise InvalidExpression(f"slices {list(chosen)} of {x}", where=name, help=f"within [{-extent}, {extent})")
     return gather(b, x, b.constant(np.asarray(chosen, np.int64), f"{name}.index"), axis=axis, name=name)
 
 
@@ -105,6 +114,7 @@ def compress(b: GraphBuilder, x: Tensor, chosen: Sequence[int], *, axis: int, na
 _REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
+@operator
 def scatter_elements(
     b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
     name: str = "scatter_elements",
@@ -131,6 +141,7 @@ def scatter_elements(
     return _scatter(b, x, axes, (k,), value, {d: place}, reduction, name)
 
 
+@operator
 def scatter_nd(
     b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", name: str = "scatter_nd"
 ) -> Tensor:
@@ -175,6 +186,7 @@ def _scatter(
     return cast_node(b, written, x.dtype, name=name, source=name)
 
 
+@operator
 def update_cache(
     b: GraphBuilder, cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2,
     circular: bool = False, name: str = "update_cache",
@@ -203,6 +215,7 @@ def _hits(value: Expr, extent: int, axis: Expr) -> Expr:
     return index.eq(axis) | index.eq(axis - extent)
 
 
+@operator
 def one_hot(
     b: GraphBuilder, indices: Tensor, depth: int, values: Tensor, *, axis: int = -1, name: str = "one_hot"
 ) -> Tensor:

@@ -12,10 +12,12 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, const
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, element, emit
-from tilewright.expr.ops.nodes import contract, require_equal, require_rank
+from tilewright.expr.ops.nodes import contract, normal_axis, require_equal, require_rank
 
 
+@operator
 def gemv(
     b: GraphBuilder,
     a: Tensor,
@@ -36,6 +38,7 @@ def gemv(
     return contract(b, [i], [a[i, k], x[k]], [k], accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def gemm(
     b: GraphBuilder,
     a: Tensor,
@@ -82,6 +85,7 @@ def gemm(
     )
 
 
+@operator
 def matmul(
     b: GraphBuilder,
     a: Tensor,
@@ -124,6 +128,7 @@ def matmul(
     )
 
 
+@operator
 def linear(
     b: GraphBuilder,
     x: Tensor,
@@ -154,6 +159,7 @@ def linear(
     )
 
 
+@operator
 def matmul_integer(
     b: GraphBuilder,
     a: Tensor,
@@ -174,6 +180,7 @@ def matmul_integer(
     return matmul(b, left, right, accumulate="i32", out_dtype="i32", name=name)
 
 
+@operator
 def centred(b: GraphBuilder, x: Tensor, zero: Tensor | None, own: int, *, source: str = "", name: str) -> Tensor:
     """``x - zero`` in i32; `x` itself where the zero points are known to be 0.
 
@@ -183,10 +190,11 @@ def centred(b: GraphBuilder, x: Tensor, zero: Tensor | None, own: int, *, source
     if zero is None or (known is not None and not known.any()):
         return x
     axes = axes_of(x.shape)
-    point = _zero_point(zero, axes, axes[own], where=name)
+    point = _zero_point(zero, axes, axes[normal_axis(own, x.rank, where=name)], where=name)
     return emit(b, axes, x[axes].cast("i32") - point.cast("i32"), name=name, source=source)
 
 
+@operator
 def bilinear(
     b: GraphBuilder,
     a: Tensor,
@@ -201,11 +209,13 @@ def bilinear(
     return einsum(b, "ik,jkl,il->ij", [a, w, c], accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def outer(b: GraphBuilder, x: Tensor, y: Tensor, *, out_dtype: DType | None = None, name: str = "outer") -> Tensor:
     """``O[i,j] = x[i] * y[j]``."""
     return einsum(b, "i,j->ij", [x, y], out_dtype=out_dtype, name=name)
 
 
+@operator
 def einsum(
     b: GraphBuilder,
     equation: str,

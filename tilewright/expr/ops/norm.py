@@ -13,6 +13,7 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, const, select, static_shape
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.conv import check_groups
 from tilewright.expr.ops.elementwise import axes_of, element, emit
 from tilewright.expr.ops.linalg import check_broadcasts_to
@@ -30,6 +31,7 @@ from tilewright.expr.ops.nodes import (
 Affine = Callable[[Expr, tuple[Axis, ...]], Expr]
 
 
+@operator
 def softmax(
     b: GraphBuilder,
     x: Tensor,
@@ -49,6 +51,7 @@ def softmax(
     return emit(b, axes, (exponential[axes] / total[_without(axes, d)]).cast(out_dtype or x.dtype), name=name)
 
 
+@operator
 def log_softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "log_softmax") -> Tensor:
     """``x - max x - log sum exp(x - max x)`` along `axis`."""
     d, exponential, shifted = _exponential(b, x, axis, simplified=False, name=name)
@@ -57,6 +60,7 @@ def log_softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "log_
     return emit(b, axes, (shifted[axes] - apply("log", total[_without(axes, d)])).cast(x.dtype), name=name)
 
 
+@operator
 def layer_norm(
     b: GraphBuilder,
     x: Tensor,
@@ -71,6 +75,7 @@ def layer_norm(
     return layer_norm_statistics(b, x, scale, bias, axis=axis, epsilon=epsilon, name=name)[0]
 
 
+@operator
 def layer_norm_statistics(
     b: GraphBuilder,
     x: Tensor,
@@ -88,6 +93,7 @@ def layer_norm_statistics(
     return result[0], result[1], result[3]
 
 
+@operator
 def rms_norm(
     b: GraphBuilder,
     x: Tensor,
@@ -112,6 +118,7 @@ def rms_norm(
     return emit(b, axes, affine(x[axes].cast(wide) * inverse[axes[:first]], axes).cast(x.dtype), name=name)
 
 
+@operator
 def batch_norm(
     b: GraphBuilder,
     x: Tensor,
@@ -147,6 +154,7 @@ def batch_norm(
     return emit(b, axes, (x[axes].cast(wide) * factor[axes[1]] + shift[axes[1]]).cast(x.dtype), name=name)
 
 
+@operator
 def batch_norm_training(
     b: GraphBuilder,
     x: Tensor,
@@ -182,6 +190,7 @@ def batch_norm_training(
     return output, running[0], running[1]
 
 
+@operator
 def group_norm(
     b: GraphBuilder,
     x: Tensor,
@@ -229,6 +238,7 @@ def group_norm(
     return emit(b, axes, value.cast(x.dtype), name=name)
 
 
+@operator
 def instance_norm(
     b: GraphBuilder,
     x: Tensor,
@@ -251,6 +261,7 @@ def instance_norm(
     return _normalise(b, x, range(2, x.rank), _inverse_root(epsilon), affine, name=name)[0]
 
 
+@operator
 def mean_variance_norm(
     b: GraphBuilder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3), name: str = "mean_variance_norm"
 ) -> Tensor:
@@ -263,6 +274,7 @@ def mean_variance_norm(
     return _normalise(b, x, dimensions, inverse, lambda value, _: value, name=name)[0]
 
 
+@operator
 def lp_norm(b: GraphBuilder, x: Tensor, *, axis: int = -1, p: int = 2, name: str = "lp_norm") -> Tensor:
     """x divided by its 1-norm or 2-norm along `axis`; 0 where the norm is 0."""
     require_float(x, where=name)
@@ -280,6 +292,7 @@ def lp_norm(b: GraphBuilder, x: Tensor, *, axis: int = -1, p: int = 2, name: str
     return emit(b, axes, select(divisor.eq(0), 0.0, x[axes].cast(wide) / divisor).cast(x.dtype), name=name)
 
 
+@operator
 def local_response_norm(
     b: GraphBuilder,
     x: Tensor,

@@ -12,6 +12,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor, apply, const, select, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit
 from tilewright.expr.ops.nodes import cast_node, fold_over, normal_axis
 from tilewright.expr.ops.reduce import arg_max, top_k
@@ -20,6 +21,7 @@ from tilewright.expr.ordered import PrefixScan
 Names = tuple[str, str]
 
 
+@operator
 def cum_extreme(
     b: GraphBuilder, x: Tensor, *, axis: int, largest: bool = True, names: Names = ("cum_max", "index")
 ) -> tuple[Tensor, Tensor]:
@@ -45,6 +47,7 @@ def log_add_exp(v: Expr, w: Expr) -> Expr:
     return select(v.eq(w) & apply("isinf", v), v, top + apply("log1p", apply("exp", apart)))
 
 
+@operator
 def log_cum_sum_exp(b: GraphBuilder, x: Tensor, *, axis: int, name: str = "log_cum_sum_exp") -> Tensor:
     """``log(sum of exp(x[k]) for k <= j)`` along `axis`, in as many steps as the extent has bits.
 
@@ -61,6 +64,7 @@ def log_cum_sum_exp(b: GraphBuilder, x: Tensor, *, axis: int, name: str = "log_c
     return cast_node(b, total, x.dtype, name=name, source=name)
 
 
+@operator
 def kth_value(
     b: GraphBuilder, x: Tensor, k: int, *, axis: int = -1, keepdims: bool = False, names: Names = ("kth", "index")
 ) -> tuple[Tensor, Tensor]:
@@ -73,6 +77,7 @@ def kth_value(
     return _ranked(b, values, order, d, keepdims, lambda _: const(k - 1, INDEX), names)
 
 
+@operator
 def median(
     b: GraphBuilder, x: Tensor, *, axis: int = -1, keepdims: bool = False, skip_nan: bool = False,
     names: Names = ("median", "index"),
@@ -102,6 +107,7 @@ def median(
     return _ranked(b, values, order, d, keepdims, rank, names)
 
 
+@operator
 def mode(
     b: GraphBuilder, x: Tensor, *, axis: int = -1, keepdims: bool = False, names: Names = ("mode", "index")
 ) -> tuple[Tensor, Tensor]:

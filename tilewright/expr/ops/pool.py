@@ -7,6 +7,7 @@ one. `kernel` has one extent per pooled dimension; those before them are batch a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,10 +16,13 @@ from tilewright.errors import InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, const, identity, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType, numpy_dtype
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import accumulator, pointwise, require_float, require_rank
 from tilewright.expr.ops.reduce import reduce_max, reduce_mean
 from tilewright.expr.ops.window import Sliding, Window
+
+_MOST_WINDOWS = 1 << 24  # of an adaptive pool, along one dimension: their extents are listed when compiling
 
 
 class Pooling(Sliding, total=False):
@@ -27,6 +31,7 @@ class Pooling(Sliding, total=False):
     ceil_mode: bool  # extents of results are rounded up; False by default
 
 
+@operator
 def max_pool(
     b: GraphBuilder,
     x: Tensor,
@@ -40,6 +45,7 @@ def max_pool(
     return _pool(b, x, window, "max", _same, name=name)
 
 
+@operator
 def max_pool_indices(
     b: GraphBuilder,
     x: Tensor,
@@ -88,6 +94,7 @@ def max_pool_indices(
     return values, indices
 
 
+@operator
 def average_pool(
     b: GraphBuilder,
     x: Tensor,
@@ -122,6 +129,7 @@ def average_pool(
     return pointwise(b, total.shape, mean, name=name)
 
 
+@operator
 def lp_pool(
     b: GraphBuilder,
     x: Tensor,
@@ -138,23 +146,27 @@ def lp_pool(
     return pointwise(b, total.shape, lambda i: _root(total[i], p).cast(x.dtype), name=name)
 
 
+@operator
 def global_average_pool(b: GraphBuilder, x: Tensor, *, name: str = "global_average_pool") -> Tensor:
     """The mean over the spatial dimensions of x [b, C, …], kept with extent 1."""
     require_float(x, where=name)
     return reduce_mean(b, x, _spatial(x, where=name), name=name)
 
 
+@operator
 def global_max_pool(b: GraphBuilder, x: Tensor, *, name: str = "global_max_pool") -> Tensor:
     """The maximum over the spatial dimensions of x [b, C, …], kept with extent 1."""
     return reduce_max(b, x, _spatial(x, where=name), name=name)
 
 
+@operator
 def global_lp_pool(b: GraphBuilder, x: Tensor, *, p: int = 2, name: str = "global_lp_pool") -> Tensor:
     """The p-norm over the spatial dimensions of x [b, C, …], kept with extent 1."""
     _spatial(x, where=name)
     return lp_pool(b, x, static_shape(x.shape[2:]), p=p, name=name)
 
 
+@operator
 def adaptive_average_pool(
     b: GraphBuilder, x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_average_pool"
 ) -> Tensor:
@@ -173,6 +185,7 @@ def adaptive_average_pool(
     return pointwise(b, total.shape, lambda i: (total[i] / table[i[lead:]]).cast(x.dtype), name=name)
 
 
+@operator
 def adaptive_max_pool(b: GraphBuilder, x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_max_pool") -> Tensor:
     """Maxima over the windows of `adaptive_average_pool`."""
     kernel = _even_kernel(x, outputs, where=name)
@@ -249,8 +262,12 @@ def _even_kernel(x: Tensor, outputs: Sequence[int], *, where: str) -> list[int] 
     require_rank(x, (max(1, len(outputs)), 99), f"a dimension for each of the {len(outputs)} outputs", where=where)
     sizes = static_shape(x.shape[x.rank - len(outputs) :])
     for n, o in zip(sizes, outputs, strict=True):
-        if not o >= 1 or n < 1:
-            raise InvalidExpression(f"{o} windows over an extent of {n}", where=where, help="1 window or more")
+        if not 1 <= o <= _MOST_WINDOWS or n < 1:
+            raise InvalidExpression(
+                f"{o} windows over an extent of {n}",
+                where=where,
+                help=f"1 to {_MOST_WINDOWS} windows of 1 element or more",
+            )
     if all(n % o == 0 for n, o in zip(sizes, outputs, strict=True)):
         return [n // o for n, o in zip(sizes, outputs, strict=True)]
     return None
@@ -270,7 +287,8 @@ def _adaptive(
     lead = x.rank - len(outputs)
     sizes = static_shape(x.shape[lead:])
     axes = axes_of((*x.shape[:lead], *outputs))
-    longest = [max(_end(i, n, o) - i * n // o for i in range(o)) for n, o in zip(sizes, outputs, strict=True)]
+    # a window begins at n i / o, of which the fraction is any multiple of gcd(n, o) / o below 1
+    longest = [-(-(n + o - gcd(n, o)) // o) for n, o in zip(sizes, outputs, strict=True)]
     places = tuple(Axis(f"r{d}", extent) for d, extent in enumerate(longest))
     inside: Expr = const(True, "bool")
     indices: list[Expr] = []

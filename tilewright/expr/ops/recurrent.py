@@ -17,6 +17,7 @@ from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, select, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, fill, softplus_of
 from tilewright.expr.ops.nodes import contract
 from tilewright.expr.ops.shape import concat, reshape, stack
@@ -100,6 +101,7 @@ def _shape(x: Tensor, rank: int, name: str) -> tuple[int, int, int]:
     return first, second, third
 
 
+@operator
 def rnn(b: GraphBuilder, layer: Layer, activations: Sequence[Activation]) -> tuple[Tensor, Tensor]:
     """``H' = f(W x + R H + bias)``; one activation per direction. Returns all states and the last."""
     batch, hidden = layer.sizes(1)[1], layer.sizes(1)[3]
@@ -113,6 +115,7 @@ def rnn(b: GraphBuilder, layer: Layer, activations: Sequence[Activation]) -> tup
     return _layer(b, layer, 1, [None], step)[:2]
 
 
+@operator
 def gru(
     b: GraphBuilder,
     layer: Layer,
@@ -146,6 +149,7 @@ def gru(
     return _layer(b, layer, 3, [None], step, (0,) if linear_before_reset else (0, 2))[:2]
 
 
+@operator
 def lstm(
     b: GraphBuilder,
     layer: Layer,

@@ -13,6 +13,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, map_elements
 from tilewright.expr.ops.nodes import cast_node, normal_axis
 from tilewright.expr.ordered import PrefixScan, Sort
@@ -72,12 +73,14 @@ def _count(x: Tensor, axes: Sequence[int] | None, where: str) -> int:
     return count
 
 
+@operator
 def reduce_sum(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum"
 ) -> Tensor:
     return _staged(b, x, axes, keepdims, "sum", _same, None, name)
 
 
+@operator
 def reduce_mean(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "mean"
 ) -> Tensor:
@@ -86,24 +89,28 @@ def reduce_mean(
     return _staged(b, x, axes, keepdims, "sum", _same, lambda total: total / count, name)
 
 
+@operator
 def reduce_max(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "max"
 ) -> Tensor:
     return _reduction(b, x, axes, keepdims, "max", _same, name=name, source=name)
 
 
+@operator
 def reduce_min(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "min"
 ) -> Tensor:
     return _reduction(b, x, axes, keepdims, "min", _same, name=name, source=name)
 
 
+@operator
 def reduce_prod(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "prod"
 ) -> Tensor:
     return _staged(b, x, axes, keepdims, "prod", _same, None, name)
 
 
+@operator
 def reduce_l1(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l1"
 ) -> Tensor:
@@ -111,6 +118,7 @@ def reduce_l1(
     return _staged(b, x, axes, keepdims, "sum", lambda v: apply("abs", v), None, name)
 
 
+@operator
 def reduce_l2(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l2"
 ) -> Tensor:
@@ -119,12 +127,14 @@ def reduce_l2(
     return _staged(b, x, axes, keepdims, "sum", lambda v: v * v, root, name)
 
 
+@operator
 def reduce_sum_square(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum_square"
 ) -> Tensor:
     return _staged(b, x, axes, keepdims, "sum", lambda v: v * v, None, name)
 
 
+@operator
 def reduce_log_sum(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum"
 ) -> Tensor:
@@ -132,6 +142,7 @@ def reduce_log_sum(
     return _staged(b, x, axes, keepdims, "sum", _same, log, name)
 
 
+@operator
 def reduce_log_sum_exp(
     b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum_exp"
 ) -> Tensor:
@@ -159,6 +170,7 @@ def reduce_log_sum_exp(
 # Positions -----------------------------------------------------------------------------------------------------
 
 
+@operator
 def arg_max(
     b: GraphBuilder, x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
     name: str = "arg_max",
@@ -167,6 +179,7 @@ def arg_max(
     return _arg(b, x, "max", axis, keepdims, select_last_index, name)
 
 
+@operator
 def arg_min(
     b: GraphBuilder, x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
     name: str = "arg_min",
@@ -197,6 +210,7 @@ def _with(axes: Sequence[Axis], d: int, inserted: Axis) -> tuple[Axis, ...]:
     return (*axes[:d], inserted, *axes[d:])
 
 
+@operator
 def hardmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "hardmax") -> Tensor:
     """1 at the first largest element along `axis`, 0 elsewhere."""
     d = normal_axis(axis, x.rank, where=name)
@@ -209,6 +223,7 @@ def hardmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "hardmax"
 # Scans and sorting ---------------------------------------------------------------------------------------------
 
 
+@operator
 def cum_sum(
     b: GraphBuilder, x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_sum"
 ) -> Tensor:
@@ -216,6 +231,7 @@ def cum_sum(
     return _scan(b, x, "sum", axis, exclusive, reverse, name)
 
 
+@operator
 def cum_prod(
     b: GraphBuilder, x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_prod"
 ) -> Tensor:
@@ -235,6 +251,7 @@ def _scan(b: GraphBuilder, x: Tensor, accum: str, axis: int, exclusive: bool, re
     return cast_node(b, total, x.dtype, name=name, source=name)
 
 
+@operator
 def top_k(
     b: GraphBuilder, x: Tensor, k: int, *, axis: int = -1, largest: bool = True,
     names: tuple[str, str] = ("topk", "index"),

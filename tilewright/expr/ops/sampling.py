@@ -16,8 +16,9 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Operand, Tensor, apply, const, select, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit
-from tilewright.expr.ops.nodes import accumulator, cast_node
+from tilewright.expr.ops.nodes import accumulator, cast_node, require_rank
 
 Array = np.ndarray[Any, Any]
 
@@ -150,6 +151,7 @@ def _cubic(d: Array, a: float) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+@operator
 def resample(
     b: GraphBuilder,
     x: Tensor,
@@ -162,6 +164,9 @@ def resample(
 
     Dimensions with one source element per output are read at once; the others are weighted sums, one node each.
     """
+    for d in tables:
+        if not 0 <= d < x.rank:
+            raise InvalidExpression(f"a table for dimension {d} of {x}", where=name, help=f"within [0, {x.rank})")
     direct = {d: table for d, table in tables.items() if table.index.shape[1] == 1}
     wide = accumulator(x.dtype) if dtypes.is_float(x.dtype) else "f32"
     stages: list[partial[Tensor]] = []
@@ -222,6 +227,7 @@ def _weighted(b: GraphBuilder, x: Tensor, *, d: int, table: Table, wide: str, na
     return emit(b, axes, weights[axes[d], t] * element, reduce=(t,), accum="sum", name=name, source=source)
 
 
+@operator
 def grid_sample(
     b: GraphBuilder,
     x: Tensor,
@@ -238,6 +244,7 @@ def grid_sample(
     else between its edges. `mode` is nearest, linear or cubic; `padding` zeros, border or reflection. With cubic and
     border, positions are limited before they are interpolated, as ONNX has it; PyTorch limits each element instead.
     """
+    require_rank(x, (3, 99), "[N, C, D…]", where=name)
     sizes, dims = static_shape(x.shape)[2:], x.rank - 2
     if grid.rank != x.rank or grid.shape[-1] != dims or grid.shape[0] != x.shape[0]:
         raise ExtentMismatch(f"{name}: grid {grid} for {x}", help=f"a grid [{x.shape[0]}, …, {dims}] of rank {x.rank}")

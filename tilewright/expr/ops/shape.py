@@ -5,7 +5,7 @@ Index expressions stay as affine as the shapes allow; see `reshape_indices`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import prod
 
@@ -14,6 +14,7 @@ from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Const, Expr, Operand, Tensor, const, select, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, clamp, element, emit
 from tilewright.expr.ops.nodes import normal_axis
 
@@ -26,6 +27,7 @@ def normal_axes(axes: Sequence[int], rank: int, *, where: str) -> tuple[int, ...
     return found
 
 
+@operator
 def move(
     b: GraphBuilder, x: Tensor, shape: Sequence[int], index: Callable[[tuple[Axis, ...]], Sequence[Operand]],
     *, name: str,
@@ -38,6 +40,7 @@ def move(
 # Views ---------------------------------------------------------------------------------------------------------
 
 
+@operator
 def transpose(b: GraphBuilder, x: Tensor, perm: Sequence[int] | None = None, *, name: str = "transpose") -> Tensor:
     """Output dimension d is input dimension ``perm[d]``; without `perm` the order is reversed."""
     order = tuple(reversed(range(x.rank))) if perm is None else tuple(normal_axis(p, x.rank, where=name) for p in perm)
@@ -75,6 +78,7 @@ def reshape_indices(source: Sequence[int], axes: Sequence[Axis]) -> tuple[Expr, 
     return tuple(indices)
 
 
+@operator
 def reshape(b: GraphBuilder, x: Tensor, shape: Sequence[int], *, name: str = "reshape") -> Tensor:
     """Row-major reinterpretation; `shape` has the extents themselves (no -1)."""
     source, target = static_shape(x.shape), tuple(shape)
@@ -88,6 +92,7 @@ def reshape(b: GraphBuilder, x: Tensor, shape: Sequence[int], *, name: str = "re
     return emit(b, axes, x[reshape_indices(source, axes)], name=name)
 
 
+@operator
 def flatten(b: GraphBuilder, x: Tensor, *, axis: int = 1, name: str = "flatten") -> Tensor:
     """To a matrix: dimensions before `axis` become rows, the others columns."""
     shape = static_shape(x.shape)
@@ -95,6 +100,7 @@ def flatten(b: GraphBuilder, x: Tensor, *, axis: int = 1, name: str = "flatten")
     return reshape(b, x, (prod(shape[:cut]), prod(shape[cut:])), name=name)
 
 
+@operator
 def squeeze(b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, name: str = "squeeze") -> Tensor:
     """Drop dimensions of extent 1: those in `axes`, or all."""
     if axes is None:
@@ -107,6 +113,7 @@ def squeeze(b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, na
     return reshape(b, x, [e for d, e in enumerate(static_shape(x.shape)) if d not in drop], name=name)
 
 
+@operator
 def unsqueeze(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "unsqueeze") -> Tensor:
     """Insert dimensions of extent 1 so that they have the positions `axes` in the result."""
     places = normal_axes(axes, x.rank + len(axes), where=name)
@@ -114,12 +121,14 @@ def unsqueeze(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "u
     return reshape(b, x, [1 if d in places else next(kept) for d in range(x.rank + len(places))], name=name)
 
 
+@operator
 def expand(b: GraphBuilder, x: Tensor, shape: Sequence[int], *, name: str = "expand") -> Tensor:
     """Broadcast x and a tensor of `shape` with each other, and return x at the common shape."""
     axes = axes_of(broadcast_shapes(x.shape, tuple(shape)))
     return emit(b, axes, element(x, axes), name=name)
 
 
+@operator
 def tile(b: GraphBuilder, x: Tensor, repeats: Sequence[int], *, name: str = "tile") -> Tensor:
     """Repeat the whole tensor `repeats[d]` times along dimension d."""
     if len(repeats) != x.rank or any(r < 0 for r in repeats):
@@ -129,6 +138,7 @@ def tile(b: GraphBuilder, x: Tensor, repeats: Sequence[int], *, name: str = "til
     return move(b, x, target, lambda axes: [a % max(e, 1) for a, e in zip(axes, shape, strict=True)], name=name)
 
 
+@operator
 def flip(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "flip") -> Tensor:
     """Reverse the order along `axes`."""
     chosen, shape = normal_axes(axes, x.rank, where=name), static_shape(x.shape)
@@ -137,9 +147,11 @@ def flip(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "flip")
     )
 
 
+@operator
 def roll(b: GraphBuilder, x: Tensor, shifts: Sequence[int], axes: Sequence[int], *, name: str = "roll") -> Tensor:
     """Rotate by ``shifts[i]`` towards larger indices along ``axes[i]``."""
     shape = static_shape(x.shape)
+    _require_lengths({"shifts": shifts}, len(axes), "one per axis", name)
     by = dict(zip(normal_axes(axes, x.rank, where=name), shifts, strict=True))
 
     def index(positions: tuple[Axis, ...]) -> list[Expr]:
@@ -152,12 +164,14 @@ def roll(b: GraphBuilder, x: Tensor, shifts: Sequence[int], axes: Sequence[int],
 # Parts ---------------------------------------------------------------------------------------------------------
 
 
+@operator
 def slice_(
     b: GraphBuilder, x: Tensor, starts: Sequence[int], extents: Sequence[int], steps: Sequence[int] | None = None,
     *, name: str = "slice",
 ) -> Tensor:  # fmt: skip
     """``out[i] = x[starts + steps * i]``, one start, extent and step (may be negative) per dimension."""
     shape, steps = static_shape(x.shape), steps or [1] * x.rank
+    _require_lengths({"starts": starts, "extents": extents, "steps": steps}, x.rank, "one per dimension", name)
     for d, (start, count, step) in enumerate(zip(starts, extents, steps, strict=True)):
         last = start + step * (count - 1)
         if count and not (0 <= start < shape[d] and 0 <= last < shape[d]):
@@ -166,6 +180,13 @@ def slice_(
                 help=f"stay in [0, {shape[d]})",
             )
     return move(b, x, extents, lambda axes: [a * s + c for a, s, c in zip(axes, steps, starts, strict=True)], name=name)
+
+
+def _require_lengths(lists: Mapping[str, Sequence[int]], count: int, meaning: str, where: str) -> None:
+    """Raise ExtentMismatch for a list that has not `count` numbers."""
+    for label, numbers in lists.items():
+        if len(numbers) != count:
+            raise ExtentMismatch(f"{len(numbers)} {label}: {list(numbers)}", where=where, help=f"{count}, {meaning}")
 
 
 def slice_bounds(extent: int, start: int, stop: int, step: int) -> tuple[int, int]:
@@ -183,6 +204,7 @@ def _reversed_range(extent: int, start: int, stop: int, step: int) -> range:
     return range(max(first, -1), last, step)
 
 
+@operator
 def narrow(b: GraphBuilder, x: Tensor, axis: int, start: int, extent: int, *, name: str = "narrow") -> Tensor:
     """`extent` elements from `start` along one axis."""
     d, shape = normal_axis(axis, x.rank, where=name), static_shape(x.shape)
@@ -190,6 +212,7 @@ def narrow(b: GraphBuilder, x: Tensor, axis: int, start: int, extent: int, *, na
     return slice_(b, x, starts, [extent if p == d else e for p, e in enumerate(shape)], name=name)
 
 
+@operator
 def split(
     b: GraphBuilder, x: Tensor, sizes: Sequence[int], *, axis: int = 0, names: Sequence[str] | None = None,
     name: str = "split",
@@ -207,6 +230,7 @@ def split(
     ]
 
 
+@operator
 def concat(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int, name: str = "concat") -> Tensor:
     """Join along `axis`: a balanced tree of selects, each part read only in its range."""
     if not tensors:
@@ -234,12 +258,14 @@ def concat(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int, name: str =
     return emit(b, axes, choose(filled) if filled else Const(0, first.dtype), name=name)
 
 
+@operator
 def stack(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int = 0, name: str = "stack") -> Tensor:
     """Join along a new dimension at `axis`."""
     rows = [unsqueeze(b, t, [axis], name=f"{name}.part") for t in tensors]
     return concat(b, rows, axis=axis, name=name)
 
 
+@operator
 def pad(
     b: GraphBuilder,
     x: Tensor,
@@ -255,6 +281,7 @@ def pad(
     `mode` says what they hold: "constant" (`value`), "reflect" (mirror, border not repeated), "symmetric" (border
     repeated), "edge" (nearest element) or "wrap" (from the other end).
     """
+    _require_lengths({"before": before, "after": after}, x.rank, "one per dimension", name)
     shape = static_shape(x.shape)
     target = [low + e + high for low, e, high in zip(before, shape, after, strict=True)]
     axes = axes_of(target)
@@ -296,6 +323,7 @@ def _inside(p: Expr, extent: int, low: int, high: int, mode: str) -> Expr:
 # Generated tensors ---------------------------------------------------------------------------------------------
 
 
+@operator
 def trilu(b: GraphBuilder, x: Tensor, k: Tensor | int = 0, *, upper: bool = True, name: str = "trilu") -> Tensor:
     """Zero what is below (`upper`) or above the k-th diagonal of the last two dimensions."""
     if x.rank < 2:
@@ -307,12 +335,14 @@ def trilu(b: GraphBuilder, x: Tensor, k: Tensor | int = 0, *, upper: bool = True
     return emit(b, axes, select(keep, x[axes], 0), name=name)
 
 
+@operator
 def eye(b: GraphBuilder, rows: int, columns: int, *, k: int = 0, dtype: DType = "f32", name: str = "eye") -> Tensor:
     """Ones on the k-th diagonal."""
     i, j = axes_of((rows, columns))
     return emit(b, (i, j), select((j - i).eq(k), Const(1, dtype), Const(0, dtype)), name=name)
 
 
+@operator
 def iota(
     b: GraphBuilder, extent: int, *, start: float = 0, step: float = 1, dtype: DType = INDEX, name: str = "iota"
 ) -> Tensor:
@@ -322,6 +352,7 @@ def iota(
     return emit(b, (i,), value, name=name)
 
 
+@operator
 def reverse_sequence(
     b: GraphBuilder, x: Tensor, lengths: Tensor, *, time_axis: int = 0, batch_axis: int = 1, name: str = "reverse"
 ) -> Tensor:

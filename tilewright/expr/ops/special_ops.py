@@ -14,6 +14,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor, const, static_shape
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit
 from tilewright.expr.ops.nodes import accumulator, contract, pad_node, require_equal, require_float, require_rank
 from tilewright.expr.ops.shape import reshape_indices
@@ -23,6 +24,7 @@ from tilewright.expr.ops.window import Sliding, Window
 BlockOrder = Literal["DCR", "CRD"]
 
 
+@operator
 def capsule_conv(
     b: GraphBuilder,
     x: Tensor,
@@ -47,6 +49,7 @@ def capsule_conv(
     )
 
 
+@operator
 def batched_weights_conv(
     b: GraphBuilder,
     x: Tensor,
@@ -76,6 +79,7 @@ def batched_weights_conv(
     return contract(b, (n, k, *spatial), factors, (c, *kernel), accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def grouped_linear(
     b: GraphBuilder,
     x: Tensor,
@@ -94,6 +98,7 @@ def grouped_linear(
     return contract(b, (n, g, k), [x[n, g, c], w[g, k, c]], [c], accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def block_circulant(b: GraphBuilder, x: Tensor, *, block: int, name: str = "block_circulant") -> Tensor:
     """The block-circulant matrix nearest to x, for blocks of `block` by `block`: nodes compress and expand.
 
@@ -122,6 +127,7 @@ def block_circulant(b: GraphBuilder, x: Tensor, *, block: int, name: str = "bloc
     return emit(b, [i, j], value.cast(x.dtype), name=name)
 
 
+@operator
 def shift(
     b: GraphBuilder,
     x: Tensor,
@@ -156,6 +162,7 @@ def shift(
     return emit(b, (n, h, w, c), moved, name=name)
 
 
+@operator
 def channel_mean(
     b: GraphBuilder, x: Tensor, *, accumulate: DType | None = None, out_dtype: DType | None = None, name: str = "mean"
 ) -> Tensor:
@@ -168,6 +175,7 @@ def channel_mean(
     return _average(b, rows, accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def channel_variance(
     b: GraphBuilder,
     x: Tensor,
@@ -186,6 +194,7 @@ def channel_variance(
     return _average(b, squared, accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def scan(
     b: GraphBuilder,
     a: Tensor,
@@ -204,6 +213,7 @@ def scan(
     return contract(b, [i, j], [a[i, x], table[x, j]], [x], accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
+@operator
 def depth_to_space(
     b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "depth_to_space"
 ) -> Tensor:
@@ -226,6 +236,7 @@ def depth_to_space(
     return emit(b, (n, c, *spatial), x[(n, channel, *(axis // block for axis in spatial))], name=name)
 
 
+@operator
 def space_to_depth(
     b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "space_to_depth"
 ) -> Tensor:
@@ -256,6 +267,8 @@ def _channel_rows(b: GraphBuilder, x: Tensor, *, where: str) -> Tensor:
     """x [N, C, …] as C rows of N*… elements."""
     require_rank(x, (2, 99), "[N, C, …]", where=where)
     batch, channels, *sizes = static_shape(x.shape)
+    if not x.size:
+        raise ExtentMismatch(f"{x} has no elements to average", where=where, help="extents of 1 or more")
     i, p = Axis("i", channels), Axis("x", batch * int(np.prod(sizes, dtype=np.int64)))
     first, *rest = reshape_indices((batch, *sizes), [p])
     return emit(b, [i, p], x[(first, i, *rest)], name=f"{where}.rows", source=where)
