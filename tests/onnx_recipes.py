@@ -529,6 +529,19 @@ def _cumsum(d: Draft, operator: str) -> None:
     d.node(operator, [name, axis], exclusive=d.one((0, 1)), reverse=d.one((0, 1)))
 
 
+@recipe("DFT")
+def _dft(d: Draft, operator: str) -> None:
+    parts = d.one((1, 2))
+    shape = (*(max(extent, 1) for extent in d.shape(1, 3)), parts)
+    signal = d.given(d.rng.uniform(-4, 4, shape).astype(d.one((F32, F64))))
+    length = d.known(np.int64(d.rng.integers(1, 9))) if d.rng.random() < 0.5 else ""
+    axis = d.known(np.int64(d.rng.integers(len(shape) - 1)))
+    inverse = d.one((0, 1))
+    d.node(
+        operator, [signal, length, axis], inverse=inverse, onesided=d.one((0, 1)) if parts == 1 and not inverse else 0
+    )
+
+
 @recipe("TopK")
 def _topk(d: Draft, operator: str) -> None:
     shape = tuple(max(e, 1) for e in d.shape(1, 3))

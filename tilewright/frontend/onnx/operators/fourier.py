@@ -1,0 +1,52 @@
+"""Discrete Fourier transforms. Complex numbers are pairs in the last dimension, real ones single elements there."""
+
+from __future__ import annotations
+
+from tilewright.errors import InvalidModel, Unsupported
+from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor
+from tilewright.expr.ops import fourier
+from tilewright.expr.ops import shape as shapes
+from tilewright.expr.ops.nodes import cast_node, normal_axis
+from tilewright.frontend.onnx.node import Node
+from tilewright.frontend.onnx.registry import op
+
+
+@op("DFT")
+def dft(node: Node) -> Tensor:
+    """The signal is cut, or padded with zeros, to the length; the inverse is divided by the length."""
+    shape = node.shape()
+    if not shape or shape[-1] not in (1, 2):
+        raise InvalidModel(f"a signal of shape {list(shape)}", help="a last dimension of 1 (real) or 2 (complex)")
+    if node.version >= 20:
+        axis = node.integer(2, "the axis") if node.has(2) else -2
+    else:
+        axis = node.get_int("axis", 1)
+    d = normal_axis(axis, len(shape), where=node.name)
+    if d == len(shape) - 1:
+        raise InvalidModel(f"axis {axis} holds the parts of complex numbers", help="one of the dimensions before")
+    inverse, onesided = bool(node.get_int("inverse", 0)), bool(node.get_int("onesided", 0))
+    if onesided and (inverse or shape[-1] == 2):
+        raise Unsupported("a one-sided transform of complex numbers", help="onesided=0")
+    length = node.integer(1, "the length") if node.has(1) else shape[d]
+    if length < 1:
+        raise InvalidModel(f"a length of {length}", help="1 or more")
+    parts = [_signal(node, label, p, d, length) for p, label in zip(range(shape[-1]), ("re", "im"), strict=False)]
+    found = fourier.dft(
+        node.b, *parts, axis=d, inverse=inverse, scale=1 / length if inverse else 1.0,
+        bins=length // 2 + 1 if onesided else None, name=node.name,
+    )  # fmt: skip
+    joined = shapes.stack(node.b, found, axis=len(shape) - 1, name=f"{node.name}.joined")
+    return cast_node(node.b, joined, node.input().dtype, name=node.name)
+
+
+def _signal(node: Node, label: str, part: int, d: int, length: int) -> Tensor:
+    """One part of the signal, in f32 at least, without the last dimension and `length` long."""
+    name, shape = f"{node.name}.{label}", node.shape()
+    signal = shapes.narrow(node.b, node.input(), len(shape) - 1, part, 1, name=name)
+    signal = shapes.squeeze(node.b, signal, [len(shape) - 1], name=name)
+    signal = cast_node(node.b, signal, dtypes.wide(signal.dtype), name=name)
+    if length <= shape[d]:
+        return shapes.narrow(node.b, signal, d, 0, length, name=name)
+    behind = [length - shape[d] if p == d else 0 for p in range(len(shape) - 1)]
+    return shapes.pad(node.b, signal, [0] * len(behind), behind, name=name)
