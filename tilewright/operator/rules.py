@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
-from tilewright.decision import Decision
+from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
@@ -34,6 +34,7 @@ from tilewright.operator.tiling import SpatialLoop
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
+MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
 MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
@@ -57,20 +58,21 @@ def schedule_contraction(
         (_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
+    even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
+    wasteful = next((each for each in ranked if each[0] > most), None)
+    ranked = [each for each in ranked if each[0] <= most]
     dealt: dict[tuple[tuple[int, ...], int], tuple[dict[str, int], dict[str, int]]] = {}
-    for cycles, _, rows, vectors in ranked:
-        if (threads == 1 and dealt) or cycles > 1.1 * ranked[0][0]:
-            break
+    compared: list[tuple[float, int, tuple[int, ...], int]] = []
+    for cycles, order, rows, vectors in ranked:
+        if compared and (threads == 1 or min(compared)[0] < cycles / even):
+            break  # no tile from here on can be faster, however evenly it is dealt
         tile = _tile(work, rows, vectors)
-        dealt[rows, vectors] = tile, _blocks(work, machine, threads, tile, a_bytes)
-    ranked = (
-        sorted(
-            (cycles / min(EVEN, _balance(work, *dealt[rows, vectors], threads)), order, rows, vectors)
-            for cycles, order, rows, vectors in ranked[: len(dealt)]
-        )
-        + ranked[len(dealt) :]
-    )
-    cycles, _, rows, vectors = ranked[0]
+        blocks = _blocks(work, machine, threads, tile, a_bytes)
+        dealt[rows, vectors] = tile, blocks
+        compared.append((cycles / min(even, _balance(work, tile, blocks, threads)), order, rows, vectors))
+    at_best = [(cycles / even, order, rows, vectors) for cycles, order, rows, vectors in ranked[len(dealt) :]]
+    compared = sorted(compared + at_best[:1])
+    cycles, _, rows, vectors = compared[0]
     tile, blocks = dealt[rows, vectors]
     outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.m_loops]
     schedule = ContractionSchedule(
@@ -81,15 +83,24 @@ def schedule_contraction(
         k_unroll=k_unroll(work),
         lanes=work.lanes,
     )
-    second = ranked[1] if len(ranked) > 1 else None
+    second = compared[1] if len(compared) > 1 else None
+    refused: tuple[Refusal, ...] = ()
+    if wasteful:
+        values = f"{wasteful[0]:.0f} cycles of all threads together, the fewest are {ranked[0][0]:.0f}"
+        refused = (Refusal(_named(*wasteful[2:]), f"at most {MOST_WORK} times the fewest", values),)
     decision = Decision(
         f"register tile of {subject}",
-        f"{'x'.join(map(str, rows)) or '1'} rows by {vectors} vectors",
+        _named(rows, vectors),
         f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles within {_shapes(work.shapes)} registers",
-        f"{'x'.join(map(str, second[2])) or '1'} rows by {second[3]} vectors" if second else "",
-        f"{second[0]:.0f} cycles" if second else "",
+        _named(*second[2:]) if second else "",
+        f"{'' if second[2:] in dealt else 'at least '}{second[0]:.0f} cycles" if second else "",
+        refused,
     )
     return schedule, decision
+
+
+def _named(rows: Sequence[int], vectors: int) -> str:
+    return f"{'x'.join(map(str, rows)) or '1'} rows by {vectors} vectors"
 
 
 def dealt(

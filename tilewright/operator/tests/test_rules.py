@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from math import prod
 
@@ -59,6 +60,15 @@ def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> N
     assert two.tile == {"i": 6, "j": 64}
     sizes = programs(16, 1024, two)
     assert sum(sizes[: len(sizes) // 2]) == sum(sizes) // 2
+
+
+@given(m=st.integers(1, 300), n=st.integers(1, 3000), k=st.integers(1, 900), threads=st.integers(1, 5))
+def test_the_second_tile_is_not_better(m: int, n: int, k: int, threads: int) -> None:
+    decision = schedule_contraction(matrices(m, n, k), MACHINE, threads, m * k * 4, "C")[1]
+    if decision.runner_up:
+        first, second = (float(re.search(r"(\d+) (?:predicted )?cycles", text)[1]) for text in  # type: ignore[index]
+                         (decision.reason, decision.runner_up_reason))  # fmt: skip
+        assert first <= second
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])
