@@ -42,7 +42,7 @@ class Source(Protocol):
         """Names of inputs and outputs, of a source that has an identity."""
 
     def graph(self) -> Graph:
-        """The expression graph, to be asked for once. Raises CompileError where there is none."""
+        """The expression graph. Raises CompileError where there is none."""
 
 
 def source_of(model: Any, inputs: Any = None, shapes: Shapes | None = None) -> Source:
@@ -118,21 +118,22 @@ class GraphSource:
 
 
 class OnnxModel:
-    """An ONNX model whose file is read and not parsed. Its bytes are kept until the graph is made."""
+    """An ONNX model that is opened and not parsed."""
 
     def __init__(self, source: OnnxSource, shapes: Shapes | None) -> None:
-        self._source: OnnxSource | None = source
-        self._folder, self._shapes = source.folder, shapes
+        self._source, self._shapes = source, shapes
 
     def identity(self) -> str | None:
         """Of the bytes of the model and of the files with its other tensors, the shapes, and the onnx package."""
+        from tilewright.frontend.onnx.content import sha256
+
         shapes = _plain_shapes(self._shapes or {})
         header = self._header
         if shapes is None or header is None:
             return None
         try:
             files = [(name, self._file_digest(name)) for name in header.external_files]
-            parts = [self._content_digest, files, shapes, version("onnx")]
+            parts = [sha256(self._source.content), files, shapes, version("onnx")]
         except (OSError, ValueError, PackageNotFoundError):
             return None
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -144,31 +145,22 @@ class OnnxModel:
     def graph(self) -> Graph:
         from tilewright.frontend.onnx.importer import import_source
 
-        assert self._source is not None, "the graph is asked for once"
-        graph = import_source(self._source, self._shapes)
-        self._source = None
-        return graph
-
-    @cached_property
-    def _content_digest(self) -> str:
-        assert self._source is not None, "the digest is computed before the graph"
-        return hashlib.sha256(self._source.content).hexdigest()
+        return import_source(self._source, self._shapes)
 
     @cached_property
     def _header(self) -> Header | None:
         """None for what is no model: importing it says what is wrong."""
         from tilewright.frontend.onnx.header import read_header
 
-        assert self._source is not None, "the header is read before the graph"
         try:
             return read_header(self._source.content)
-        except (ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def _file_digest(self, name: str) -> str:
-        if self._folder is None:
+        if self._source.folder is None:
             raise ValueError(f"there is no folder for {name}")
-        with open_regular(self._folder / name) as file:
+        with open_regular(self._source.folder / name) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -295,6 +295,38 @@ def test_a_model_whose_files_change_while_it_is_read_is_not_kept(
     assert np.array_equal(module(np.ones((1, 5), np.float32)), np.full((1, 2), 35, np.float32))
 
 
+def test_a_model_whose_own_file_changes_is_not_kept(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plan_graph = tmp_path / "model.onnx", compiling.plan_graph
+    path.write_bytes(onnx_model().SerializeToString())
+
+    def disturbed(*arguments: Any) -> Any:
+        path.write_bytes(onnx_model(weight=7.0).SerializeToString())
+        return plan_graph(*arguments)
+
+    monkeypatch.setattr(compiling, "plan_graph", disturbed)
+    tilewright.compile(path, shapes={"rows": 1}, threads=1, options=options)
+    assert entries(options, "model.json") == []
+
+
+def test_a_model_whose_file_becomes_shorter_is_an_error(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.compiler.source import OnnxModel
+
+    path, read_graph = tmp_path / "model.onnx", OnnxModel.graph
+    path.write_bytes(onnx_model().SerializeToString())
+
+    def shortened(self: OnnxModel) -> Graph:
+        path.write_bytes(path.read_bytes()[:50])
+        return read_graph(self)
+
+    monkeypatch.setattr(OnnxModel, "graph", shortened)
+    with pytest.raises(InvalidModel, match="cannot be read: it ends at byte"):
+        tilewright.compile(path, shapes={"rows": 1}, threads=1, options=options)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x3a\xff", b"\x3b", b"\x08", b"\xff" * 20, b"\x3a\x02\x0b\x00"])
 def test_what_is_no_model_is_reported_by_the_importer(content: bytes, options: Options) -> None:
     with pytest.raises(InvalidModel):

@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.errors import InvalidModel, Unsupported
 from tilewright.expr import dtypes
 from tilewright.expr.dtypes import DType
+from tilewright.frontend.onnx.content import Content
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +39,7 @@ def code_of(dtype: DType) -> int:
     return int(onnx.TensorProto.DataType.Value(names[dtype]))
 
 
-def array_of(tensor: Any, raw: memoryview | None = None) -> Array:
+def array_of(tensor: Any, raw: Content | None = None) -> Array:
     """The contents of a TensorProto, or `raw`, its little-endian elements, where it is without them.
 
     Raises InvalidModel where they do not fit its shape.

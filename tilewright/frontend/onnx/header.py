@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.frontend.onnx.content import Content
 from tilewright.frontend.onnx.wire import fields, messages, text
 
 MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
@@ -31,7 +32,7 @@ class Header:
     external_files: tuple[str, ...]
 
 
-def read_header(model: memoryview) -> Header:
+def read_header(model: Content) -> Header:
     """The header of a model. Raises ValueError for bytes that are no message, RecursionError for too deep graphs."""
     graphs = list(messages(model, MODEL_GRAPH))  # parts of one message, if there are several
     initialized = {text(tensor, TENSOR_NAME) for graph in graphs for tensor in messages(graph, GRAPH_INITIALIZER)}
@@ -49,7 +50,7 @@ def read_header(model: memoryview) -> Header:
     )
 
 
-def _tensors_of_graph(graph: memoryview) -> Iterator[memoryview]:
+def _tensors_of_graph(graph: Content) -> Iterator[Content]:
     for number, value in fields(graph):
         if isinstance(value, int):
             continue
@@ -61,7 +62,7 @@ def _tensors_of_graph(graph: memoryview) -> Iterator[memoryview]:
             yield from _tensors_of_sparse(value)
 
 
-def _tensors_of_node(node: memoryview) -> Iterator[memoryview]:
+def _tensors_of_node(node: Content) -> Iterator[Content]:
     for attribute in messages(node, _NODE_ATTRIBUTE):
         for number, value in fields(attribute):
             if isinstance(value, int):
@@ -74,13 +75,13 @@ def _tensors_of_node(node: memoryview) -> Iterator[memoryview]:
                 yield from _tensors_of_sparse(value)
 
 
-def _tensors_of_sparse(sparse: memoryview) -> Iterator[memoryview]:
+def _tensors_of_sparse(sparse: Content) -> Iterator[Content]:
     for number, value in fields(sparse):
-        if number in _SPARSE_TENSORS and isinstance(value, memoryview):
+        if number in _SPARSE_TENSORS and not isinstance(value, int):
             yield value
 
 
-def _file_of(tensor: memoryview) -> str:
+def _file_of(tensor: Content) -> str:
     """The file that holds a tensor, or "" where the model does."""
     for entry in messages(tensor, _TENSOR_EXTERNAL):
         if text(entry, _ENTRY_KEY) == "location":

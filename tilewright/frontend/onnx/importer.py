@@ -23,6 +23,7 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.live import live
 from tilewright.expr.ops.elementwise import identity
 from tilewright.expr.rewrite import transform
+from tilewright.files import reason
 from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.element_types import Array, array_of, dtype_of
 from tilewright.frontend.onnx.inputs import input_shapes
@@ -64,6 +65,10 @@ def import_source(
     try:
         model, weights = read_model(source)
         return _Import(model, weights, source.where, shapes or {}, values or {}).run()
+    except OSError as failure:
+        raise InvalidModel(f"cannot be read: {reason(failure)}", where=source.where) from failure
+    except MemoryError as failure:
+        raise InvalidModel("cannot be read: it is larger than the memory", where=source.where) from failure
     except RecursionError as error:
         raise InvalidModel("graphs or expressions are nested too deeply", where=source.where) from error
     except UnicodeDecodeError as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
-from tilewright.files import read_bytes
+from tilewright.files import reason
+from tilewright.frontend.onnx.content import Content, FileBytes
 from tilewright.frontend.onnx.weights import Weights, without_weights
 
 OLDEST_OPSET = 13
@@ -20,7 +21,7 @@ _LARGE_BYTES = 1 << 16  # weights from this size on are not shown to the checker
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was given: an `onnx.ModelProto`, or the bytes of a file.
+    """A model as it was given: an `onnx.ModelProto`, or the bytes of a file, which may be read later.
 
     `where` names it in errors; tensors in other files are looked for in `folder`.
     """
@@ -30,9 +31,9 @@ class Source:
     folder: Path | None = None
 
     @cached_property
-    def content(self) -> memoryview:
+    def content(self) -> Content:
         """The bytes of the model. Raises ValueError for a ModelProto that is larger than a protocol buffer may be."""
-        if isinstance(self.model, memoryview):
+        if isinstance(self.model, memoryview | FileBytes):
             return self.model
         from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
@@ -43,13 +44,17 @@ class Source:
 
 
 def read_source(model: Any) -> Source:
-    """The source that a path, the bytes of a file or a ModelProto stands for; a file is read, not parsed.
+    """The source that a path, the bytes of a file or a ModelProto stands for; a file is opened.
 
-    Raises InvalidModel for a file that cannot be read, and for what is none of these.
+    Raises InvalidModel for a file that cannot be opened, and for what is none of these.
     """
     if isinstance(model, str | Path):
-        content = read_bytes(model, InvalidModel, help=_HELP, limit=_MOST_BYTES)
-        return Source(memoryview(content), str(model), Path(model).parent)
+        try:
+            return Source(FileBytes.opened(Path(model), _MOST_BYTES), str(model), Path(model).parent)
+        except FileNotFoundError:
+            raise InvalidModel("there is no such file", where=str(model), help=_HELP) from None
+        except OSError as failure:
+            raise InvalidModel(f"cannot be read: {reason(failure)}", where=str(model), help=_HELP) from failure
     if isinstance(model, bytes | bytearray | memoryview):
         return Source(memoryview(bytes(model)), "model")
     if type(model).__name__ != "ModelProto":
@@ -68,7 +73,7 @@ def read_model(source: Source) -> tuple[Any, Weights]:
         raise MissingExtra("onnx", "onnx") from error
     where = source.where
     weights: Weights = {}
-    if isinstance(source.model, memoryview):
+    if isinstance(source.model, memoryview | FileBytes):
         model, weights = _parse_light(source.model, where)
     else:
         model = onnx.ModelProto()
@@ -89,7 +94,7 @@ def read_model(source: Source) -> tuple[Any, Weights]:
     return _converted(model, where), weights
 
 
-def _parse_light(content: memoryview, where: str) -> tuple[Any, Weights]:
+def _parse_light(content: Content, where: str) -> tuple[Any, Weights]:
     """The model without its large initializers; all of it where they cannot be told from the rest."""
     try:
         light, weights = without_weights(content)
@@ -98,13 +103,13 @@ def _parse_light(content: memoryview, where: str) -> tuple[Any, Weights]:
     return _parse(memoryview(light), where), weights
 
 
-def _parse(content: memoryview, where: str) -> Any:
+def _parse(content: Content, where: str) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(content)
+        model.ParseFromString(bytes(content))
     except (DecodeError, RuntimeError) as error:
         raise InvalidModel(
             f"not an ONNX model: {_line(error)}", where=where, help="the file may be truncated, or of another format"

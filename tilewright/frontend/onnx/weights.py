@@ -6,16 +6,17 @@ model, when its checker looks at it, and for each access. Here the bytes stay wh
 
 from __future__ import annotations
 
+from tilewright.frontend.onnx.content import Content
 from tilewright.frontend.onnx.header import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_NAME
 from tilewright.frontend.onnx.wire import encoded, fields, spans, text
 
 _LARGE_BYTES = 1 << 16  # smaller ones cost nothing
 _TENSOR_RAW = 9
 
-Weights = dict[str, memoryview]  # little-endian elements of initializers of the graph, by their names
+Weights = dict[str, Content]  # little-endian elements of initializers of the graph, by their names
 
 
-def without_weights(model: memoryview) -> tuple[bytes, Weights]:
+def without_weights(model: Content) -> tuple[bytes, Weights]:
     """The bytes of a model whose large initializers are without their elements, and these.
 
     Nothing is taken apart where two initializers have one name. Raises ValueError for bytes that are no message.
@@ -24,17 +25,17 @@ def without_weights(model: memoryview) -> tuple[bytes, Weights]:
     names: set[str] = set()
     parts = []
     for number, value, begin, end in spans(model):
-        if number == MODEL_GRAPH and isinstance(value, memoryview):
+        if number == MODEL_GRAPH and not isinstance(value, int):
             parts.append(encoded(number, _light_graph(value, weights, names)))
         else:
             parts.append(bytes(model[begin:end]))
     return b"".join(parts), weights
 
 
-def _light_graph(graph: memoryview, weights: Weights, names: set[str]) -> bytes:
+def _light_graph(graph: Content, weights: Weights, names: set[str]) -> bytes:
     parts = []
     for number, value, begin, end in spans(graph):
-        if number == GRAPH_INITIALIZER and isinstance(value, memoryview):
+        if number == GRAPH_INITIALIZER and not isinstance(value, int):
             name = text(value, TENSOR_NAME)
             if name in names:
                 raise ValueError(f"two initializers are called {name!r}")
@@ -46,8 +47,8 @@ def _light_graph(graph: memoryview, weights: Weights, names: set[str]) -> bytes:
     return b"".join(parts)
 
 
-def _light_tensor(tensor: memoryview, name: str, weights: Weights) -> bytes:
-    raw = [value for number, value in fields(tensor) if number == _TENSOR_RAW and isinstance(value, memoryview)]
+def _light_tensor(tensor: Content, name: str, weights: Weights) -> bytes:
+    raw = [value for number, value in fields(tensor) if number == _TENSOR_RAW and not isinstance(value, int)]
     if len(raw) != 1 or len(raw[0]) < _LARGE_BYTES:
         return bytes(tensor)
     weights[name] = raw[0]

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-Field: TypeAlias = tuple[
-    int, "int | memoryview"
-]  # number; an integer, or the bytes of a string, message or fixed value
+from tilewright.frontend.onnx.content import Content
+
+Field: TypeAlias = tuple[int, "int | Content"]  # number; an integer, or the bytes of a string, message or fixed value
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) are obsolete and refused
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
-def fields(message: memoryview) -> Iterator[Field]:
+def fields(message: Content) -> Iterator[Field]:
     """The fields of a message in the order of the file. Raises ValueError where it ends early or has a group."""
     for number, value, _, _ in spans(message):
         yield number, value
 
 
-def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview, int, int]]:
+def spans(message: Content) -> Iterator[tuple[int, int | Content, int, int]]:
     """`fields` with the bytes of the message, from `begin` to `end`, that each takes with its number and size."""
     place, size = 0, len(message)
     while place < size:
@@ -51,14 +51,14 @@ def encoded(number: int, value: bytes) -> bytes:
     return _encoded_varint(number << 3 | _BYTES) + _encoded_varint(len(value)) + value
 
 
-def messages(message: memoryview, number: int) -> Iterator[memoryview]:
+def messages(message: Content, number: int) -> Iterator[Content]:
     """The values of a field that holds strings or messages."""
     for found, value in fields(message):
-        if found == number and isinstance(value, memoryview):
+        if found == number and not isinstance(value, int):
             yield value
 
 
-def text(message: memoryview, number: int) -> str:
+def text(message: Content, number: int) -> str:
     """The last value of a field that holds a string, or "". Raises ValueError where it is not UTF-8."""
     found = ""
     for value in messages(message, number):
@@ -66,7 +66,7 @@ def text(message: memoryview, number: int) -> str:
     return found
 
 
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
+def _varint(message: Content, place: int) -> tuple[int, int]:
     """An integer of 7 bits per byte, least significant first, and the place behind it."""
     value = shift = 0
     while True:
