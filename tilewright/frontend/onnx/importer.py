@@ -30,6 +30,7 @@ from tilewright.frontend.onnx.inputs import input_shapes
 from tilewright.frontend.onnx.model_file import Source, read_model, read_source
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
+from tilewright.frontend.onnx.refusals import refusal
 from tilewright.frontend.onnx.registry import Definition, Value, load_all, outputs_of
 from tilewright.frontend.onnx.weights import Weights
 
@@ -175,7 +176,7 @@ class Importer:
         if (domain, proto.op_type) in self.table:
             return
         if not functions.has_definition(proto.op_type, domain, scope.opsets):
-            raise Unsupported("this operator has no importer")
+            raise Unsupported(refusal(str(proto.op_type), domain))
 
     def _import(self, proto: Any, scope: Scope, inputs: Sequence[Any], label: str) -> list[Value]:
         domain = _domain(proto)
@@ -192,7 +193,7 @@ class Importer:
             del self.b.nodes[start:]
         body = functions.definition(proto, domain, scope.opsets, inputs, attributes)
         if body is None:
-            raise Unsupported("this operator has no importer")
+            raise Unsupported(refusal(str(proto.op_type), domain))
         return self._run_function(body, node, label)
 
     def _run_function(self, body: Any, node: Node, label: str) -> list[Value]:

@@ -15,6 +15,7 @@ from tilewright.frontend.onnx.operators import (
     sampling,
     sequences,
     shape,
+    signal,
     windows,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "sampling",
     "sequences",
     "shape",
+    "signal",
     "windows",
 ]

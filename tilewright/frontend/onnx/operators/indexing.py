@@ -100,3 +100,19 @@ def tensor_scatter(node: Node) -> Tensor:
         circular=node.get_string("mode", "linear") == "circular",
         name=node.name,
     )
+
+
+@op("Unique")
+def unique(node: Node) -> tuple[Tensor, ...]:
+    """The values decide the shape, so they must be a constant."""
+    values = node.array(0, "the values")
+    axis = node.get_int("axis") if "axis" in node.attributes else None
+    found, first, inverse, counts = np.unique(
+        values, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    order = np.arange(len(first)) if node.get_int("sorted", 1) else np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    found = np.take(found, order, axis=axis or 0)
+    others = (first[order], rank[inverse.reshape(-1)], counts[order])
+    return node.constant(found), *(node.constant(each.astype(np.int64), at) for at, each in enumerate(others, start=1))

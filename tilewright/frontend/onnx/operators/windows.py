@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TypedDict
 
 from tilewright.errors import InvalidModel
 from tilewright.expr.core import Tensor
 from tilewright.expr.ops import conv as convs
-from tilewright.expr.ops import pool
+from tilewright.expr.ops import elementwise, pool
+from tilewright.expr.ops import shape as shapes
+from tilewright.expr.ops.indexing import scatter_elements
 from tilewright.expr.ops.window import Pads
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.registry import op
@@ -131,3 +134,33 @@ def global_max_pool(node: Node) -> Tensor:
 @op("GlobalLpPool")
 def global_lp_pool(node: Node) -> Tensor:
     return pool.global_lp_pool(node.b, node.input(), p=node.get_int("p", 2), name=node.name)
+
+
+@op("MaxUnpool")
+def max_unpool(node: Node) -> Tensor:
+    """The inverse of MaxPool with positions: zeros elsewhere. A given output shape adds zeros at the ends."""
+    x, places = node.input(0), node.input(1)
+    rank = x.rank - 2
+    kernel, strides = node.get_ints("kernel_shape"), node.get_ints("strides", [1] * rank)
+    pads = node.get_ints("pads", [0] * (2 * rank))
+    if rank < 1 or not len(kernel) == len(strides) == len(pads) // 2 == rank or places.shape != x.shape:
+        fact = f"windows {kernel} of {x} with positions {places}"
+        raise InvalidModel(fact, help="equal shapes, one extent per dimension")
+    extents = [
+        (extent - 1) * stride + width - pads[d] - pads[d + rank]
+        for d, (extent, stride, width) in enumerate(zip(node.shape()[2:], strides, kernel, strict=True))
+    ]
+    shape = (*node.shape()[:2], *extents)
+    if min(shape) < 0:
+        raise InvalidModel(f"a result of shape {list(shape)}", help="smaller pads")
+    line = elementwise.fill(node.b, (prod(shape),), 0, x.dtype, name=f"{node.name}.zeros")
+    values, index = (shapes.reshape(node.b, each, (x.size,), name=f"{node.name}.line") for each in (x, places))
+    written = scatter_elements(node.b, line, index, values, axis=0, name=f"{node.name}.written")
+    if not node.has(2):
+        return shapes.reshape(node.b, written, shape, name=node.name)
+    whole = shapes.reshape(node.b, written, shape, name=f"{node.name}.whole")
+    wanted = node.integers(2, "the shape of the result")
+    if len(wanted) != len(shape):
+        raise InvalidModel(f"a result of shape {wanted} from {x}", help=f"{len(shape)} extents")
+    after = [target - extent for target, extent in zip(wanted, shape, strict=True)]
+    return shapes.pad(node.b, whole, [0] * len(shape), after, name=node.name)
