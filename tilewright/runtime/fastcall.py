@@ -1,12 +1,11 @@
-"""The short way into a module: built-in functions, made of machine code, that check arrays and call `tw_main`.
+"""The short way into a module: a built-in function, made of machine code, that checks arrays and calls `tw_main`.
 
-`arrays(inputs, outputs)` takes two tuples. Where every item is a NumPy array of exactly the dtype, shape and storage
-that the module wants, no output overlaps another tensor, and no other thread is in this function, it runs the module
-without the interpreter lock and returns True. In any other case it does nothing and returns False: then
-`Module` takes the long way, which copies, converts, or says what is wrong. `addresses(numbers)` takes one tuple, the
-addresses of all tensors, inputs first, of which `Module` knows that they fit; it returns False only where another
-thread is in one of the two. Checking arrays reads the fields of the array objects, whose places are part of NumPy's
-binary interface; `available` holds them against what NumPy says.
+`run(inputs, outputs)` takes two tuples. Where every item is a NumPy array of exactly the dtype, shape and storage that
+the module wants, no output overlaps another tensor, and no other thread is in this function, it runs the module
+without the interpreter lock and returns True. In any other case it does nothing and returns False: then `Module` takes
+the long way, which copies, converts, or says what is wrong. `run(addresses)` takes one tuple, the addresses of all
+tensors, inputs first, of which `Module` knows that they fit; the rest is the same. Checking arrays reads the fields of
+the array objects, whose places are part of NumPy's binary interface; `available` holds them against what NumPy says.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ class _MethodDef(ctypes.Structure):
 
 
 class FastCall:
-    """The two functions for one module and one call structure, which work while this object lives."""
+    """The function for one module and one call structure, which works while this object lives."""
 
-    arrays: Callable[[tuple[Any, ...], tuple[Any, ...]], bool]
-    addresses: Callable[[tuple[int, ...]], bool]
+    run: Callable[..., bool]
 
     def __init__(
         self,
@@ -86,10 +84,9 @@ class FastCall:
                 record[_RECORD[name]] = value
         signature = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         new = signature(("PyCFunction_NewEx", ctypes.pythonapi))
-        for attribute, name in (("arrays", "tw_fast"), ("addresses", "tw_fast_at")):
-            method = _MethodDef(name.encode(), code.address(name), _METH_FASTCALL, None)
-            self._alive.append(method)
-            setattr(self, attribute, new(ctypes.addressof(method), int(self._state.ctypes.data), None))
+        method = _MethodDef(b"tw_fast", code.address("tw_fast"), _METH_FASTCALL, None)
+        self._alive.append(method)
+        self.run = new(ctypes.addressof(method), int(self._state.ctypes.data), None)
 
 
 @functools.cache
@@ -128,7 +125,7 @@ def _code() -> Code:
     words |= {f"STATE_{name}": value for name, value in _STATE.items()}
     words |= {f"RECORD_{name}": value for name, value in _RECORD.items()}
     text = Template(_IR).substitute(words, TYPE=_HEADER - 8, RUNTIME_ERROR=runtime_error)
-    return load_ir(text, ["tw_fast", "tw_fast_at"], symbols)
+    return load_ir(text, ["tw_fast"], symbols)
 
 
 def _address(function: Any) -> int:
@@ -149,24 +146,34 @@ declare void @PyEval_RestoreThread(ptr)
 define ptr @tw_fast(ptr %self, ptr %arguments, i64 %count) {
 entry:
   %state = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %inputs = load ptr, ptr %arguments
-  %outputs_at = getelementptr ptr, ptr %arguments, i64 1
-  %outputs = load ptr, ptr %outputs_at
+  %first = load ptr, ptr %arguments
   %input_count_at = getelementptr i64, ptr %state, i64 $STATE_INPUTS
   %input_count = load i64, ptr %input_count_at
   %output_count_at = getelementptr i64, ptr %state, i64 $STATE_OUTPUTS
   %output_count = load i64, ptr %output_count_at
+  %tensors = add i64 %input_count, %output_count
   %records = getelementptr i64, ptr %state, i64 $STATE_RECORDS
+  %first_count = call i64 @PyTuple_Size(ptr %first)
+  %by_address = icmp eq i64 %count, 1
+  br i1 %by_address, label %check_addresses, label %check_counts
+check_addresses:
+  %addresses_fit = icmp eq i64 %first_count, %tensors
+  br i1 %addresses_fit, label %note_addresses, label %refuse
+note_addresses:
+  call void @note_all(ptr %first, i64 %tensors, ptr %records)
+  br label %check_overlap
+check_counts:
+  %outputs_at = getelementptr ptr, ptr %arguments, i64 1
+  %outputs = load ptr, ptr %outputs_at
   %type_at = getelementptr i64, ptr %state, i64 $STATE_TYPE
   %type = load ptr, ptr %type_at
-  %given_inputs = call i64 @PyTuple_Size(ptr %inputs)
-  %inputs_fit = icmp eq i64 %given_inputs, %input_count
+  %inputs_fit = icmp eq i64 %first_count, %input_count
   %given_outputs = call i64 @PyTuple_Size(ptr %outputs)
   %outputs_fit = icmp eq i64 %given_outputs, %output_count
   %counts_fit = and i1 %inputs_fit, %outputs_fit
   br i1 %counts_fit, label %check_inputs, label %refuse
 check_inputs:
-  %inputs_good = call i1 @check_all(ptr %inputs, i64 %input_count, ptr %records, ptr %type)
+  %inputs_good = call i1 @check_all(ptr %first, i64 %input_count, ptr %records, ptr %type)
   br i1 %inputs_good, label %check_outputs, label %refuse
 check_outputs:
   %output_words = mul i64 %input_count, 8
@@ -181,7 +188,6 @@ check_busy:
   %idle = icmp eq i64 %busy, 0
   br i1 %idle, label %ready, label %refuse
 ready:
-  %tensors = add i64 %input_count, %output_count
   %result = call ptr @run(ptr %state, i64 %tensors)
   ret ptr %result
 refuse:
@@ -189,20 +195,14 @@ refuse:
   ret ptr %false
 }
 
-; Run with the addresses in a tuple of integers, which the caller has checked. False if another thread is in here.
-define ptr @tw_fast_at(ptr %self, ptr %arguments, i64 %count) {
+; Note addresses, which the caller has checked, in the records.
+define internal void @note_all(ptr %addresses, i64 %count, ptr %records) alwaysinline {
 entry:
-  %state = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %addresses = load ptr, ptr %arguments
-  %records = getelementptr i64, ptr %state, i64 $STATE_RECORDS
-  %tensors = call i64 @PyTuple_Size(ptr %addresses)
-  %busy = load i64, ptr %state
-  %idle = icmp eq i64 %busy, 0
-  br i1 %idle, label %next, label %refuse
+  br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i_next, %note ]
-  %more = icmp slt i64 %i, %tensors
-  br i1 %more, label %note, label %ready
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %note, label %done
 note:
   %i_next = add i64 %i, 1
   %words = shl i64 %i, 3
@@ -212,12 +212,8 @@ note:
   %data_note = getelementptr i64, ptr %record, i64 $RECORD_DATA
   store ptr %data, ptr %data_note
   br label %next
-ready:
-  %result = call ptr @run(ptr %state, i64 %tensors)
-  ret ptr %result
-refuse:
-  %false = call ptr @PyBool_FromLong(i64 0)
-  ret ptr %false
+done:
+  ret void
 }
 
 ; Run with the data pointers in the records: True, or an exception. Under the interpreter lock, so no atomics.

@@ -30,6 +30,7 @@ from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
+from tilewright.runtime.tensor_call import TensorCall
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output, written
 
 _MOST_REPEATS = 1_000_000  # of a profile
@@ -82,6 +83,7 @@ class Module:
         self._limit_bytes = (options or Options()).output_pool_bytes
         self._empty = [self._maker(spec) for spec in self.manifest.outputs]
         self._single = len(self._empty) == 1
+        self._tensors: TensorCall | None = None  # made by the first call with tensors of torch
         self._fast: fastcall.FastCall | None = None
         if fastcall.available():
             manifest, context = self.manifest, self._make_context()
@@ -117,9 +119,15 @@ class Module:
                 results: tuple[Any, ...] = tuple([empty() for empty in self._empty])
             else:
                 results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-            if self._fast.arrays(arrays, results):
+            if self._fast.run(arrays, results):
                 return results[0] if self._single else results
             del results  # so that the long way can use their memory
+        elif self._fast is not None and is_torch(arrays[0]):
+            if self._tensors is None:
+                self._tensors = TensorCall(self.manifest, self._fast, self._limit_bytes)
+            found = self._tensors(arrays, out)
+            if found is not None:
+                return found[0] if self._single else tuple(found)
         return self._call_any(arrays, out)
 
     def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
@@ -171,7 +179,7 @@ class Module:
         outputs = self._ready_outputs(inputs, out)
         self._run(inputs, outputs, None)
         if out is not None:
-            written(outputs)
+            written([view.owner if view.alive is None else view.alive for view in outputs])  # `alive`: of no subclass
         return outputs[0].owner if self._single else tuple(output.owner for output in outputs)
 
     def _ready_inputs(self, arrays: Sequence[Any]) -> list[View]:
@@ -208,7 +216,7 @@ class Module:
 
     def _run(self, inputs: Sequence[View], outputs: Sequence[View], stamps: np.ndarray[Any, Any] | None) -> None:
         addresses = tuple([view.address for view in (*inputs, *outputs)])
-        if stamps is None and self._fast is not None and self._fast.addresses(addresses):
+        if stamps is None and self._fast is not None and self._fast.run(addresses):
             return
         try:
             context = self._contexts.pop()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +41,8 @@ class View(NamedTuple):
 
 def ready_input(array: Any, spec: TensorSpec) -> View:
     """The elements of an input, copied if they are not contiguous. Raises InvalidArgument if it does not fit."""
-    if _is_ready_tensor(array, spec):
-        return View(array.data_ptr(), spec.bytes, array)
+    if is_torch(array) and (address := address_reader(spec)(array)) >= 0:
+        return View(address, spec.bytes, array)
     where = f"input {spec.name!r}"
     array = _as_array(array, spec, where)
     _check(array, spec, where)
@@ -56,8 +56,8 @@ def ready_input(array: Any, spec: TensorSpec) -> View:
 
 def ready_output(array: Any, spec: TensorSpec) -> View:
     """The elements of an array that receives an output. Raises InvalidArgument if it does not fit."""
-    if _is_ready_tensor(array, spec):
-        return View(array.data_ptr(), spec.bytes, array)
+    if is_torch(array) and (address := address_reader(spec)(array)) >= 0:
+        return View(address, spec.bytes, array)
     where = f"output {spec.name!r}"
     if isinstance(array, np.generic):  # a value: NumPy would view a copy of it
         raise InvalidArgument(f"out is a {_type(array)}, which cannot be written", where=where, help=f"an array {spec}")
@@ -65,7 +65,8 @@ def ready_output(array: Any, spec: TensorSpec) -> View:
     _check(array, spec, where)
     _check_memory(array, where)
     if is_torch(array):
-        fits, address = _is_ready_tensor(array, spec), array.data_ptr()
+        address = address_reader(spec)(array)
+        fits = address >= 0
     else:
         fits, address = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative, array.ctypes.data
         if not array.flags.writeable:
@@ -75,10 +76,9 @@ def ready_output(array: Any, spec: TensorSpec) -> View:
     return View(address, spec.bytes, given, array)
 
 
-def written(outputs: Iterable[View]) -> None:
+def written(arrays: Iterable[Any]) -> None:
     """Tell torch that its tensors among arrays given as `out` have been written to, as its own functions do."""
-    for output in outputs:
-        tensor = output.owner if output.alive is None else output.alive  # the latter is of no subclass
+    for tensor in arrays:
         if is_torch(tensor) and not tensor.is_inference():
             sys.modules["torch"].autograd.graph.increment_version(tensor)
 
@@ -96,7 +96,7 @@ def empty(spec: TensorSpec, torch: bool, limit_bytes: int) -> View:
         bits = np.dtype(f"i{spec.bytes // math.prod(spec.shape)}")  # NumPy lacks some types
         tensor = library.from_numpy(OUTPUTS.empty(spec.shape, bits, limit_bytes)).view(dtype)
     else:
-        tensor = library.empty(spec.shape, dtype=dtype, device="cpu")
+        tensor = library.empty(spec.shape, dtype=dtype, device=cpu_device())  # faster than the name of the device
     address = tensor.data_ptr()
     if not address and spec.bytes:
         message = f"torch makes a {type(tensor).__name__} without memory for it in the mode it is in"
@@ -109,23 +109,35 @@ def is_torch(array: Any) -> bool:
     return tensor is not None and isinstance(array, tensor)
 
 
-def _is_ready_tensor(array: Any, spec: TensorSpec) -> bool:
-    """Whether this is a torch tensor, not of a subclass, that can be used as it is: with memory for all elements."""
-    if not is_torch(array) or type(array) not in _plain_types():
-        return False
-    try:
-        return (
-            array.dtype is torch_dtype(spec.dtype)
-            and array.shape == spec.shape
-            and array.is_cpu
-            and array.layout is sys.modules["torch"].strided
-            and array.is_contiguous()
-            and not array.is_neg()
-            and (array.data_ptr() != 0 or not spec.bytes)
-            and array.storage_offset() * array.element_size() + spec.bytes <= array.untyped_storage().nbytes()
-        )
-    except RuntimeError:  # wrappers of transformations, nested tensors: they have no such thing as this memory
-        return False
+@lru_cache(maxsize=1024)
+def address_reader(spec: TensorSpec) -> Callable[[Any], int]:
+    """A function that gives the address of the elements of a tensor of torch; torch is loaded.
+
+    It is -1 for what cannot be used as it is: another dtype, shape or storage than `spec` wants, a subclass, a tensor
+    without memory for all of its elements, and what is no tensor.
+    """
+    strided, kinds = sys.modules["torch"].strided, _plain_types()
+    dtype, shape, size = torch_dtype(spec.dtype), spec.shape, spec.bytes
+
+    def address(tensor: Any) -> int:
+        if type(tensor) not in kinds:
+            return -1
+        try:
+            fits = (
+                tensor.dtype is dtype
+                and tensor.shape == shape
+                and tensor.is_cpu
+                and tensor.layout is strided
+                and tensor.is_contiguous()
+                and not tensor.is_neg()
+                and tensor.storage_offset() * tensor.element_size() + size <= tensor.untyped_storage().nbytes()
+            )
+            place: int = tensor.data_ptr() if fits else 0
+        except RuntimeError:  # wrappers of transformations, nested tensors: they have no such thing as this memory
+            return -1
+        return place if fits and (place or not size) else -1
+
+    return address
 
 
 @cache
@@ -133,6 +145,12 @@ def _plain_types() -> tuple[type, ...]:
     """The classes of torch that override nothing; torch is loaded."""
     torch = sys.modules["torch"]
     return (torch.Tensor, torch.nn.Parameter)
+
+
+@cache
+def cpu_device() -> Any:
+    """torch's device of that name; torch is loaded."""
+    return sys.modules["torch"].device("cpu")
 
 
 @cache

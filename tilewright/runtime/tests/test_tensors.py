@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InvalidArgument
+from tilewright.runtime import fastcall
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.module import Module
 
@@ -208,3 +209,35 @@ def test_memory_that_a_capsule_alone_holds_lives_as_long_as_the_call(
     assert module(ones, Exports(lambda: ones.copy().view(Watched)), out=out) is out
     gc.collect()
     assert len(freed) == 2
+
+
+def test_tensors_that_fit_take_the_short_way(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    if not fastcall.available():
+        pytest.skip("not on this interpreter")
+    a, b, out = torch.rand(SHAPE), torch.rand(SHAPE), torch.empty(SHAPE)
+    expected = module(a.numpy(), b.numpy())
+
+    def long_way(*_: Any) -> Any:
+        raise AssertionError("the long way was taken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Module, "_call_any", long_way)
+        version = out._version
+        results = [module(a, b), module(a, b, out=out), module(a, b, out=[out]), module(torch.nn.Parameter(a), b)]
+        assert out._version == version + 2
+        for given in ((a, b.numpy()), (a, b.T), (a, b[:3]), (a, b.double()), (a,)):
+            with pytest.raises(AssertionError, match="the long way"):
+                module(*given)
+    for result in results:
+        np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_what_is_no_tensor_is_no_address(module: Module) -> None:
+    torch = pytest.importorskip("torch")
+    a = torch.rand(SHAPE)
+    for given, out in (((a, a.data_ptr()), None), ((a, a), a.data_ptr()), ((a, a), [None])):
+        with pytest.raises(InvalidArgument, match="got a"):
+            module(*given, out=out)
+    with pytest.raises(InvalidArgument, match="out shares memory with input"):
+        module(a, torch.rand(SHAPE), out=a)
