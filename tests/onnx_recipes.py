@@ -529,6 +529,29 @@ def _cumsum(d: Draft, operator: str) -> None:
     d.node(operator, [name, axis], exclusive=d.one((0, 1)), reverse=d.one((0, 1)))
 
 
+@recipe("STFT")
+def _stft(d: Draft, operator: str) -> None:
+    length, step = d.one((1, 4, 6, 7)), d.one((1, 2, 3))
+    dtype = d.one((F32, F64))
+    signal = d.given(d.array(dtype, (d.one((1, 2)), length + d.one((0, 1, 5)), 1)))
+    window = d.given(d.array(dtype, (length,))) if d.chance(0.6) else ""
+    d.node(operator, [signal, d.known(step), window, d.known(length)], onesided=d.one((0, 1)))
+
+
+@recipe("Det")
+def _det(d: Draft, operator: str) -> None:
+    rows = d.one((1, 2, 3))
+    d.node(operator, [d.given(d.array(d.one((F32, F64)), (*d.shape(0, 2, 30), rows, rows)))])
+
+
+@recipe("MaxUnpool")
+def _unpool(d: Draft, operator: str) -> None:
+    kernel = [d.one((1, 2, 3)) for _ in range(2)]
+    image = d.given(d.array(F32, (2, 3, *(width * d.one((1, 2, 3)) for width in kernel))))
+    values, places = d.node("MaxPool", [image], 2, kernel_shape=kernel, strides=kernel)
+    d.node(operator, [values, places], kernel_shape=kernel, strides=kernel)
+
+
 @recipe("DFT")
 def _dft(d: Draft, operator: str) -> None:
     parts = d.one((1, 2))
@@ -769,7 +792,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
         "SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence", "ConcatFromSequence",
     ),
-    "has a shape that depends on values": ("Compress", "NonZero"),
+    "has a shape that depends on values": ("Compress", "NonZero", "Unique", "MelWeightMatrix"),
     "is newer than the operator set of the graphs": (
         "Attention", "RMSNormalization", "Swish", "TensorScatter", "CumProd", "BitCast", "GroupNormalization",
     ),
