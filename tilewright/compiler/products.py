@@ -197,7 +197,8 @@ class _Product:
 
     def _walked_dimensions(self, mapping: InPlace) -> list[int]:
         """The dimensions of a in which a sum that indexes b walks neighbours."""
-        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in loops_of(mapping.b)]
+        in_b = loops_of(mapping.b)
+        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in in_b]
         return sorted(dim for dim in walked if dim is not None)
 
     def _fused(self, mapping: InPlace) -> InPlace:

@@ -91,9 +91,9 @@ class Placement:
         """The constants in their layouts, one block of bytes."""
         block = allocate(self.constants_bytes)
         for name, offset in self.offsets.items():
-            stored = plan.stored[name]
-            storage = stored.layout.pack(plan.constants[name]).view(np.uint8).reshape(-1)
-            block[offset : offset + storage.size] = storage
+            layout, array = plan.stored[name].layout, plan.constants[name]
+            size_bytes = layout.size * array.itemsize
+            layout.pack(array, block[offset : offset + size_bytes].view(array.dtype))
         return block
 
 

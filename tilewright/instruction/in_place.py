@@ -272,7 +272,7 @@ def _in_place(compute: Compute, kernels: tuple[Intrinsic, ...], refused: list[Re
         bound = f"{record.name} with b = {b.tensor.name}"
         live = [axis for axis in compute.axes if axis.extent != 1]
         k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
-        if any(axis not in loops_of(a) and axis not in loops_of(b) for axis in k_loops):
+        if not loops_of(a) | loops_of(b) >= set(k_loops):
             refused.append(Refusal(bound, "every reduction loop indexes an operand"))
             continue
         if not k_loops:
@@ -326,7 +326,8 @@ def _read_of(found: Match, compute: Compute, number: int) -> Read:
 
 def _walked(reduce: Sequence[Axis], a: Read, b: Read) -> list[Axis]:
     """Reduction loops that index b and walk neighbours along a dimension of a."""
-    return [axis for axis in reduce if axis in loops_of(b) and walked_dimension(a, axis) is not None]
+    in_b = loops_of(b)
+    return [axis for axis in reduce if axis in in_b and walked_dimension(a, axis) is not None]
 
 
 def walked_dimension(read: Read, loop: Axis) -> int | None:
@@ -350,8 +351,8 @@ def _preference(product: InPlace, constants: Collection[str]) -> tuple[bool, int
 
 def _is_last(product: InPlace) -> bool:
     """Whether the vector is the last loop that could be."""
-    vectors = [axis for axis in (*product.outer, product.n_loop) if axis in loops_of(product.b)]
-    loops = [axis for axis in product.compute.axes if axis in vectors and axis not in loops_of(product.a)]
+    possible = loops_of(product.b).intersection((*product.outer, product.n_loop)) - loops_of(product.a)
+    loops = [axis for axis in product.compute.axes if axis in possible]
     return loops[-1:] == [product.n_loop]
 
 
@@ -373,7 +374,8 @@ def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tupl
     clock_hz = machine.clock_hz or 1e9
     moved = 0
     if product.b.tensor.name not in constants:
-        moved += 2 * prod(axis.size for axis in loops if axis in loops_of(product.b)) * _bytes(product.b.dtype)
+        in_b = loops_of(product.b)
+        moved += 2 * prod(axis.size for axis in loops if axis in in_b) * _bytes(product.b.dtype)
     if (product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1) or not _is_last(product):
         moved += 2 * product.compute.output.size * _bytes(product.compute.output.dtype)
     return cycles / clock_hz, moved / machine.dram.bytes_per_second

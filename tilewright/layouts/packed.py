@@ -73,8 +73,8 @@ class Packed:
         """Whether some storage belongs to no element."""
         return self.size != prod(self.shape)
 
-    def pack(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The storage, flat, that holds `array`; halo and padding are zeros."""
+    def pack(self, array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """The storage, flat, that holds `array`; halo and padding are zeros. Written to `out`, where that is given."""
         widths, splits = [], []
         for dim, extent in enumerate(self.shape):
             before, _ = self.halo[dim]
@@ -82,8 +82,11 @@ class Packed:
             widths.append((before, prod(extents) - before - extent))
             splits.extend(extents)
         padded = np.pad(array, widths) if any(w != (0, 0) for w in widths) else array
-        order = self._order()
-        return np.ascontiguousarray(padded.reshape(splits).transpose(order)).reshape(-1)
+        stored = padded.reshape(splits).transpose(self._order())
+        if out is None:
+            return np.ascontiguousarray(stored).reshape(-1)
+        out.reshape(stored.shape)[...] = stored
+        return out
 
     def unpack(self, storage: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The array that `storage` holds: the inverse of `pack`."""

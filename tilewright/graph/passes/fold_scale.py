@@ -166,7 +166,8 @@ def _find(graph: _Folding, product: Compute) -> _Scale | Refusal:
     ordered = np.transpose(alpha, np.argsort(dims)) if dims else alpha
     ordered = ordered.reshape([array.shape[dim] if dim in dims else 1 for dim in range(array.ndim)])
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (array.astype(np.float64) * ordered).astype(np.float32)
+        scaled = np.empty(array.shape, np.float32)  # rounded once; the products in f64 are never there as a whole
+        np.multiply(array, ordered, out=scaled, dtype=np.float64, casting="same_kind")
     if not (np.isfinite(alpha).all() and np.isfinite(scaled).all() and (shift is None or np.isfinite(shift).all())):
         return Refusal(what, "the folded constants are finite")
     return _Scale(product, reader, largest.whole, largest.read, weights, loops, scaled, shift, shift_axes)
