@@ -18,7 +18,7 @@ _GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 
 _NODE_ATTRIBUTE = 5
 _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
 _SPARSE_TENSORS = (1, 2)  # values, indices
-TENSOR_NAME, _TENSOR_EXTERNAL = 8, 13
+TENSOR_NAME, TENSOR_EXTERNAL = 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _VALUE_NAME = 1
 
@@ -42,11 +42,11 @@ def read_header(model: Content) -> Header:
     for function in messages(model, _MODEL_FUNCTIONS):
         for node in messages(function, _FUNCTION_NODE):
             tensors += _tensors_of_node(node)
-    files = [_file_of(tensor) for tensor in tensors]
+    files = {name for tensor in tensors for name in _files_of(tensor)}
     return Header(
         tuple(name for name in inputs if name not in initialized),
         tuple(outputs),
-        tuple(sorted({name for name in files if name})),
+        tuple(sorted(files)),
     )
 
 
@@ -81,9 +81,8 @@ def _tensors_of_sparse(sparse: Content) -> Iterator[Content]:
             yield value
 
 
-def _file_of(tensor: Content) -> str:
-    """The file that holds a tensor, or "" where the model does."""
-    for entry in messages(tensor, _TENSOR_EXTERNAL):
+def _files_of(tensor: Content) -> Iterator[str]:
+    """The files that a tensor names for its elements: none, one, or several, of which readers take the last."""
+    for entry in messages(tensor, TENSOR_EXTERNAL):
         if text(entry, _ENTRY_KEY) == "location":
-            return text(entry, _ENTRY_VALUE)
-    return ""
+            yield text(entry, _ENTRY_VALUE)

@@ -7,7 +7,7 @@ model, when its checker looks at it, and for each access. Here the bytes stay wh
 from __future__ import annotations
 
 from tilewright.frontend.onnx.content import Content
-from tilewright.frontend.onnx.header import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_NAME
+from tilewright.frontend.onnx.header import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_EXTERNAL, TENSOR_NAME
 from tilewright.frontend.onnx.wire import encoded, fields, spans, text
 
 _LARGE_BYTES = 1 << 16  # smaller ones cost nothing
@@ -48,8 +48,10 @@ def _light_graph(graph: Content, weights: Weights, names: set[str]) -> bytes:
 
 
 def _light_tensor(tensor: Content, name: str, weights: Weights) -> bytes:
-    raw = [value for number, value in fields(tensor) if number == _TENSOR_RAW and not isinstance(value, int)]
-    if len(raw) != 1 or len(raw[0]) < _LARGE_BYTES:
+    found = list(fields(tensor))
+    raw = [value for number, value in found if number == _TENSOR_RAW and not isinstance(value, int)]
+    elsewhere = any(number == TENSOR_EXTERNAL for number, _ in found)  # then its own bytes are not its elements
+    if len(raw) != 1 or len(raw[0]) < _LARGE_BYTES or elsewhere:
         return bytes(tensor)
     weights[name] = raw[0]
     return b"".join(bytes(tensor[begin:end]) for number, _, begin, end in spans(tensor) if number != _TENSOR_RAW)

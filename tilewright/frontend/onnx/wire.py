@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from tilewright.frontend.onnx.content import Content
 
-Field: TypeAlias = tuple[int, "int | Content"]  # number; an integer, or the bytes of a string, message or fixed value
+Field: TypeAlias = tuple[int, "int | Content"]  # number; an integer, or the bytes of a string or message
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) are obsolete and refused
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -42,8 +42,9 @@ def spans(message: Content) -> Iterator[tuple[int, int | Content, int, int]]:
             raise ValueError(f"wire type {wire_type} at byte {begin}")
         if length > size - place:
             raise ValueError(f"a field of {length} bytes at byte {place} of {size}")
-        yield tag >> 3, message[place : place + length], begin, place + length
+        content = message[place : place + length]
         place += length
+        yield tag >> 3, content if wire_type == _BYTES else int.from_bytes(bytes(content), "little"), begin, place
 
 
 def encoded(number: int, value: bytes) -> bytes:

@@ -49,6 +49,22 @@ def test_a_header_names_inputs_outputs_and_files() -> None:
     assert read_header(memoryview(model().SerializeToString())) == Header(("x",), ("y", "ß"), files)
 
 
+def test_every_file_that_a_tensor_names_is_told() -> None:
+    """Readers take the last one."""
+    proto = model()
+    (weight,) = proto.graph.initializer
+    weight.external_data.add(key="location", value="last.bin")
+    assert {"weights/w.bin", "last.bin"} <= set(read_header(memoryview(proto.SerializeToString())).external_files)
+
+
+def test_a_number_in_the_place_of_a_message_is_none() -> None:
+    """As in the onnx package: a field of another type is unknown."""
+    content = model().SerializeToString()
+    number = b"\x39" + b"\x5a\x06\x0a\x04" + b"evil"  # field 7 as a fixed value of 8 bytes: a graph's input
+    assert onnx.ModelProto.FromString(content + number).graph == model().graph
+    assert read_header(memoryview(content + number)) == read_header(memoryview(content))
+
+
 def test_fields_are_those_that_the_onnx_package_knows() -> None:
     proto = model()
     proto.producer_name = "a" * 300

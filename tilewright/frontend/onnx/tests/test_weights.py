@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,22 @@ def test_two_weights_of_one_name_are_left_in_place() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(values(1), "a"))
     with pytest.raises(ValueError, match="two initializers"):
         without_weights(memoryview(proto.SerializeToString()))
+
+
+def test_elements_in_another_file_precede_those_in_the_model(tmp_path: Path) -> None:
+    tensor = numpy_helper.from_array(values(0), "a")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="a.bin")
+    (tmp_path / "a.bin").write_bytes(values(1).tobytes())
+    (tmp_path / "model.onnx").write_bytes(model({"a": tensor}).SerializeToString())
+    assert np.array_equal(import_model(tmp_path / "model.onnx").constants["a"], values(1))
+
+
+def test_a_number_in_the_place_of_a_message_stays_one() -> None:
+    content = model({"a": values(0)}).SerializeToString()
+    number = b"\x39" + b"\x12\x06" + bytes(6)  # field 7 as a fixed value of 8 bytes: not a part of the graph
+    light, _ = without_weights(memoryview(content + number))
+    assert light.endswith(number)
 
 
 @pytest.mark.parametrize("missing", [1, 4, 4000])
