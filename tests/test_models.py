@@ -111,6 +111,16 @@ def test_the_newest_outcome_counts() -> None:
     assert newest([first, other, replace(first, state="right")]) == [replace(first, state="right"), other]
 
 
+def test_what_torch_does_not_export_is_counted_apart() -> None:
+    right = Outcome("a", "f", "onnx", "right", seconds=1.0, peer_seconds=2.0)
+    unseen = Outcome("b", "f", "onnx", "failed", "export", "TypeError: no")
+    wrong = Outcome("c", "f", "onnx", "wrong", error=0.5, cpu_seconds=9.0)
+    (said,) = report.summary([right, unseen, wrong])
+    assert said == (
+        "onnx: 1 of 2 right, 1 more that torch does not export; median ratio 2.00; 1 compile in more than 8 s"
+    )
+
+
 @pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--through", "mlir"], ["--again"]])
 def test_bad_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

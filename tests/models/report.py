@@ -79,10 +79,11 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
         right = [outcome for outcome in tried if outcome.state == "right"]
         ratios = [outcome.ratio for outcome in right if outcome.ratio is not None]
         middle = f"; median ratio {statistics.median(ratios):.2f}" if ratios else ""
+        unseen = sum(outcome.stage == "export" for outcome in tried)
+        exported = f", {unseen} more that torch does not export" if unseen else ""
         slow = sum((outcome.cpu_seconds or 0) > SLOW_COMPILE_SECONDS for outcome in tried)
-        found.append(
-            f"{way}: {len(right)} of {len(tried)} right{middle}; {slow} compile in more than {SLOW_COMPILE_SECONDS:g} s"
-        )
+        compiled = f"{slow} compile in more than {SLOW_COMPILE_SECONDS:g} s"
+        found.append(f"{way}: {len(right)} of {len(tried) - unseen} right{exported}{middle}; {compiled}")
     return found
 
 
@@ -95,7 +96,7 @@ def markdown(environment: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     text = [
         "# Architectures",
         "",
-        f"Commit {environment.get('commit')}, one thread of {environment.get('processor')}; {versions}.",
+        f"Up to commit {environment.get('commit')}, one thread of {environment.get('processor')}; {versions}.",
         "Written by `python -m tests.models --table FILE`. Compile time is processor time; memory is its rise",
         "during the compilation. A ratio is the time of onnxruntime, or of eager mode, by ours.",
         "",
