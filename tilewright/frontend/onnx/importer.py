@@ -8,7 +8,8 @@ defined as functions of other operators are imported through their definition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -32,6 +33,8 @@ from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
 from tilewright.frontend.onnx.refusals import refusal
 from tilewright.frontend.onnx.registry import Definition, Value, load_all, outputs_of
+from tilewright.frontend.onnx.scope import FAILED, Failed, Scope
+from tilewright.frontend.onnx.stand_ins import Type, inferred_types
 from tilewright.frontend.onnx.weights import Weights
 
 _FOLDED_POINTS = 1 << 20  # loop points: computes on constants up to this are evaluated while importing, in about 0.1 s
@@ -76,25 +79,7 @@ def import_source(
         raise InvalidModel(f"a name in it is not UTF-8: {error.object!r}", where=source.where) from error
 
 
-class _Failed:
-    """Stands for the outputs of a node that was not imported."""
-
-
-_FAILED = _Failed()
-
-
-@dataclass
-class Scope:
-    """Names of one graph or function body, inside those of `outer`."""
-
-    opsets: Mapping[str, int]
-    outer: Scope | None = None
-    values: dict[str, Value | _Failed] = field(default_factory=dict)
-    initializers: dict[str, Any] = field(default_factory=dict)
-    weights: Weights = field(default_factory=dict)  # elements of initializers that are without them
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the function that this is the body of
-    renamed: Mapping[str, str] = field(default_factory=dict)  # better name hints for some names
-    prefix: str = ""
+_STAND_IN = ""  # among the sources of a tensor: it depends on the result of a node that failed
 
 
 class Importer:
@@ -109,7 +94,7 @@ class Importer:
 
     # Names
 
-    def lookup(self, name: str, scope: Scope | None) -> Value | _Failed:
+    def lookup(self, name: str, scope: Scope | None) -> Value | Failed:
         """The value of a name; initializers become constants when they are first used."""
         while scope is not None:
             if name in scope.values:
@@ -121,34 +106,38 @@ class Importer:
             scope = scope.outer
         raise InvalidModel(f"nothing defines {name!r}")
 
+    def stand_in(self, name: str, scope: Scope) -> Tensor | Failed:
+        """What later nodes are checked with in place of the result of a node that failed."""
+        return FAILED
+
     # Graphs and functions
 
-    def run_graph(self, graph: Any, scope: Scope) -> list[Value | _Failed]:
+    def run_graph(self, graph: Any, scope: Scope) -> list[Value | Failed]:
         """Import the nodes of a (sub)graph and return its outputs."""
         for tensor in graph.initializer:
             scope.initializers[tensor.name] = tensor
         for tensor in graph.sparse_initializer:
             self._report(tensor.values.name, "SparseTensor", "sparse initializers", scope)
-            scope.values[tensor.values.name] = _FAILED
+            scope.values[tensor.values.name] = FAILED
         for index, proto in enumerate(graph.node):
             self.run_node(proto, scope, index)
-        found: list[Value | _Failed] = []
+        found: list[Value | Failed] = []
         for output in graph.output:
             try:
                 found.append(self.lookup(output.name, scope))
             except (Unsupported, InvalidModel) as error:
                 self._report(output.name, "output", error.message, scope, invalid=isinstance(error, InvalidModel))
-                found.append(_FAILED)
+                found.append(FAILED)
         return found
 
     def run_node(self, proto: Any, scope: Scope, index: int = 0) -> None:
-        """Import one node; a failure is recorded, and what depends on it is passed over in silence."""
+        """Import one node; a failure is recorded, and the import goes on with what stands in for its results."""
         label = scope.prefix + (proto.name or f"{proto.op_type} #{index}")
         start = len(self.b.nodes)
         try:
             inputs = [self.lookup(name, scope) if name else None for name in proto.input]
             results = None
-            if any(value is _FAILED for value in inputs):
+            if any(value is FAILED for value in inputs):
                 self._check_known(proto, scope)
             else:
                 results = self._import(proto, scope, inputs, label)
@@ -166,7 +155,7 @@ class Importer:
             results = None
         for position, name in enumerate(proto.output):
             known = results is not None and position < len(results)
-            scope.values[name] = results[position] if results is not None and known else _FAILED
+            scope.values[name] = results[position] if results is not None and known else self.stand_in(name, scope)
             if name and results is not None and not known:
                 self._report(label, _operator(proto), f"its output {name!r}", scope)
 
@@ -214,7 +203,7 @@ class Importer:
         for position, name in enumerate(body.output):
             if position < len(node.proto.output) and node.proto.output[position]:
                 value = self.lookup(name, scope)
-                assert not isinstance(value, _Failed), "a failed function body has problems"
+                assert not isinstance(value, Failed), "a failed function body has problems"
                 outputs.append(value)
             else:
                 outputs.append(None)
@@ -262,7 +251,11 @@ class Importer:
     # Problems
 
     def _failed(self, error: CompileError, proto: Any, label: str, scope: Scope) -> None:
+        """Record an error; behind a node that failed only what is not supported, whatever the values are."""
         needs: tuple[str, ...] = ()
+        behind = any(_STAND_IN in self.sources.get(tensor.name, ()) for tensor in self._inputs(proto, scope))
+        if behind and (isinstance(error, NeedsInputs | NeedsValue) or not isinstance(error, Unsupported)):
+            return
         if isinstance(error, NeedsInputs):
             needs = error.inputs
         elif isinstance(error, NeedsValue):
@@ -272,6 +265,16 @@ class Importer:
         advice = f" ({error.help})" if error.help else ""
         invalid = not isinstance(error, Unsupported)
         self._report(label, _operator(proto), error.message + advice, scope, invalid=invalid, needs=needs)
+
+    def _inputs(self, proto: Any, scope: Scope) -> list[Tensor]:
+        """The inputs of a node that are known."""
+        found = []
+        for name in proto.input:
+            try:
+                found.append(self.lookup(name, scope) if name else None)
+            except (Unsupported, InvalidModel):  # reported already, or about to be
+                continue
+        return _flat(found)
 
     def _report(
         self,
@@ -308,18 +311,32 @@ class _Import(Importer):
     ) -> None:
         super().__init__(where)
         self.model, self.weights, self.shapes, self.fixed = model, weights, shapes, values
+        self.scope: Scope | None = None  # of the main graph
 
     def run(self) -> Graph:
         graph = self.model.graph
         self.b.name = graph.name or "main"
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in self.model.opset_import}
-        scope = Scope(opsets, weights=self.weights)
+        scope = self.scope = Scope(opsets, weights=self.weights)
         self._add_inputs(graph, scope)
         results = self.run_graph(graph, scope)
         raise_problems(self.problems, self.where)
         outputs = [self._output(value, proto.name) for value, proto in zip(results, graph.output, strict=True)]
         raise_problems(self.problems, self.where)
         return live(_scalars_inlined(self.b.finish(outputs)))
+
+    @cached_property
+    def _types(self) -> dict[str, Type]:
+        return inferred_types(self.model, {tensor.name: static_shape(tensor.shape) for tensor in self.b.inputs})
+
+    def stand_in(self, name: str, scope: Scope) -> Tensor | Failed:
+        """A tensor of the type that ONNX infers, for values of the main graph."""
+        if scope is not self.scope or name not in self._types:
+            return FAILED
+        dtype, shape = self._types[name]
+        tensor = Tensor(self.b.unique(name), shape, dtype)
+        self.sources[tensor.name] = frozenset([_STAND_IN])
+        return tensor
 
     def _add_inputs(self, graph: Any, scope: Scope) -> None:
         initialized = {tensor.name for tensor in graph.initializer}
@@ -337,14 +354,14 @@ class _Import(Importer):
             else:
                 kind = value.type.WhichOneof("value") or "no type"
                 self._report(value.name, "input", f"{kind.removesuffix('_type')} inputs", scope)
-                scope.values[value.name] = _FAILED
+                scope.values[value.name] = FAILED
 
     def _add_input(self, value: Any, shape: tuple[int, ...], scope: Scope) -> None:
         try:
             dtype = dtype_of(value.type.tensor_type.elem_type)
         except Unsupported as error:
             self._report(value.name, "input", error.message, scope)
-            scope.values[value.name] = _FAILED
+            scope.values[value.name] = FAILED
             return
         if prod(shape) * dtypes.size_bytes(dtype) > _LARGEST_TENSOR_BYTES:
             raise InvalidModel(f"input {value.name} of shape {list(shape)} is too large", where=self.where)
@@ -359,7 +376,7 @@ class _Import(Importer):
             raise InvalidArgument(f"{value.name} is given as {array.dtype}", help=f"an array of {expected}")
         return self.b.constant(array, value.name)
 
-    def _output(self, value: Value | _Failed, name: str) -> Tensor:
+    def _output(self, value: Value | Failed, name: str) -> Tensor:
         """The output under its own name; a copy where that name belongs to another tensor."""
         if not isinstance(value, Tensor):
             self.problems.append(Problem(name, "output", "outputs that are not tensors"))

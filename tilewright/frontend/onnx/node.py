@@ -16,7 +16,8 @@ from tilewright.frontend.onnx.problems import NeedsValue
 from tilewright.frontend.onnx.registry import Value
 
 if TYPE_CHECKING:
-    from tilewright.frontend.onnx.importer import Importer, Scope
+    from tilewright.frontend.onnx.importer import Importer
+    from tilewright.frontend.onnx.scope import Scope
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tilewright.expr.ops.shape import transpose
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsValue
 from tilewright.frontend.onnx.registry import Value, op
+from tilewright.frontend.onnx.scope import Scope
 
 _MOST_TRIPS = 1024  # unrolled iterations
 _MOST_COUNTED = 1 << 24  # iterations that are all alike: their numbers are a constant, of 128 MiB
@@ -26,8 +27,6 @@ _FOLDED_POINTS = 1 << 22  # of all trips of a loop over constants
 
 def _run(node: Node, graph: Any, arguments: list[Value], label: str) -> list[Value]:
     """Import a subgraph on `arguments`; its problems stay in the list of the importer."""
-    from tilewright.frontend.onnx.importer import Scope
-
     outer = node.scope
     scope = Scope(outer.opsets, outer, attributes=outer.attributes, prefix=f"{outer.prefix}{label}/")
     initialized = {tensor.name for tensor in graph.initializer}
