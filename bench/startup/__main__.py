@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
             write(name, given.models / f"{name}.onnx")
     checkouts = [ROOT, *given.against]
     print(f"{'case':32}{'checkout':14}{'CPU s':>7}{'wall s':>8}{'peak MB':>9}")
-    for case in cases([(given.models / f"{name}.onnx").resolve() for name in names]):
+    for case in cases([(given.models / f"{name}.onnx").absolute() for name in names]):
         network_alone = case.arguments[0] == "network" and not case.cached  # takes long
         runs = _runs(case, checkouts, 1 if network_alone else given.turns)
         for checkout, each in zip(checkouts, runs, strict=True):
