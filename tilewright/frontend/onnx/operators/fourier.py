@@ -26,7 +26,9 @@ def dft(node: Node) -> Tensor:
     if d == len(shape) - 1:
         raise InvalidModel(f"axis {axis} holds the parts of complex numbers", help="one of the dimensions before")
     inverse, onesided = bool(node.get_int("inverse", 0)), bool(node.get_int("onesided", 0))
-    if onesided and (inverse or shape[-1] == 2):
+    if onesided and inverse:
+        return _real_signal(node, d)
+    if onesided and shape[-1] == 2:
         raise Unsupported("a one-sided transform of complex numbers", help="onesided=0")
     length = node.integer(1, "the length") if node.has(1) else shape[d]
     if length < 1:
@@ -38,6 +40,21 @@ def dft(node: Node) -> Tensor:
     )  # fmt: skip
     joined = shapes.stack(node.b, found, axis=len(shape) - 1, name=f"{node.name}.joined")
     return cast_node(node.b, joined, node.input().dtype, name=node.name)
+
+
+def _real_signal(node: Node, d: int) -> Tensor:
+    """The inverse of a one-sided transform: real numbers, twice as many as there are steps between the bins."""
+    shape = node.shape()
+    if shape[-1] != 2:
+        raise InvalidModel(f"bins of shape {list(shape)}", help="complex numbers: a last dimension of 2")
+    length = node.integer(1, "the length") if node.has(1) else 2 * (shape[d] - 1)
+    if length < 1:
+        raise InvalidModel(f"a length of {length}", help="1 or more")
+    bins = [_signal(node, label, part, d, shape[d]) for part, label in enumerate(("re", "im"))]
+    whole = fourier.from_half(node.b, bins[0], bins[1], length, axis=d, name=f"{node.name}.bins")
+    real, _ = fourier.dft(node.b, *whole, axis=d, inverse=True, scale=1 / length, name=f"{node.name}.dft")
+    found = shapes.unsqueeze(node.b, real, [len(shape) - 1], name=f"{node.name}.real")
+    return cast_node(node.b, found, node.input().dtype, name=node.name)
 
 
 def _signal(node: Node, label: str, part: int, d: int, length: int) -> Tensor:

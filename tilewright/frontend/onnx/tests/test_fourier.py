@@ -47,13 +47,21 @@ def test_transforms(opset: int, length: int | None, parts: int, inverse: int, on
     np.testing.assert_allclose(found, np.stack([expected.real, expected.imag], -1), atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [None, 1, 5, 6, 9])
+def test_real_signals_from_one_side(length: int | None) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4, 2, 2)).astype(np.float32)
+    expected = np.fft.irfft(x[..., 0] + 1j * x[..., 1], length, axis=1)
+    (found,) = evaluate(import_model(model_of(x.shape, 20, 1, length, inverse=1, onesided=1)), [x])
+    np.testing.assert_allclose(found, expected[..., None], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "attributes", "reason"),
     [
         ((3, 4, 3), 1, {}, "a last dimension of 1"),
         ((3, 4, 2), 2, {}, "parts of complex numbers"),
         ((3, 4, 2), 1, {"onesided": 1}, "one-sided transform"),
-        ((3, 4, 1), 1, {"onesided": 1, "inverse": 1}, "one-sided transform"),
+        ((3, 4, 1), 1, {"onesided": 1, "inverse": 1}, "complex numbers: a last dimension of 2"),
     ],
 )
 def test_refusals(shape: tuple[int, ...], axis: int, attributes: dict[str, int], reason: str) -> None:
