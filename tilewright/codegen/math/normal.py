@@ -43,10 +43,15 @@ def emit_normal_cdf(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | Non
 def _gauss(a: Value) -> Value:
     """``exp(-a^2 / 2)``: 2^n times a polynomial in ``a^2 + 2 n log 2``, the exact square taken."""
     c = a.kind
-    square, rest = two_product(a, a)
+    square = a * a
     shifted = square.fma(-LOG2_E / 2, c.round_magic)
     n = shifted - c.round_magic
-    difference = n.fma(2 * c.ln2_low, n.fma(2 * c.ln2_high, square)) + rest
+    if a.has_fma:
+        difference = a.fma(a, n * (2 * c.ln2_high))  # the product is exact, and so is the sum but for its last place
+    else:
+        square, rest = two_product(a, a)
+        difference = n.fma(2 * c.ln2_high, square) + rest
+    difference = n.fma(2 * c.ln2_low, difference)
     powers = [(-0.5) ** power * coefficient for power, coefficient in enumerate((1.0, 1.0, *c.exp))]
     return scaled(difference.polynomial(powers), n, shifted.bits())
 
