@@ -151,8 +151,9 @@ def test_importers_are_of_operators_that_exist() -> None:
     from tilewright.frontend.torch.registry import load_all
 
     for name in load_all():
-        _, packet, overload = name.split(".")
-        assert overload in getattr(torch.ops.aten, packet).overloads(), name
+        namespace, packet, overload = name.split(".")
+        if namespace == "aten":  # others exist once their package is imported
+            assert overload in getattr(torch.ops.aten, packet).overloads(), name
 
 
 def test_element_types_there_and_back() -> None:
