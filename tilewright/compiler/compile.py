@@ -186,7 +186,8 @@ def _built(
     if not graph.outputs:
         raise InvalidArgument("the graph has no outputs", where=graph.name, help="give at least one to `finish`")
     _check_size(graph)
-    names = tuple(names_of_outputs or (tensor.name for tensor in graph.outputs))
+    _, own_names = source.interface() or GraphSource(graph).interface()
+    names = tuple(names_of_outputs or own_names)  # a tensor in the graph may have the name of an output
     plan = plan_graph(graph, machine, threads, options, choose, searched)
     placement = Placement(plan)
     if not cache.enabled:

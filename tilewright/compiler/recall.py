@@ -162,8 +162,9 @@ def _digest(blocks: Blocks) -> str:
 
 
 def _has_interface(artifact: Artifact, source: Source, names: Sequence[str] | None) -> bool:
-    inputs, outputs = source.interface()
-    manifest = artifact.manifest
+    interface, manifest = source.interface(), artifact.manifest
+    assert interface is not None, "a source with an identity tells its names"
+    inputs, outputs = interface
     found = tuple(spec.name for spec in manifest.inputs), tuple(spec.name for spec in manifest.outputs)
     return found == (tuple(inputs), tuple(names or outputs))
 

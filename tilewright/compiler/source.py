@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.frontend.onnx.model_file import Source as OnnxSource
 
 Shapes = Mapping[str, int | Sequence[int]]
+Interface = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Source(Protocol):
@@ -38,8 +39,8 @@ class Source(Protocol):
         Files that the graph is read from later are read again in each call: another digest tells that they changed.
         """
 
-    def interface(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of inputs and outputs, of a source that has an identity."""
+    def interface(self) -> Interface | None:
+        """Names of inputs and outputs; None where only the graph tells them, as of no source that has an identity."""
 
     def graph(self) -> Graph:
         """The expression graph. Raises CompileError where there is none."""
@@ -109,7 +110,7 @@ class GraphSource:
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
-    def interface(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def interface(self) -> Interface:
         graph = self._graph
         return tuple(tensor.name for tensor in graph.inputs), tuple(tensor.name for tensor in graph.outputs)
 
@@ -138,9 +139,8 @@ class OnnxModel:
             return None
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def interface(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        assert self._header is not None, "a source with an identity has a header"
-        return self._header.inputs, self._header.outputs
+    def interface(self) -> Interface | None:
+        return None if self._header is None else (self._header.inputs, self._header.outputs)
 
     def graph(self) -> Graph:
         from tilewright.frontend.onnx.importer import import_source

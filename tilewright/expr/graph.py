@@ -321,6 +321,7 @@ class GraphBuilder:
         self.loops: list[Loop] = []
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self._taken: set[str] = set()
+        self._loop_names: set[str] = set()
 
     def unique(self, hint: str) -> str:
         """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
@@ -363,7 +364,7 @@ class GraphBuilder:
         gets the slices and the states, adds the nodes of one trip, and returns the states that follow, and what to
         stack, each with whether backwards. What it raises leaves the builder as it was.
         """
-        name = self.unique(name)
+        name = claim(name, self._loop_names)  # a tensor may have it too
         parts = [
             Sliced(Tensor(self.unique(f"{name}.slice"), whole.shape[1:], whole.dtype), whole, backwards)
             for whole, backwards in sliced

@@ -249,6 +249,33 @@ def test_names_are_part_of_a_model(options: Options, planned: list[str]) -> None
     assert len(planned) == 2
 
 
+@pytest.mark.parametrize("name", ["y", "turn/square"])
+def test_outputs_have_their_names_whatever_is_called_so_in_the_graph(
+    name: str, options: Options, planned: list[str]
+) -> None:
+    """The loop has its own name or that of its result; what it computes is called after both."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def value(name: str, kind: int = TensorProto.FLOAT, shape: tuple[int, ...] = (5,)) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    body = helper.make_graph(
+        [helper.make_node("Mul", ["s", "s"], ["square"]), helper.make_node("Identity", ["c"], ["again"])],
+        "body",
+        [value("i", TensorProto.INT64, ()), value("c", TensorProto.BOOL, ()), value("s")],
+        [value("again", TensorProto.BOOL, ()), value("square")],
+    )
+    node = helper.make_node("Loop", ["n", "", "x"], [name], name="" if name == "y" else "turn", body=body)
+    trips = numpy_helper.from_array(np.array(3, np.int64), "n")
+    graph = helper.make_graph([node], "g", [value("x")], [value(name)], [trips])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for _ in range(2):
+        module = tilewright.compile(proto, threads=1, options=options)
+        assert [spec.name for spec in module.manifest.outputs] == [name]
+        assert np.array_equal(module(np.full(5, 2, np.float32)), np.full(5, 256, np.float32))
+    assert len(planned) == 1
+
+
 def test_models_that_differ_in_weights_share_code(options: Options, made: list[str], planned: list[str]) -> None:
     for _ in range(2):
         for factor in (2.0, 3.0, 4.0):

@@ -45,6 +45,7 @@ def agrees(proto: Any, **feeds: Any) -> Graph:
     """The imported graph, whose results are those of onnxruntime."""
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     graph = import_model(proto)
+    assert [tensor.name for tensor in graph.outputs] == [output.name for output in proto.graph.output]
     for found, wanted in zip(evaluate(graph, feeds), session.run(None, feeds), strict=True):
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
