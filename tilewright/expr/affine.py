@@ -9,7 +9,7 @@ from math import inf
 from operator import add, is_
 
 from tilewright.expr.core import Apply, Axis, Cast, Const, Dim, Expr, Read
-from tilewright.expr.dtypes import INDEX
+from tilewright.expr.dtypes import INDEX, limits
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,8 @@ def _with_one_constant(node: Apply) -> Expr:
     if node.function not in ("add", "sub") or not all(map(_has_constant, node.args)):
         return node
     terms, constant = _linear(node)
-    if len(terms) != 1 or set(terms.values()) != {1}:
+    low, high = limits(INDEX)
+    if len(terms) != 1 or set(terms.values()) != {1} or not low <= constant <= high:
         return node
     (term,) = terms
     return Apply("add", (term, Const(constant, INDEX)), INDEX) if constant else term

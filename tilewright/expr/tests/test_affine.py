@@ -60,6 +60,14 @@ def test_constants_around_a_quotient_become_one(more: int, rest: int) -> None:
     assert simplify((quotient + 3) - -more) == (quotient + rest if rest else quotient)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_constants_whose_sum_has_no_type_stay_two(sign: int) -> None:
+    """Elements of tensors wrap around where an index has no such value."""
+    element = Tensor("x", (1,), "i64")[0]
+    expr = (element + sign * (2**63 - 1)) + sign * 2
+    assert simplify(expr) == expr
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(index, condition))
 def test_simplify_keeps_every_value(expr: Expr) -> None:
