@@ -17,7 +17,7 @@ WIDTH = 128
 
 
 def page() -> str:
-    """The text of the page. Operators of torch are listed without their overloads, with their package unless it is ATen."""
+    """The text of the page. Operators of torch have no overloads there, and the name of a package that is not ATen."""
     onnx = {name for domain, name in onnx_importers() if not domain}
     torch = {name.removeprefix("aten.").rpartition(".")[0] for name in torch_importers()}
     complex_ = {name.split(".")[1] for name in COMPLEX}
