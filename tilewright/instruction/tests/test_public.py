@@ -1,4 +1,4 @@
-"""The names that the room offers, and what asking for them costs."""
+"""The names that the package offers, and what asking for them costs."""
 
 from __future__ import annotations
 

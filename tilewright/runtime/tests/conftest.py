@@ -1,4 +1,4 @@
-"""Objects made by hand against the binary interface, so that these tests need no other room."""
+"""Objects made by hand against the binary interface, so that these tests need no other package."""
 
 from __future__ import annotations
 

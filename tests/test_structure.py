@@ -1,4 +1,4 @@
-"""The rooms of the house: who imports whom, where targets may be named, and what importing the package costs."""
+"""The structure of the package: who imports whom, where targets may be named, and what importing the package costs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "tilewright"
 
-# The table of docs/developers/architecture.md, from top to bottom: a room imports only from rooms before it.
+# The table of docs/developers/architecture.md, from top to bottom: a package imports only from those before it.
 ORDER = (
     "expr", "machine", "layouts", "tiles", "graph", "operator", "instruction", "kernel", "lower", "codegen",
     "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
 )  # fmt: skip
 EVERYBODYS = ("errors", "options", "decision", "files", "lazy", "collection")
 
-# What a room must not know although it stands above: the last column of the table.
+# What a package must not know although it stands above: the last column of the table.
 LEVELS = {"tiles", "graph", "operator", "instruction"}
 FORBIDDEN = {
     "machine": {"expr"},
@@ -33,7 +33,7 @@ FORBIDDEN = {
     "frontend": set(ORDER[1 : ORDER.index("frontend")]),
 }
 
-# Which rooms may import a package from outside; other packages are open to all.
+# Which packages may import one from outside; others from outside are open to all.
 GUESTS = {
     "xdsl": {"kernel", "lower", "codegen", "language", "compiler", "cli"},
     "llvmlite": {"machine", "codegen", "runtime", "compiler", "cli"},
@@ -71,34 +71,34 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative imports hide the room"
+            assert node.level == 0, f"line {node.lineno}: relative imports hide the package"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def violations(room: str, source: str) -> list[str]:
-    """What the imports of a module in `room` break."""
+def violations(own: str, source: str) -> list[str]:
+    """What the imports of a module in package `own` break."""
     found = []
     for line, name in imported(ast.parse(source)):
         package, _, rest = name.partition(".")
         if package != "tilewright":
-            if room not in GUESTS.get(package, {room}):
-                found.append(f"line {line}: {room} imports {package}, which is for {sorted(GUESTS[package])}")
+            if own not in GUESTS.get(package, {own}):
+                found.append(f"line {line}: {own} imports {package}, which is for {sorted(GUESTS[package])}")
             continue
         other = rest.partition(".")[0]
-        if other in EVERYBODYS or other == room:
+        if other in EVERYBODYS or other == own:
             continue
         if other not in ORDER:
             other = "compiler"  # `import tilewright`: the public interface, which compiler implements
-        if room not in ORDER:  # errors, options, decision: what all may use uses nobody
-            found.append(f"line {line}: {room} imports {other}")
-        elif ORDER.index(other) >= ORDER.index(room):
-            found.append(f"line {line}: {room} imports {other}, which is not above it")
-        elif other in FORBIDDEN.get(room, ()):
-            found.append(f"line {line}: {room} imports {other}, which it must not know")
+        if own not in ORDER:  # errors, options, decision: what all may use uses nobody
+            found.append(f"line {line}: {own} imports {other}")
+        elif ORDER.index(other) >= ORDER.index(own):
+            found.append(f"line {line}: {own} imports {other}, which is not above it")
+        elif other in FORBIDDEN.get(own, ()):
+            found.append(f"line {line}: {own} imports {other}, which it must not know")
     return found
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -106,11 +106,11 @@ def room_of(path: Path) -> str:
 def test_imports_keep_to_the_table(path: Path) -> None:
     if path == PACKAGE / "__init__.py":
         pytest.skip("the public interface imports what it shows, when it is used")
-    assert violations(room_of(path), path.read_text()) == []
+    assert violations(package_of(path), path.read_text()) == []
 
 
 @pytest.mark.parametrize(
-    ("room", "source"),
+    ("name", "source"),
     [
         ("frontend", "from tilewright.kernel.text import parse_module"),
         ("expr", "def f():\n    import tilewright.graph.simplify"),
@@ -123,8 +123,8 @@ def test_imports_keep_to_the_table(path: Path) -> None:
         ("errors", "from tilewright.expr import core"),
     ],
 )
-def test_a_wrong_import_is_found(room: str, source: str) -> None:
-    assert len(violations(room, source)) == 1
+def test_a_wrong_import_is_found(name: str, source: str) -> None:
+    assert len(violations(name, source)) == 1
 
 
 def test_every_package_is_in_the_table() -> None:
