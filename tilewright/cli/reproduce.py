@@ -102,7 +102,6 @@ def reproduce(
             table({"name": "left", "takes": "right", "shows": "left"}, rows)
         return
     experiment = find(name)
-    require_writable(plot, "--plot")
     require_writable(document, "--document")
     if plot is not None:
         experiment.require_measured("plot")
