@@ -98,7 +98,7 @@ class _Rules:
     def _wrong(self, name: str, value: Any) -> InvalidArgument:
         shown = repr(value)
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
-        fact = f"{name} has the type {type(value).__name__}: {shown}"
+        fact = f"{name} is a {type(value).__name__}: {shown}"
         return InvalidArgument(fact, where=self.build.__name__, help=f"give {describe(self.hints[name])}")
 
 
