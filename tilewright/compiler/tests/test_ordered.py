@@ -78,7 +78,8 @@ def _stored(array: Array) -> Array:
 def test_scan(shape: tuple[int, ...], axis: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, n = b.input("x", shape, "f32"), b.input("n", shape, "i32")
-        made = [reduce.cum_sum(b, t, axis=axis, exclusive=e, reverse=r) for t in (x, n) for e, r in [(False, True), (True, False)]]
+        ways = [(t, e) for t in (x, n) for e in (False, True)]
+        made = [reduce.cum_sum(b, t, axis=axis, exclusive=e, reverse=not e) for t, e in ways]
         return [*made, reduce.cum_prod(b, x, axis=axis), reduce.cum_sum(b, x, axis=axis, exclusive=True, reverse=True)]
 
     graph = built(build)
