@@ -31,6 +31,12 @@ def paused_collection() -> Iterator[None]:
         gc.enable()
 
 
+def collect_new() -> None:
+    """Collect the garbage among what was made in a pause: for work that makes much of it, such as a search."""
+    if _paused:
+        gc.collect(1)
+
+
 def _after_fork_in_child() -> None:
     """The thread that paused the collector may not be in the child."""
     if _paused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.collection import collect_new
 from tilewright.compiler.planning import Kernel, Plan
 from tilewright.compiler.program import Placement
 from tilewright.expr.core import Tensor, static_shape
@@ -61,6 +62,7 @@ class Stopwatch:
         stored |= {name: replace(each, space="arena") for name, each in stored.items() if each.space == "slice"}
         part = replace(plan, kernels=list(kernels), stored=stored, loops=[])  # of a loop one trip is timed
         made = generate(tile_program(part, Placement(part), self.machine, self.options))
+        collect_new()  # the program: its parts refer to each other
         launches = tuple(
             Launch(kernel.name, each.kernel, each.programs, each.flops, each.bytes)
             for kernel, each in zip(kernels, made.launches, strict=True)

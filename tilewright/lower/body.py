@@ -47,7 +47,7 @@ def computed_in(dtype: dtypes.DType) -> dtypes.DType:
 def computed_value(number: Const) -> bool | float:
     """A literal in the dtype in which it is computed: rounded to its own before."""
     exact = computed_in(number.dtype) == number.dtype
-    return number.value if exact else _rounded(number.value, number.dtype)
+    return number.value if exact else rounded(number.value, number.dtype)
 
 
 def argument_types(views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()) -> list[Attribute]:
@@ -377,8 +377,10 @@ class BodyEmitter:
         ]
 
 
-def _rounded(value: bool | float, dtype: dtypes.DType) -> float:
-    return float(np.asarray(value).astype(dtypes.numpy_dtype(dtype)))
+def rounded(value: bool | float, dtype: dtypes.DType) -> float:
+    """A literal as its type holds it: zero or infinity where it is beyond that."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(dtypes.numpy_dtype(dtype)))
 
 
 def _reads(expr: Expr) -> bool:

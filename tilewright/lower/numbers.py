@@ -13,6 +13,7 @@ from math import frexp, isfinite
 
 from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Cast, Const, Expr
+from tilewright.lower.body import rounded
 from tilewright.lower.steps import Parameter, Repeated, Step, anonymous
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
@@ -151,7 +152,7 @@ _EXACT = 2**8  # integers up to here are numbers of every float type: bf16 has 8
 
 def _any_number(expr: Apply, position: int, number: Const) -> bool:
     """Whether the code of a function is the same for this argument as for any other number in its place."""
-    value, dtype = number.value, number.dtype
+    value, dtype = rounded(number.value, number.dtype), number.dtype
     if dtypes.is_float(dtype):
         power_of_two = isfinite(value) and abs(frexp(value)[0]) == 0.5
         reciprocal = expr.function == "div" and position == 1 and power_of_two
