@@ -32,6 +32,7 @@ def capture(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     torch = require_torch()
     with torch.no_grad(), _quiet():
         try:
+            args, kwargs = _distinct(module, args, kwargs)
             program = torch.export.export(module, args, dict(kwargs), strict=False)
             return program.run_decompositions(_decompositions(torch))
         except CompileError:
@@ -43,6 +44,28 @@ def capture(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
                 where=type(module).__name__,
                 help="torch.export.export(module, args, strict=False) must succeed",
             ) from error
+
+
+def _distinct(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The example with a view in place of each tensor that stands in it again, or is a weight of the module.
+
+    torch.export tells inputs apart by their tensors: of one tensor at two places it would make one input.
+    """
+    torch = require_torch()
+    seen = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+    def other(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in seen:
+            return value.detach()
+        seen.add(id(value))
+        return value
+
+    distinct: tuple[tuple[Any, ...], Mapping[str, Any]] = torch.utils._pytree.tree_map(other, (args, dict(kwargs)))
+    return distinct
 
 
 def split_example(module: Any, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -48,6 +48,26 @@ def test_names_and_order_of_inputs_and_outputs() -> None:
         np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-6, atol=1e-5)  # sums that may cancel
 
 
+class Pair(torch.nn.Module):
+    """Two inputs that are not exchangeable, and a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3,), 5.0))
+
+    def forward(self, a: Any, b: Any) -> Any:
+        return a * 2 - b * self.weight
+
+
+@pytest.mark.parametrize("example", ["one tensor twice", "one by name", "a weight"])
+def test_inputs_stay_apart_whose_examples_are_one_tensor(example: str) -> None:
+    module, x = Pair(), torch.ones(3)
+    inputs = {"one tensor twice": (x, x), "one by name": {"a": x, "b": x}, "a weight": (module.weight, x)}[example]
+    graph = import_module(module, inputs)
+    a, b = np.arange(3, dtype=np.float32), np.full(3, 7, np.float32)
+    np.testing.assert_array_equal(evaluate(graph, [a, b])[0], a * 2 - b * 5)
+
+
 def test_numbers_among_the_inputs_are_fixed() -> None:
     x, pair = torch.randn(4, 2), [torch.randn(2), torch.randn(1)]
     module = Several()
