@@ -21,7 +21,7 @@ ORDER = (
 )  # fmt: skip
 EVERYBODYS = ("errors", "options", "decision", "files", "lazy", "collection")
 
-# What a package must not know although it stands above: the last column of the table.
+# Imports that are forbidden although the package stands above: the last column of the table.
 LEVELS = {"tiles", "graph", "operator", "instruction"}
 FORBIDDEN = {
     "machine": {"expr"},
@@ -34,7 +34,7 @@ FORBIDDEN = {
 }
 
 # Which packages may import one from outside; others from outside are open to all.
-GUESTS = {
+THIRD_PARTY = {
     "xdsl": {"kernel", "lower", "codegen", "language", "compiler", "cli"},
     "llvmlite": {"machine", "codegen", "runtime", "compiler", "cli"},
     "onnx": {"frontend"},
@@ -75,26 +75,26 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def violations(own: str, source: str) -> list[str]:
-    """What the imports of a module in package `own` break."""
+def violations(importer: str, source: str) -> list[str]:
+    """What the imports of a module of the package `importer` break."""
     found = []
     for line, name in imported(ast.parse(source)):
         package, _, rest = name.partition(".")
         if package != "tilewright":
-            if own not in GUESTS.get(package, {own}):
-                found.append(f"line {line}: {own} imports {package}, which is for {sorted(GUESTS[package])}")
+            if importer not in THIRD_PARTY.get(package, {importer}):
+                found.append(f"line {line}: {importer} imports {package}, which is for {sorted(THIRD_PARTY[package])}")
             continue
         other = rest.partition(".")[0]
-        if other in EVERYBODYS or other == own:
+        if other in EVERYBODYS or other == importer:
             continue
         if other not in ORDER:
             other = "compiler"  # `import tilewright`: the public interface, which compiler implements
-        if own not in ORDER:  # errors, options, decision: what all may use uses nobody
-            found.append(f"line {line}: {own} imports {other}")
-        elif ORDER.index(other) >= ORDER.index(own):
-            found.append(f"line {line}: {own} imports {other}, which is not above it")
-        elif other in FORBIDDEN.get(own, ()):
-            found.append(f"line {line}: {own} imports {other}, which it must not know")
+        if importer not in ORDER:  # errors, options, decision: what all may use uses nobody
+            found.append(f"line {line}: {importer} imports {other}")
+        elif ORDER.index(other) >= ORDER.index(importer):
+            found.append(f"line {line}: {importer} imports {other}, which is not above it")
+        elif other in FORBIDDEN.get(importer, ()):
+            found.append(f"line {line}: {importer} imports {other}, which is forbidden")
     return found
 
 

@@ -272,7 +272,7 @@ def _overwrite(path: Path, status: os.stat_result, whole: IO[bytes]) -> None:
 
 
 def _reserve(descriptor: int, before: int, size: int) -> None:
-    """Make room for `size` bytes in a file of `before` bytes, whose content stays. Raises OSError if there is none."""
+    """Reserve `size` bytes for a file of `before` bytes, whose content stays. Raises OSError on a full disk."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:

@@ -253,7 +253,7 @@ def _onnxruntime(model: Any, given: dict[str, Array]) -> Callable[[], object]:
 
 @contextmanager
 def _stage(name: str) -> Iterator[None]:
-    """Whatever is raised inside becomes a StageError. A CompileError is told in full, since it lists all reasons."""
+    """Whatever is raised inside becomes a StageError. A CompileError is quoted in full, since it lists all reasons."""
     try:
         yield
     except StageError:

@@ -34,13 +34,13 @@ class Source(Protocol):
     """A model that can be identified without being imported."""
 
     def identity(self) -> str | None:
-        """Hexadecimal digest of everything that the graph is made from; None if that cannot be told.
+        """Hexadecimal digest of everything that the graph is made from; None if that is unknown.
 
         Files that the graph is read from later are read again in each call: another digest tells that they changed.
         """
 
     def interface(self) -> Interface | None:
-        """Names of inputs and outputs; None where only the graph tells them, as of no source that has an identity."""
+        """Names of inputs and outputs; None where only the graph has them, as of no source that has an identity."""
 
     def graph(self) -> Graph:
         """The expression graph. Raises CompileError where there is none."""
@@ -75,7 +75,7 @@ def source_of(model: Any, inputs: Any = None, shapes: Shapes | None = None) -> S
 
 @contextmanager
 def nesting() -> Iterator[None]:
-    """Expressions are walked by recursion: one that is nested deeper than Python allows is the user's error."""
+    """Passes visit expressions by recursion: one that is nested deeper than Python allows is the user's error."""
     try:
         yield
     except RecursionError as error:

@@ -31,7 +31,7 @@ from tilewright.runtime.memory import aligned, allocate
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
 from tilewright.runtime.tensor_call import TensorCall
-from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output, written
+from tilewright.runtime.tensors import View, empty, is_recording, is_torch, ready_input, ready_output, written
 
 _MOST_REPEATS = 1_000_000  # of a profile
 # Fields of the call structure, docs/developers/design.md; the pointers to inputs and outputs are behind it.
@@ -175,6 +175,9 @@ class Module:
 
     def _call_any(self, arrays: Sequence[Any], out: Any) -> Any:
         """The long way: arrays of any kind, copies, messages."""
+        if any(map(is_torch, arrays)) and is_recording():
+            message = "torch records its operations (torch.jit.trace, make_fx), and a call of a module is none of them"
+            raise InvalidArgument(message, where=self.manifest.name, help="call the module outside of the recording")
         inputs = self._ready_inputs(arrays)
         outputs = self._ready_outputs(inputs, out)
         self._run(inputs, outputs, None)

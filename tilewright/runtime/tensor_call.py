@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.runtime.fastcall import FastCall
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.outputs import pooled
-from tilewright.runtime.tensors import address_reader, cpu_device, empty, torch_dtype, written
+from tilewright.runtime.tensors import address_reader, cpu_device, empty, is_recording, torch_dtype, written
 
 
 class TensorCall:
@@ -28,7 +28,7 @@ class TensorCall:
 
     def __call__(self, tensors: Sequence[Any], out: Any) -> Sequence[Any] | None:
         """The results; None, with nothing done, where not everything fits."""
-        if len(tensors) != len(self._inputs):
+        if len(tensors) != len(self._inputs) or is_recording():
             return None
         addresses = list(map(call, self._inputs, tensors))
         if out is None:

@@ -109,6 +109,20 @@ def is_torch(array: Any) -> bool:
     return tensor is not None and isinstance(array, tensor)
 
 
+def is_recording() -> bool:
+    """Whether `torch.jit.trace` or `make_fx` records the operations of this thread; torch is loaded.
+
+    A call of a module is no operation of torch: the recorded program would return the memory of its outputs unwritten.
+    """
+    core = sys.modules["torch"]._C
+    if core._get_tracing_state() is not None:
+        return True
+    if not core._len_torch_dispatch_stack():
+        return False
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # what records with proxies has imported it
+    return proxies is not None and proxies.get_proxy_mode() is not None
+
+
 @lru_cache(maxsize=1024)
 def address_reader(spec: TensorSpec) -> Callable[[Any], int]:
     """A function that gives the address of the elements of a tensor of torch; torch is loaded.

@@ -143,6 +143,12 @@ def test_numbers_that_make_other_code_stay_literals(first: str, second: str) -> 
     assert counts_of(first, second) == [0, 0]
 
 
+def test_a_number_that_its_type_holds_as_zero_stays_a_literal() -> None:
+    """The sign of the smaller of two zeros is that of the code for 0."""
+    assert counts_of("min(x[4 - i], 1e-40)", "min(y[4 - i], 0.5)", dtype="f16") == [0, 0]
+    assert counts_of("min(x[4 - i], 1e-3)", "min(y[4 - i], 0.5)", dtype="f16") == [1]
+
+
 def test_numbers_that_all_kernels_share_stay_literals() -> None:
     assert counts_of("x[4 - i] * 0.3 + 0.7", "y[4 - i] * 0.9 + 0.7") == [1]
 
@@ -151,8 +157,8 @@ def test_a_kernel_of_its_own_has_no_numbers() -> None:
     assert counts_of("x[4 - i] * 0.3", "exp(y[4 - i]) * 0.7") == [0, 0]
 
 
-def counts_of(first: str, second: str) -> list[int]:
+def counts_of(first: str, second: str, dtype: str = "f32") -> list[int]:
     """The numbers that the kernels of two maps take."""
-    inputs = "input x: f32[5]\ninput y: f32[5]\n"
-    graph = parsed(f"{inputs}a: f32[i:5] = {first}\nb: f32[i:5] = {second}\noutput a\noutput b\n")
+    inputs = f"input x: {dtype}[5]\ninput y: {dtype}[5]\n"
+    graph = parsed(f"{inputs}a: {dtype}[i:5] = {first}\nb: {dtype}[i:5] = {second}\noutput a\noutput b\n")
     return list(numbers_of(program_of(graph)[0]).values())

@@ -83,8 +83,8 @@ def embedding_bag(
     """Sums, means or maxima of the rows ``table[indices]`` over bags: ``out[bag, f]``.
 
     Bag i begins at ``offsets[i]`` of the vector `indices` and ends where the next begins; with `include_last` the last
-    offset is the end of the last bag. Rows are multiplied by `weights` before they are added. An index that equals
-    `padding` is left out, of the count of a mean too. An empty bag is 0.
+    offset is the end of the last bag, and indices behind it are in none. Rows are multiplied by `weights` before they
+    are added. An index that equals `padding` is left out, of the count of a mean too. An empty bag is 0.
     """
     if mode not in ("sum", "mean", "max"):
         raise InvalidExpression(f"bags by {mode!r}", where=name, help="sum, mean or max")
@@ -96,7 +96,7 @@ def embedding_bag(
     bags = starts - include_last
     if not rows and count:
         raise InvalidExpression(f"rows of {table}, which has none", where=name, help="no indices, or a larger table")
-    bag = _bag_of(b, offsets, bags, count, name)
+    bag = _bag_of(b, offsets, starts, count, name)
     i, f, k = Axis("i0", bags), Axis("i1", features), Axis("r0", count)
     kept: Expr = bag[k]
     if padding is not None:
@@ -120,9 +120,9 @@ def embedding_bag(
     return emit(b, (i, f), select(counts[i].eq(0), 0.0, result).cast(table.dtype), name=name)
 
 
-def _bag_of(b: GraphBuilder, offsets: Tensor, bags: int, count: int, name: str) -> Tensor:
-    """The bag of each of `count` indices: one less than the number of bags that begin at it or before it."""
-    (i,), k = axes_of((count,)), Axis("r0", bags)
+def _bag_of(b: GraphBuilder, offsets: Tensor, starts: int, count: int, name: str) -> Tensor:
+    """The bag of each of `count` indices: one less than the number of offsets at it or before it."""
+    (i,), k = axes_of((count,)), Axis("r0", starts)
     begins = scatter_body(Const(0, INDEX), Const(1, INDEX), (offsets[k].cast(INDEX),))
     marks = emit(b, (i,), begins, reduce=(k,), accum=Scatter((0,), "sum"), name=f"{name}.begins", source=name)
     j = Axis("r0", count)

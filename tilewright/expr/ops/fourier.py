@@ -139,17 +139,17 @@ def _by_factors(
     cos, sin = b.constant(cosines, f"{name}.cos"), b.constant(sines, f"{name}.sin")
     axes = axes_of(split)
     at = (axes[d], axes[d + 1])
-    turned = (
-        emit(b, axes, u[axes] * cos[at] - v[axes] * sin[at], name=f"{name}.turned.re"),
-        emit(b, axes, u[axes] * sin[at] + v[axes] * cos[at], name=f"{name}.turned.im"),
+    rotated = (
+        emit(b, axes, u[axes] * cos[at] - v[axes] * sin[at], name=f"{name}.rotated.re"),
+        emit(b, axes, u[axes] * sin[at] + v[axes] * cos[at], name=f"{name}.rotated.im"),
     )
-    found = dft(b, *turned, axis=d + 1, inverse=inverse, scale=scale, name=f"{name}.second")  # [k1, k2]
+    spectrum = dft(b, *rotated, axis=d + 1, inverse=inverse, scale=scale, name=f"{name}.second")  # [k1, k2]
 
     def unfolded(x: Tensor, label: str) -> Tensor:
         index = lambda axes: (*axes[:d], axes[d] % first, axes[d] // first, *axes[d + 1 :])  # noqa: E731
         return move(b, x, shape, index, name=f"{name}.{label}")
 
-    return unfolded(found[0], "re"), unfolded(found[1], "im")
+    return unfolded(spectrum[0], "re"), unfolded(spectrum[1], "im")
 
 
 # Windows --------------------------------------------------------------------------------------------------------

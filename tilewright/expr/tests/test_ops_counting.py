@@ -61,3 +61,12 @@ def test_what_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(ExtentMismatch, match="boundaries"):
         run(counting.search_sorted, np.zeros((2, 3)), np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_indices_behind_the_last_offset_are_in_no_bag(mode: str) -> None:
+    table, indices, offsets = RANDOM.standard_normal((5, 3)), np.array([4, 0, 2, 1]), np.array([0, 2, 3])
+    bags = run(lambda b, t, i, o: counting.embedding_bag(b, t, i, o, mode=mode, include_last=True),
+               table, indices, offsets)  # fmt: skip
+    combine = {"sum": np.sum, "mean": np.mean, "max": np.max}[mode]
+    np.testing.assert_allclose(bags, [combine(table[[4, 0]], axis=0), table[2]])

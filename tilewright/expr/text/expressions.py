@@ -13,12 +13,12 @@ from tilewright.expr.infer import UNKNOWN
 from tilewright.expr.text.grammar import ACCUMULATE, BINARY, COMPARISON, COMPARISONS, NOT, UNARY
 from tilewright.expr.text.tokens import Cursor, Token
 
-_DEEPEST = 200  # levels of an expression; the compiler's own walks are recursive
+_DEEPEST = 200  # levels of an expression; passes of the compiler are recursive
 
 
 @dataclass(frozen=True)
 class Node:
-    """A parsed expression before numbers have their dtype. `dtype` is None where only the context tells it."""
+    """A parsed expression before numbers have their dtype. `dtype` is None where only the context determines it."""
 
     kind: str  # number, axis, read, cast, or a function
     token: Token
@@ -168,7 +168,7 @@ class ExpressionParser(Cursor):
         )  # fmt: skip
 
     def build(self, node: Node, context: DType | None) -> Expr:
-        """The expression of a parsed tree; `context` is the dtype that numbers take if nothing else tells it."""
+        """The expression of a parsed tree; `context` is the dtype that numbers take if nothing else determines it."""
         with self.at(node.token):
             if node.kind == "number":
                 return Const(node.value, node.dtype or context or ("f32" if node.real else dtypes.INDEX))

@@ -101,7 +101,7 @@ def sign(accum: str | None) -> str:
 
 
 def print_expr(expr: Expr, context: DType | None = None) -> str:
-    """An expression; numbers show their dtype where neither their surroundings nor `context` tell it."""
+    """An expression; a number shows its dtype where neither its operands nor `context` determine it."""
     return _print(expr, context, 0)
 
 
@@ -127,7 +127,7 @@ def _print_apply(expr: Apply, context: DType | None) -> tuple[str, int]:
     values = args[1:] if function == "select" else args
     dtype = values[0].dtype
     expected = dtype if any(map(_typed, values)) or (context == dtype and expr.dtype == dtype) else None
-    # Where nothing tells the dtype of numbers, the first one does.
+    # Where no operand determines the dtype of numbers, the first number shows it.
     contexts = [expected or (dtype if number else None) for number in range(len(values))]
     if function == "select":
         condition = _print(args[0], "bool", 2)
@@ -152,7 +152,7 @@ def _print_apply(expr: Apply, context: DType | None) -> tuple[str, int]:
 
 
 def _typed(expr: Expr) -> bool:
-    """Whether the text of `expr` tells its dtype without suffixes on its numbers."""
+    """Whether the text of `expr` determines its dtype without suffixes on its numbers."""
     if isinstance(expr, Const):
         return isinstance(expr.value, bool)
     if isinstance(expr, Apply):

@@ -95,7 +95,7 @@ def read_model(source: Source) -> tuple[Any, Weights]:
 
 
 def _parse_light(content: Content, where: str) -> tuple[Any, Weights]:
-    """The model without its large initializers; all of it where they cannot be told from the rest."""
+    """The model without its large initializers; all of it where they cannot be separated."""
     try:
         light, weights = without_weights(content)
     except ValueError:

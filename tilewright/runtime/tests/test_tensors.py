@@ -118,6 +118,19 @@ def subclasses(torch: Any) -> Iterator[type]:
     yield from (Shape, Address, Contiguous, Refuses, torch.nn.Parameter)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ["jit.trace", "make_fx"])
+def test_a_call_that_torch_records_is_refused(way: str, module: Module) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    good = torch.ones(SHAPE)
+    record = torch.jit.trace if way == "jit.trace" else (lambda call, examples: make_fx(call)(*examples))
+    with pytest.raises(InvalidArgument, match="torch records its operations"):
+        record(lambda a, b: module(a, b), (good, good.clone()))
+    assert (module(good, good) == 2.5).all()
+
+
 def test_what_subclasses_override_is_not_believed(module: Module) -> None:
     torch = pytest.importorskip("torch")
     rows = torch.arange(24.0).reshape(SHAPE)
