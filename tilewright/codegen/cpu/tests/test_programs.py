@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import re
 
+import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.cpu import pipeline
+from tilewright.codegen.cpu.target import target_of
 from tilewright.codegen.cpu.tests.execute import Array, aimed, compile_program, run_program, undefined_symbols
+from tilewright.codegen.optimise import simplify, target_machine
+from tilewright.compiler.compile import compile_graph
+from tilewright.expr import GraphBuilder
+from tilewright.expr.ops import conv
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import missing_features
 from tilewright.machine.detect import host
 from tilewright.machine.registry import resolve_cpu
+from tilewright.options import Options
 
 X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 RUNNABLE = ["host", *(name for name in X86 if not missing_features(resolve_cpu(name), host()))]
@@ -173,3 +180,23 @@ def test_the_sequence_of_launches_has_no_branches() -> None:
     text, _, _ = pipeline.llvm_text(module, pipeline.target_of(module))
     main = text[text.index('define i32 @"tw_main"') :]
     assert "br " not in main[: main.index("\n}")]
+
+
+def test_simplifying_leaves_nothing_to_combine() -> None:
+    """Rotated loops and merged expressions leave addresses that instructions can be combined of."""
+    b = GraphBuilder("image")
+    weights = b.constant(np.ones((96, 40, 3, 3), np.float32), "w")
+    graph = b.finish([conv.conv(b, b.input("x", (1, 40, 14, 14), "f32"), weights, pads=(1, 1, 1, 1))])
+    source = parse_module(compile_graph(graph, threads=1, options=Options(cache=False)).artifact.program)
+    target = target_of(source)
+    module = llvm.parse_assembly(pipeline.llvm_text(source, target)[0], context=llvm.create_context())
+    machine = target_machine(target.triple, cpu=target.cpu, features=target.feature_string())
+    simplify(module, machine)
+    simplified = str(module)
+    manager = llvm.create_new_function_pass_manager()
+    manager.add_instruction_combine_pass()
+    with llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()) as builder:
+        for function in module.functions:
+            if not function.is_declaration:
+                manager.run(function, builder)
+    assert str(module) == simplified
