@@ -51,11 +51,17 @@ TRANSPOSED = {
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 
 
+#: Rows, elements of a row, and how many of them: tokens to experts, and rows that are no whole vectors.
+ROUTED = ((64, 128, 8), (1_024, 64, 6), (256, 65, 8))
+
+
 def cases() -> Iterator[Case]:
     for name, layer in TRANSPOSED.items():
         yield Case(f"transposed-{name}", "transposed", "f32", partial(transposed, layer))
     yield Case("detector-heads", "detector-heads", "copy", partial(detector_heads, SSD300, 21))
-    yield Case("topk-25600", "updates", "copy", partial(top_k, 25_600, 300))
+    yield Case("topk-25600", "updates", "copy", partial(top_k, 1, 25_600, 300))
+    for rows, count, k in ROUTED:
+        yield Case(f"topk-{rows}x{count}", "updates", "copy", partial(top_k, rows, count, k))
     yield Case("cumsum-8x16384", "updates", "copy", partial(cumulative_sum, 8, 16_384))
     yield Case("scatter-nd-8000", "updates", "copy", partial(scatter_rows, 2_048, 8_000, 16))
     yield Case("scatter-elements-4096x64", "updates", "copy", partial(scatter_elements, 4_096, 64))
@@ -117,20 +123,20 @@ def detector_heads(levels: tuple[tuple[int, int], ...], classes: int) -> Problem
     return Problem(model, inputs, {"cat": function_module(function)}, flops=4 * count * classes)
 
 
-def top_k(count: int, k: int) -> Problem:
-    """The k largest of one row, in order."""
+def top_k(rows: int, count: int, k: int) -> Problem:
+    """The k largest of each row, in order."""
     import torch
 
-    inputs = {"x": normal(0, 1, count)}
+    inputs = {"x": normal(0, rows, count)}
     wanted = np.array([k], np.int64)
     nodes = [node("TopK", ["x", "k"], "y", axis=-1)]
     nodes[0].output.append("places")
-    model = onnx_model(nodes, inputs, ("y", (1, k), np.float32), {"k": wanted})
+    model = onnx_model(nodes, inputs, ("y", (rows, k), np.float32), {"k": wanted})
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.topk(x, k)[0]
 
-    return Problem(model, inputs, {"topk": function_module(function)}, flops=count)
+    return Problem(model, inputs, {"topk": function_module(function)}, flops=rows * count)
 
 
 def cumulative_sum(rows: int, columns: int) -> Problem:

@@ -61,7 +61,7 @@ SMALL = {
     "add": overhead.add,
     "transposed": lambda: irregular.transposed(irregular.Upsampling(3, 5, 4, 3, 2, 1, 1)),
     "detector-heads": lambda: irregular.detector_heads(((3, 2), (2, 3), (1, 1)), 3),
-    "topk": lambda: irregular.top_k(17, 5),
+    "topk": lambda: irregular.top_k(3, 17, 5),
     "cumsum": lambda: irregular.cumulative_sum(3, 7),
     "scatter-nd": lambda: irregular.scatter_rows(5, 17, 3),
     "scatter-elements": lambda: irregular.scatter_elements(7, 3),

@@ -15,6 +15,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.insertion import Insertion
 from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.sort import RowSort
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
@@ -34,8 +35,8 @@ def lower_ordered(
         scan = _Scan(builder, work, work.accum, memory, bool(schedule.vector))
         tiler.visit(lead, scan.run)
     elif isinstance(work.accum, Sort):
-        sort = RowSort(builder, work, work.accum, schedule, memory)
-        tiler.visit(lead, sort.run)
+        sorter = Insertion if schedule.vector else RowSort
+        tiler.visit(lead, sorter(builder, work, work.accum, schedule, memory).run)
     else:
         scatter = _Scatter(builder, work, work.accum, schedule, memory, tiler)
         tiler.visit(lead, scatter.run)

@@ -25,12 +25,13 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.ordered import Sort
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.tile_types import tile_type
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.selection import Selection
-from tilewright.operator.ordered import DIGIT_BITS, VECTORS, OrderedSchedule, OrderedWork
+from tilewright.lower.sort_keys import key_type, sort_key
+from tilewright.operator.ordered import VECTORS, OrderedSchedule, OrderedWork
+from tilewright.operator.sorting import DIGIT_BITS
 
 _DIGITS = 1 << DIGIT_BITS
 
@@ -47,23 +48,24 @@ class RowSort:
         memory: Mapping[str, SSAValue],
     ) -> None:
         self.builder, self.work, self.schedule, self.memory = builder, work, schedule, memory
-        self.descending = accum.descending
+        assert schedule.sort is not None, "a sort has a method"
+        self.method, self.descending = schedule.sort, accum.descending
         (inner,), (self.wanted,), (self.stride,) = work.inner, work.extents, work.strides
         self.inner, self.count = inner, inner.size
         dtype = computed_in(work.parts[0].dtype)
-        self.bits = 8 if dtype == "bool" else dtypes.bits(dtype)
-        self.key = f"u{self.bits}"
+        self.key = key_type(dtype)
+        self.bits = dtypes.bits(self.key)
         self.chunk = schedule.lanes * VECTORS
         self.passes = self.bits // DIGIT_BITS
-        self.sorted = self.wanted if schedule.selected else self.count
+        self.sorted = self.wanted if self.method.selected else self.count
         row, kept = (-(-count // schedule.lanes) * schedule.lanes for count in (self.count, self.sorted + 1))
-        self.whole = schedule.counted and not schedule.selected  # the row is in vector registers, all at once
+        self.whole = self.method.counted and not self.method.selected  # the row is in vector registers, all at once
         self.width = row if self.whole else self.chunk
-        self.half = row if schedule.selected else self.count  # where the second half of the buffers begins
+        self.half = row if self.method.selected else self.count  # where the second half of the buffers begins
         length = row if self.whole else self.half + kept
         self.keys = self._scratch(self.key, length)
         self.positions = self._scratch("i32", length)
-        if not schedule.counted:
+        if not self.method.counted:
             self.counts = self._scratch("i32", self.passes * _DIGITS)
 
     def run(self, point: Point) -> None:
@@ -71,7 +73,7 @@ class RowSort:
         self.point = point
         builder, schedule = self.builder, self.schedule
         first = builder.index(0)
-        if schedule.selected:
+        if self.method.selected:
             selection = Selection(
                 builder, self.keys, self.positions, self.key, self.half, self.wanted, schedule.lanes, self.chunk
             )
@@ -81,10 +83,10 @@ class RowSort:
             first = builder.index(self.half)
         else:
             self._write_keys()
-        if schedule.counted:
+        if self.method.counted:
             self._count(first)
             return
-        if not schedule.selected:
+        if not self.method.selected:
             self._number()
         self._write_positions(self._sort_by_digits(first))
 
@@ -101,7 +103,7 @@ class RowSort:
             loops = {**self.point.counters, counter: start}
             emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds, branches=True)
             value = emitter.emit(substitute(self.work.parts[0], where))
-            key = self._key(Value(emitter.full(value), value.dtype))
+            key = sort_key(builder, Value(emitter.full(value), value.dtype), self.descending)
             stop = [] if self.whole else [*bounds.values()]
             builder.insert(tile.StoreOp(key, self.keys, start, [1], stop))
 
@@ -121,28 +123,6 @@ class RowSort:
         if rest:
             lanes = self.schedule.lanes
             step(builder.index(full * width), -(-rest // lanes) * lanes, rest)
-
-    def _key(self, value: Value) -> SSAValue:
-        builder, bits = self.builder, self.bits
-        ones = (1 << bits) - 1
-        ssa = value.ssa
-        if value.dtype == "bool":
-            ssa = builder.insert(tile.CastOp(ssa, element_type(self.key), unsigned=True))
-        elif dtypes.is_float(value.dtype):
-            zero = self._like(ssa, 0.0, value.dtype)
-            is_zero = builder.insert(tile.CompareOp("eq", ssa, zero))
-            is_nan = builder.insert(tile.CompareOp("ne", ssa, ssa))
-            ssa = builder.insert(tile.SelectOp(is_zero, zero, ssa))
-            ssa = builder.insert(arith.BitcastOp(ssa, tile_type(value.shape, element_type(self.key))))
-            sign = builder.insert(arith.ShRSIOp(ssa, self._like(ssa, bits - 1, self.key)))
-            flips = builder.insert(arith.OrIOp(sign, self._like(ssa, 1 << (bits - 1), self.key)))
-            ssa = builder.insert(arith.XOrIOp(ssa, flips))  # negative: all bits; others: the sign
-            ssa = builder.insert(tile.SelectOp(is_nan, self._like(ssa, ones, self.key), ssa))
-        elif not dtypes.is_unsigned(value.dtype):
-            ssa = builder.insert(arith.XOrIOp(ssa, self._like(ssa, 1 << (bits - 1), self.key)))
-        if self.descending:
-            ssa = builder.insert(arith.XOrIOp(ssa, self._like(ssa, ones, self.key)))
-        return ssa
 
     # Counting -------------------------------------------------------------------------------------------------
 
@@ -177,7 +157,7 @@ class RowSort:
             def store() -> None:
                 at = builder.add(base, builder.mul(place, builder.index(self.stride)))
                 found = builder.as_i64(index)
-                if self.schedule.selected:
+                if self.method.selected:
                     found = builder.as_i64(self._index(self._load(self.positions, builder.add(first, index))))
                 builder.insert(tile.StoreOp(found, self.memory[self.work.tensor.name], at))
 
@@ -281,10 +261,6 @@ class RowSort:
         form = affine(substitute(self.work.base, self.point.replaced))
         assert form is not None, "the address of a result is affine"
         return self.builder.affine(form, self.point.counters)
-
-    def _like(self, ssa: SSAValue, number: float, dtype: dtypes.DType) -> SSAValue:
-        made = self.builder.number(number, dtype)
-        return self.builder.insert(tile.BroadcastOp(made, tile.shape(ssa))) if tile.shape(ssa) else made
 
     def _load(self, view: SSAValue, place: SSAValue) -> SSAValue:
         return self.builder.insert(tile.LoadOp(view, place))

@@ -1,10 +1,8 @@
 """Ordered accumulations on a CPU: their loops and addresses, and how they run.
 
 A program walks *outer* loops, whose points are independent of each other. At each of them a scan carries its total
-along the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory. A short row is
-sorted by counting for each element those that go before it, all at once in vector registers; a longer one by its digits
-from the lowest on (radix sort). Where few elements of a longer row are wanted, they are selected, and only they are
-sorted, in one of both ways.
+along the inner loop, a scatter takes its updates in order, and a sort orders a row in scratch memory, by the method of
+`sorting.py` that costs least.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ from tilewright.expr.core import Axis, Expr, Tensor, walk
 from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.machine.description import Cpu
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops, renamed
+from tilewright.operator.sorting import Rows, SortMethod, sort_methods
 from tilewright.operator.tiling import SpatialLoop
 
-COUNTED = 64  # elements of a row that is sorted by counting: its keys fit a few vector registers
-SELECTED = 4  # times as many elements as are wanted has a row from which these are selected before they are sorted
-DIGIT_BITS = 8  # of a radix sort: 256 places to write to, whose lines and pages stay near
 SCAN_ROWS = 8  # scanned side by side where they are not a vector: more than the latency of an addition
 VECTORS = 4  # side by side, for the same reason
 STEPS_PER_PROGRAM = 1 << 14  # some ten microseconds
@@ -63,7 +59,7 @@ class OrderedWork:
 class OrderedSchedule:
     """How it runs: the loop that is a vector, or whose points run side by side; blocks of the grid per outer loop.
 
-    `counted` and `selected` are the two choices of a sort.
+    `sort` is the method of a sort.
     """
 
     vector: str = ""
@@ -71,8 +67,7 @@ class OrderedSchedule:
     extent: int = 1
     blocks: Mapping[str, int] = field(default_factory=dict)
     lanes: int = 16
-    counted: bool = False
-    selected: bool = False
+    sort: SortMethod | None = None
 
     def loops(self, axes: Sequence[Axis]) -> list[SpatialLoop]:
         """Outer loops as they are tiled, in their order; the vector last."""
@@ -110,20 +105,37 @@ def trailing(work: OrderedWork) -> tuple[Axis, ...]:
 
 def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str) -> tuple[OrderedSchedule, Decision]:
     """The schedule by rule."""
+    schedule, decision = (
+        _schedule_sort(work, machine) if isinstance(work.accum, Sort) else _schedule(work, machine, threads)
+    )
+    blocks = _blocks(work, schedule, threads)
+    shared = f", {' x '.join(f'{count} blocks of {name}' for name, count in blocks.items())}" if blocks else ""
+    decision = replace(decision, subject=f"order of {subject}", chosen=decision.chosen + shared)
+    return replace(schedule, blocks=blocks), decision
+
+
+def _schedule_sort(work: OrderedWork, machine: Cpu) -> tuple[OrderedSchedule, Decision]:
+    """The method that costs least."""
+    lanes = machine.vector_bits // 32
+    (inner,), (wanted,) = work.inner, work.extents
+    rows = Rows(work.parts[0], work.outer, inner, wanted)
+    (cycles, method), *others = sort_methods(rows, lanes, machine.vector_registers)
+    schedule = OrderedSchedule(lanes=lanes, sort=method, vector=method.vector, extent=lanes if method.vector else 1)
+    decision = Decision(
+        "", str(method), f"{wanted} wanted of rows of {inner.size}: {cycles / rows.count:.0f} cycles a row"
+    )
+    if others:
+        more, second = others[0]
+        decision = replace(decision, runner_up=str(second), runner_up_reason=f"{more / rows.count:.0f} cycles a row")
+    return schedule, decision
+
+
+def _schedule(work: OrderedWork, machine: Cpu, threads: int) -> tuple[OrderedSchedule, Decision]:
+    """Vectors along independent neighbours; else of a scan as many rows side by side as hide an addition."""
     lanes = machine.vector_bits // 32
     vector = _vector(work)
     schedule = OrderedSchedule(lanes=lanes)
-    steps = prod(axis.size for axis in work.inner)
-    if isinstance(work.accum, Sort):
-        wanted = work.extents[0]
-        selected = steps > COUNTED and SELECTED * wanted <= steps
-        counted = (wanted if selected else steps) <= COUNTED
-        schedule = replace(schedule, counted=counted, selected=selected)
-        how = "those wanted selected, then " * selected + (
-            "by counting" if counted else f"by digits of {DIGIT_BITS} bits"
-        )
-        reason = f"{wanted} wanted of rows of {steps}; up to {COUNTED} are counted"
-    elif vector is not None:
+    if vector is not None:
         extent = min(lanes * VECTORS, -(-vector.size // lanes) * lanes)
         schedule = replace(schedule, vector=vector.name, extent=extent)
         how, reason = f"vectors of {extent} along {vector.name}", "neighbours in memory are independent"
@@ -134,16 +146,11 @@ def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str
         how, reason = f"{schedule.extent} points of {rows.name} side by side", "each element waits for the one before"
     else:
         how, reason = "one element after the other", "no loop has neighbours in memory that are independent"
-    blocks = _blocks(work, schedule, threads)
-    schedule = replace(schedule, blocks=blocks)
-    shared = f", {' x '.join(f'{count} blocks of {name}' for name, count in blocks.items())}" if blocks else ""
-    return schedule, Decision(f"order of {subject}", how + shared, reason)
+    return schedule, Decision("", how, reason)
 
 
 def _vector(work: OrderedWork) -> Axis | None:
     """The outer loop along which results are neighbours in memory, if places do not depend on it."""
-    if isinstance(work.accum, Sort):
-        return None
     places = work.parts[1:] if isinstance(work.accum, Scatter) else ()
     for axis in work.outer:
         if work.stride(axis) == 1 and axis.size > 1 and not any(axis in walk(place) for place in places):

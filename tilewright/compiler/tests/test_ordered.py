@@ -157,6 +157,69 @@ def test_selection_of_type(dtype: str) -> None:
     agrees(built(build), {"x": special((1, 283), dtype)})
 
 
+INSERTED = [((37, 128), 8, 1), ((70, 31), 13, 1), ((33, 7), 2, 1), ((16, 1), 1, 1), ((65, 19), 3, 0),
+            ((5, 67, 23), 4, 1), ((3, 41, 4), 2, 1), ((1, 50, 300), 1, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "k", "axis"), INSERTED)
+def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: int) -> None:
+    """Whole vectors of rows and the rest, whole chunks of elements and the rest, along every dimension."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        given = b.input("x", shape, "f32")
+        return [t for largest in (True, False) for t in reduce.top_k(b, given, k, axis=axis, largest=largest)]
+
+    graph = built(build)
+    assert _method(graph).startswith("insertion")
+    agrees(graph, {"x": special(shape, "f32")}, threads=2)
+
+
+@pytest.mark.parametrize("x", ["normal", "equal", "nan", "rising", "falling"])
+def test_insertion_of_all_orders(x: str) -> None:
+    """Elements that all displace others, none that does, and all alike."""
+    graph = built(lambda b: reduce.top_k(b, b.input("x", (48, 300), "f32"), 7))
+    made = random_array(graph.inputs[0])
+    rows = {"normal": made, "equal": np.full_like(made, 3), "nan": np.full_like(made, np.nan),
+            "rising": np.sort(made, 1), "falling": -np.sort(-made, 1)}[x]  # fmt: skip
+    for found, expected in zip(compile_graph(graph, "host", 1, UNCACHED)(rows), evaluate(graph, [rows]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+def test_insertion_of_type(dtype: str) -> None:
+    graph = built(lambda b: reduce.top_k(b, b.input("x", (41, 35), dtype), 5))
+    assert _method(graph).startswith("insertion")
+    agrees(graph, {"x": special((41, 35), dtype)})
+
+
+def test_insertion_of_rows_that_are_computed() -> None:
+    """What is sorted is no tensor in memory: rows of a table, which are gathered."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        table, at = b.input("table", (9, 40), "f32"), b.input("at", (64,), "i64")
+        return reduce.top_k(b, indexing.gather(b, table, at), 3)[1]
+
+    graph = built(build)
+    at = np.random.default_rng(0).integers(0, 9, 64)
+    agrees(graph, {"table": special((9, 40), "f32"), "at": at})
+
+
+def test_method_of_a_sort_is_the_cheapest() -> None:
+    """Few of many rows by insertion, few of a long row by a threshold, short rows by counting, long ones by digits."""
+    selected = "those wanted selected, then by"
+    cases = {(64, 128, 8): "insertion", (1, 25600, 300): f"{selected} digits", (1, 1000, 10): f"{selected} counting",
+             (1, 40, 40): "by counting", (1, 1000, 1000): "by digits"}  # fmt: skip
+    for (rows, n, k), expected in cases.items():
+        graph = built(lambda b, rows=rows, n=n, k=k: reduce.top_k(b, b.input("x", (rows, n), "f32"), k)[1])  # type: ignore[misc]
+        assert _method(graph).startswith(expected)
+
+
+def _method(graph: Graph) -> str:
+    """How the first sort of a graph runs on a machine with vectors of 512 bits."""
+    plan = make_plan(graph, resolve("x86-64-v4"), 1)
+    return next(decision.chosen for decision in plan.decisions if decision.subject.startswith("order of "))
+
+
 # Scatters -------------------------------------------------------------------------------------------------------------
 
 
