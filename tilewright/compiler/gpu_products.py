@@ -47,13 +47,13 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     )  # fmt: skip
     plan.decisions.append(chosen)
     work = replace(work, intrinsic=shape.intrinsic)
-    schedule, dealt = schedule_blocks(work, shape, group.name)
+    schedule, dealt = schedule_blocks(work, shape, group.kernel)
     plan.decisions.append(dealt)
     reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
     written = (result.output.name,)
-    planning.add_kernel(group.name, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
+    name = planning.add_kernel(group.kernel, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
     plan.products[node.name] = {
-        "kernel": group.name, "instruction": shape.intrinsic, "precision": shape.precision,
+        "kernel": name, "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
         "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": dict(schedule.tile)},
     }  # fmt: skip

@@ -26,13 +26,13 @@ def plan_ordered(planning: Planning, group: Group) -> None:
     if node.output.size == 0:
         return
     parts: tuple[Expr, ...] = (node.body,)
-    name, updates = group.name, tuple[str, ...]()
+    name, updates = group.kernel, tuple[str, ...]()
     if isinstance(node.ordered, Scatter):
         assert isinstance(node.body, Apply)
         initial, parts = node.body.args[0], node.body.args[1:]
         start = Compute(node.output, node.axes, initial, source=node.source)
         write_rows(planning, replace(group, kind="rows", nodes=(start,), inner=()))
-        name, updates = f"{group.name}.updates", (node.name,)
+        name, updates = f"{group.kernel}.updates", (node.name,)
     if points(node) == 0:
         return
     work = merged(_work(planning, node, parts))

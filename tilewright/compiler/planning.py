@@ -18,6 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.live import live
+from tilewright.expr.names import claim
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
@@ -176,6 +177,7 @@ class Planning:
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
         self.borders = dict(rewritten.borders)
+        self._kernels: set[str] = set()  # their names
         self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
         self._take(rewritten.graph)
         written = (Stored(tensor, _rows(tensor), "output") for tensor in rewritten.graph.outputs)
@@ -386,8 +388,9 @@ class Planning:
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
-    ) -> None:
-        """Launch `work` next; `bodies` are all that it evaluates."""
+    ) -> str:
+        """Launch `work` next; `bodies` are all that it evaluates. Returns the name of the kernel, which is unique."""
+        name = claim(name, self._kernels)
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
@@ -395,9 +398,10 @@ class Planning:
         kernel = Kernel(name, work, schedule, others, tuple(writes), flops, tuple(updates))
         self.plan.kernels.append(kernel)
         if isinstance(work, OrderedWork) or isinstance(schedule, OrderedSchedule):
-            return  # its order is a decision of its own
+            return name  # its order is a decision of its own
         tree = print_tree(tree_of(work, schedule))
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
+        return name
 
 
 def _rows(tensor: Tensor) -> Packed:

@@ -75,7 +75,7 @@ class _Product:
         packs = plain is None or self._wants_panels(mapping, plain.layout)
         work = self._contraction(mapping, self._plain_operand(mapping), packs)
         a_bytes = planning.stored(mapping.a.tensor).bytes
-        schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.name)
+        schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.kernel)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
         point = planning.choose.point(space, self.node.name)
         if point is not None:
@@ -94,8 +94,10 @@ class _Product:
         schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         flops = 2 * points(self.node)
-        planning.add_kernel(self.group.name, work, schedule, [*reads, work.epilogue], (self.target.name,), flops)
-        plan.products[self.node.name] = {"kernel": self.group.name, **running.to_json(), "schedule": _as_json(schedule)}
+        name = planning.add_kernel(
+            self.group.kernel, work, schedule, [*reads, work.epilogue], (self.target.name,), flops
+        )
+        plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": _as_json(schedule)}
         self._bring_back()
 
     def _map(self) -> InPlace:
@@ -153,7 +155,7 @@ class _Product:
         if self.target == result.output:
             return
         copy = copy_of(self.target, result.output)
-        plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,)))
+        plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,), kernel=f"{copy.name}.unpacked"))
         order = [dim for dim, _ in planning.layout(self.target).digits]
         stored = replace(self.target, shape=tuple(self.target.shape[dim] for dim in order))
         *before, last = mapped[result.name]

@@ -26,7 +26,7 @@ def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Re
     layout = order.layout(read) if sources == {source} else None
     if not sources <= planning.constants.keys():
         planning.place(relayout.output, row_major(order.shape), "arena")
-        write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,)))
+        write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,), kernel=f"{source}.packed"))
         why = planning.unfused.get(source)
         before = f", after {source}: {why}" if why else ""
         how = f"one copy, read many times{before}" if source in sources else f"computed with {source}"

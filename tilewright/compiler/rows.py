@@ -46,22 +46,22 @@ def write_rows(planning: Planning, group: Group) -> None:
         if any(axis.extent == 0 for axis in nest.outer):
             return  # no tile, no block
         nest = _without_empty_sums(nest)
-        found, reason = choose_split(nest, planning.machine, group.name, planning.taken())
+        found, reason = choose_split(nest, planning.machine, group.kernel, planning.taken())
         planning.plan.decisions += [] if reason is None else [reason]
         if found is not None:
             for tensor in found.parts:
                 planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
             parts = [tensor.name for tensor in found.parts]
-            _add_nest(planning, f"{group.name}.parts", found.first, parts, flops)
+            _add_nest(planning, f"{group.kernel}.parts", found.first, parts, flops)
             nest, flops = found.second, sum(tensor.size for tensor in found.parts)
-        _add_nest(planning, group.name, nest, group.stored, flops, _lanes(planning, group))
+        _add_nest(planning, group.kernel, nest, group.stored, flops, _lanes(planning, group))
         return
     lanes = _lanes(planning, group)
-    pieces, cuts = parts_of(nest, group.name)
+    pieces, cuts = parts_of(nest, group.kernel)
     planning.plan.decisions += [] if cuts is None else [cuts]
     total = sum(map(nest_points, pieces))
     for number, part in enumerate(pieces):
-        name = group.name if len(pieces) == 1 else f"{group.name}.part{number}"
+        name = group.kernel if len(pieces) == 1 else f"{group.kernel}.part{number}"
         tidy = _by_stride(merge_loops(drop_unit_loops(part)))
         share = flops * nest_points(part) // max(1, total)
         _add_nest(planning, name, tidy, group.stored, share, lanes)

@@ -164,6 +164,8 @@ COSTLY = frozenset(
     | {"normal_cdf", "normal_cdf_tanh"}
 )
 
+JOINED = "+"  # between the names of operators that became one
+
 #: Functions whose result is a number of the type of its arguments already: nothing is rounded.
 EXACT = frozenset(
     {"neg", "abs", "sign", "min", "max", "fmod", "floor", "ceil", "round", "trunc", "select"}
@@ -487,7 +489,8 @@ class Compute:
     `axes` are the spatial loops, one per output dimension, in order. `reduce` are the reduction loops; `accum` is
     None exactly when there are none. Loop kinds follow from the axes: whatever the body uses and `axes` does not
     list is a reduction (spec 1, section 1.2). An `Ordered` accumulation gives a whole dimension of the output (see
-    `expr.ordered`). `source` says where it came from (a node's name); equality ignores it.
+    `expr.ordered`). `source` says which operator of the model it came from; before its name, and `JOINED` to it, are
+    the names of maps that were inlined and read several computed tensors. Equality ignores it.
     """
 
     output: Tensor

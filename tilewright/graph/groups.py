@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from tilewright.decision import Decision, Refusal
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read, walk
+from tilewright.expr.core import JOINED, Axis, Compute, Const, Expr, Read, walk
 from tilewright.expr.graph import Graph, Loop
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.passes.inline_maps import reads_own_points
 
+_MOST_PARTS = 4  # of the name of a kernel
 _MOST_MEMBERS = 64  # of a row group: one kernel, whose code no instruction cache holds if it is longer
 
 
@@ -26,7 +27,8 @@ class Group:
     """Computes that become one kernel, in order. `kind` is "product", "rows" or "ordered".
 
     In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored`
-    names the members that other groups or the graph's outputs read.
+    names the members that other groups or the graph's outputs read. `kernel` is the name of the kernel, by default the
+    one that `kernel_name` makes of the nodes.
     """
 
     kind: str
@@ -35,6 +37,11 @@ class Group:
     inner: tuple[Axis, ...] = ()
     stored: tuple[str, ...] = ()
     decision: Decision | None = None
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.kernel:
+            object.__setattr__(self, "kernel", kernel_name(self.nodes))
 
     @property
     def name(self) -> str:
@@ -43,6 +50,25 @@ class Group:
     @property
     def main(self) -> Compute:
         return self.nodes[0]
+
+
+def kernel_name(nodes: Sequence[Compute]) -> str:
+    """The name of the kernel that computes `nodes`: the first node, which does most of the work, and what follows it.
+
+    Nodes inside an operator are named after its result (`softmax.max` is part of `softmax`). Maps that were inlined
+    stand before the node that has them if they join several computed tensors (`Compute.source`): a convolution, the
+    addition of a residual and a relu are `conv2d_16+add+relu_15`. Of more than `_MOST_PARTS` names the first and the
+    last one stay. Groups with no node in common have different names.
+    """
+    names = {node.name for node in nodes}
+    parts: dict[str, None] = {}
+    for number, node in enumerate(nodes):
+        outer = (node.name[:dot] for dot, letter in enumerate(node.name) if letter == ".")
+        operator = next((name for name in outer if name in names), node.name)
+        joined = node.source.split(JOINED)[:-1] if number or node.accum is None else []
+        parts.update(dict.fromkeys((*joined, operator)))
+    first, *others = parts
+    return JOINED.join(parts if len(parts) <= _MOST_PARTS else (first, "..", others[-1]))
 
 
 def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group | Loop]:

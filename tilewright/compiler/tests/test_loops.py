@@ -367,10 +367,10 @@ def test_weights_are_packed_once() -> None:
     graph, _ = graph_of("weights that are no constants, of which one is computed")
     plan = make_plan(graph, resolve_target("host"), 1, FRESH)
     (loop,) = plan.loops
-    assert [kernel.name for kernel in plan.kernels[loop.begin : loop.end]] == ["next"]
+    assert [kernel.name for kernel in plan.kernels[loop.begin : loop.end]] == ["p+next"]
     constant = make_plan(recurrent("gru", 4, 2, 17, (False, True)), resolve_target("host"), 1, FRESH)
     for loop in constant.loops:
-        assert not any("relayout" in kernel.name for kernel in constant.kernels[loop.begin : loop.end])
+        assert not any(kernel.name.endswith(".packed") for kernel in constant.kernels[loop.begin : loop.end])
 
 
 def test_products_in_loops_are_searched_too() -> None:

@@ -118,9 +118,9 @@ def check(graph: Graph) -> None:
 
 def test_a_map_before_the_vector_operand_is_computed_while_that_is_packed() -> None:
     plan = same(scaled(70))
-    *packing, product = (kernel.name.startswith(PREFIX) for kernel in plan.kernels)
-    assert set(packing) == {True}
-    assert not product
+    *packing, product = (kernel.name for kernel in plan.kernels)
+    assert {name.partition(".part")[0] for name in packing} == {"doubled.packed"}
+    assert product == "y"
     (into,) = relayouts(plan.mapped_graph())
     assert [tensor.name for tensor in into.inputs()] == ["w"]
     assert "computed with doubled" in " ".join(each.reason for each in plan.decisions)
@@ -170,7 +170,7 @@ def test_a_map_before_the_broadcast_operand_is_computed_while_neighbours_are_bro
     plan = same(columns(types), "znver5")
     into, *_ = relayouts(plan.mapped_graph())
     assert [tensor.name for tensor in into.inputs()] == ["x"]
-    assert [kernel.name for kernel in plan.kernels] == [into.name, "y"]
+    assert [kernel.name for kernel in plan.kernels] == ["rounded.packed", "y"]
     assert "neighbours of dimension 0 at once; computed with rounded" in reasons(plan, "rounded")
     check(columns(types))
 
@@ -279,3 +279,16 @@ def test_the_compiled_graph_of_random_convolutions_computes_the_same(data: st.Da
     to = types[2]
     y = conv.conv(b, image, weights, strides=stride, pads=pads, groups=groups, accumulate=to, out_dtype=to)
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
+
+
+def test_kernels_are_named_after_products_and_no_two_alike() -> None:
+    """The copy of a result that is stored otherwise had the name of its product."""
+    b = GraphBuilder()
+    x, r = b.input("x", (1, 16, 9, 9), "f32"), b.input("r", (1, 32, 9, 9), "f32")
+    w = b.constant(np.ones((32, 16, 3, 3), np.float32), "w")
+    added = elementwise.binary(b, conv.conv(b, x, w, pads=1, name="conv"), r, "add", name="added")
+    plan = same(b.finish([elementwise.relu(b, added, name="y")]))
+    names = [kernel.name for kernel in plan.kernels]
+    assert len(set(names)) == len(names)
+    assert {"conv+added+y", "y.unpacked"} <= set(names)
+    assert plan.products["conv"]["kernel"] == "conv+added+y"

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import COSTLY, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.core import COSTLY, JOINED, Apply, Cast, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
@@ -77,6 +77,7 @@ class _Inlining:
         self.options = options
         self.wanted = wanted
         self.outputs = {tensor.name for tensor in graph.outputs}
+        self.joining = {node.name for node in graph.nodes if _joins(node, graph)}
         self.nodes = {node.name: node for node in graph.nodes}
         self.users: dict[str, set[str]] = {name: set() for name in self.nodes}
         self._sizes: dict[str, _Size] = {}
@@ -127,7 +128,7 @@ class _Inlining:
             return None
         if self._is_too_large(producer, consumer):
             return None
-        merged = inline(consumer, producer)
+        merged = replace(inline(consumer, producer), source=self._source(producer, consumer))
         if sum(1 for _ in walk(merged.body)) > self.options.body_nodes:
             return None
         if self._form(merged) < self._form(consumer):
@@ -137,6 +138,12 @@ class _Inlining:
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
             return None
         return merged
+
+    def _source(self, producer: Compute, consumer: Compute) -> str:
+        """`Compute.source` of the consumer with the producer in it."""
+        *joined, operator = (producer.source or producer.name).split(JOINED)
+        joined += [operator] if producer.name in self.joining else []
+        return JOINED.join(dict.fromkeys((*joined, *(consumer.source or consumer.name).split(JOINED))))
 
     def _is_too_large(self, producer: Compute, consumer: Compute) -> bool:
         """Whether both bodies together would be over the limit whatever simplification does, judged by their sizes."""
@@ -182,6 +189,11 @@ class _Inlining:
             if len(self.users[source.name]) == 1 and reads_own_points(node, source.output):
                 return True
         return False
+
+
+def _joins(node: Compute, graph: Graph) -> bool:
+    """Whether a map reads several tensors that are no constants."""
+    return node.accum is None and sum(tensor.name not in graph.constants for tensor in node.inputs()) > 1
 
 
 def reads_own_points(node: Compute, tensor: Tensor) -> bool:

@@ -1,10 +1,11 @@
 """Which computes share a kernel, and why others do not."""
 
+from dataclasses import replace
 from textwrap import dedent
 
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_graph
-from tilewright.graph.groups import Group, form_groups
+from tilewright.graph.groups import Group, form_groups, kernel_name
 from tilewright.instruction.in_place import product_factors
 
 
@@ -30,6 +31,16 @@ PRODUCT = """
     """
 
 
+SOFTMAX = """graph g
+input x: f32[8, 6]
+s.max: f32[i:8] max= x[i, j] over j:6
+s.exp: f32[i:8, j:6] = exp(x[i, j] - s.max[i])
+s.sum: f32[i:8] += s.exp[i, j] over j:6
+s: f32[i:8, j:6] = s.exp[i, j] / s.sum[i]
+output s
+"""
+
+
 def explained(group: Group) -> str:
     assert group.decision is not None
     return group.decision.explain()
@@ -40,6 +51,21 @@ def test_a_product_takes_its_epilogue() -> None:
     assert [node.name for node in group.nodes] == ["p", "y"]
     assert group.stored == ("y",)
     assert explained(group) == "fusion of p: with y, because its only consumer reads it point by point"
+
+
+def test_a_kernel_is_named_after_its_heavy_node_and_what_is_fused_with_it() -> None:
+    (group,) = groups(PRODUCT + "y: f32[a:8, b:8] = max(p[a, b] + r[a, b], 0.0)\n    output y")
+    assert group.kernel == "p+y"
+    product, epilogue = group.nodes
+    assert kernel_name((product, replace(epilogue, source="add+y"))) == "p+add+y", "the addition of r was inlined"
+    assert kernel_name((replace(product, source="scale+p"), epilogue)) == "p+y", "the heavy node stands first"
+    assert kernel_name((product, replace(epilogue, source="add+mul+sub+y"))) == "p+..+y"
+
+
+def test_nodes_inside_an_operator_are_named_after_its_result() -> None:
+    rows = [parse_graph(SOFTMAX).nodes[n] for n in range(4)]
+    assert kernel_name(rows) == "s"
+    assert kernel_name(rows[:2]) == "s.max+s.exp", "its result is written by another kernel"
 
 
 def test_an_epilogue_may_have_other_dimensions_of_extent_1() -> None:

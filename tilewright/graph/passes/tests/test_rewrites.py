@@ -186,6 +186,20 @@ def test_separate_outputs() -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
+def test_an_inlined_map_that_joins_two_tensors_keeps_its_name() -> None:
+    text = """
+        graph g
+        input x: f32[4]
+        input r: f32[4]
+        shift: f32[i:4] = x[i] + 1.0
+        add: f32[i:4] = shift[i] + r[i]
+        y: f32[i:4] = max(add[i], 0.0)
+        output y
+        """
+    (node,) = run("inline-maps", text).graph.nodes
+    assert node.source == "add+y"
+
+
 def test_inline_maps() -> None:
     state = run(
         "inline-maps",
