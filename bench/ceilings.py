@@ -135,7 +135,7 @@ class Loops:
             self.operations["int8"] = 8 * lanes * chains
         text = [f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})\n"]
         text += [_chains(name, vector, chains, step) for name, step in steps.items()]
-        text += [memory_loop("read", copies=False), memory_loop("copy", copies=True, nontemporal=True), METADATA]
+        text += [memory_loop("read", "read"), memory_loop("copy", "stream"), METADATA]
 
         target = llvm.Target.from_default_triple()
         machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2)

@@ -13,7 +13,7 @@ EPILOG = """\
 \b
 example: tilewright calibrate
          tilewright calibrate --force --json
-exit status: 0 measured, 2 bad usage
+exit status: 0 measured, 2 bad usage, or measurements that do not agree
 """
 
 Force = Annotated[bool, typer.Option("--force", help="measure again, also where a measurement is kept")]
@@ -22,7 +22,7 @@ Force = Annotated[bool, typer.Option("--force", help="measure again, also where 
 def calibrate(force: Force = False, as_json: AsJson = False) -> None:
     """Measure clock, cycles per instruction and bandwidths of this machine, and keep them as a machine file.
 
-    A measurement takes one to two seconds and is kept in the cache directory, for this processor only.
+    A measurement takes two to four seconds and is kept in the cache directory, for this processor only.
     """
     from tilewright.runtime.calibrate import calibrated, calibration_file
 

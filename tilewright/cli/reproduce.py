@@ -46,7 +46,10 @@ Without = Annotated[
 Sizes = Annotated[
     str | None, typer.Option("--sizes", metavar="N,…", help="extents, multiples of 256 (default: 1024 to 16384)")
 ]
-MachineName = Annotated[str | None, machine_option("whose time to predict (default: nvidia-rtx-3090)")]
+MachineName = Annotated[
+    str | None,
+    machine_option("whose time to predict (default: nvidia-rtx-3090); amos-model: the host with its features only"),
+]
 RouteName = Annotated[
     str | None, typer.Option("--route", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
 ]

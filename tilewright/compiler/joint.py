@@ -151,8 +151,11 @@ class _Predictor:
         plan = self._plan(lambda space, node: point if node == self.node else None)
         name = plan.products[self.node]["kernel"]
         works = [each.work for each in plan.kernels if each.name == name and isinstance(each.work, Contraction)]
-        moved = sum(_bytes(plan, each) for each in plan.kernels if not isinstance(each.work, Contraction))
-        copies = moved / self.model.device_bytes_per_second
+        copies = sum(
+            self.model.copy_seconds(_bytes(plan, each))
+            for each in plan.kernels
+            if not isinstance(each.work, Contraction)
+        )
         return ProductCost(works[0], self.record, self.model), copies, plan.stored[works[0].a.tensor.name].bytes
 
     def _plan(self, point: Callable[[ProductSpace, str], ProductPoint | None]) -> Plan:

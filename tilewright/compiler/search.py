@@ -230,9 +230,14 @@ class _Search:
     @cached_property
     def model(self) -> Hierarchy:
         """Rates as measured where the machine is the host; measured now if they never were."""
-        from tilewright.runtime.calibrate import calibrated
+        from tilewright.runtime.calibrate import BusyMachine, calibrated
 
-        machine = calibrated(self.options) if self.machine == host() else self.machine
+        machine = self.machine
+        if machine == host():
+            try:
+                machine = calibrated(self.options)
+            except BusyMachine as error:
+                _log.warning("predictions use the rates of the description: %s", error.message)
         return hierarchy(machine, cores=min(self.threads, self.machine.cores))
 
     def _plan(self, graph: Graph, choose: ChooseProduct | None = None) -> Plan:
@@ -274,8 +279,8 @@ class _Search:
     def _moved(self, plan: Plan, kernels: Sequence[Kernel]) -> float:
         """Seconds that the model adds to every point for copies of the neighbours."""
         copies = [each for each in kernels if not isinstance(each.work, Contraction)]
-        moved = sum(plan.stored[name].bytes for each in copies for name in each.arguments)
-        return moved / self.model.device_bytes_per_second
+        sizes = (sum(plan.stored[name].bytes for name in each.arguments) for each in copies)
+        return sum(map(self.model.copy_seconds, sizes))
 
     def _fitting(self, among: Sequence[Candidate], neighbours: float, refused: list[Refusal]) -> list[Candidate]:
         """The mappings, predictions without what they share; the best by prediction where there are too many."""

@@ -61,7 +61,8 @@ class Hierarchy:
 
     `core_cycles` has measured cycles between two calls of a record on one core, which also say what a record costs that
     is made of it; `macs_per_core_cycle` is what a core multiplies and adds per cycle, by input dtype. A record found in
-    neither has the cost that it states itself.
+    neither has the cost that it states itself. `latency_cycles` has measured cycles between two dependent calls, and
+    `broadcast_cycles` those of loading one element into all lanes; 0 where nothing says so.
     """
 
     name: str
@@ -69,6 +70,8 @@ class Hierarchy:
     levels: tuple[Memory, ...]
     core_cycles: Mapping[str, float] = field(default_factory=dict)
     macs_per_core_cycle: Mapping[str, float] = field(default_factory=dict)
+    latency_cycles: Mapping[str, float] = field(default_factory=dict)
+    broadcast_cycles: float = 0.0
 
     @property
     def cores(self) -> int:
@@ -86,6 +89,13 @@ class Hierarchy:
         far, near = self.levels[-1], self.levels[-2]
         rate = near.in_bytes_per_cycle if far.near_bytes == inf else far.in_bytes_per_cycle
         return rate * self.cores * self.clock_hz
+
+    def copy_seconds(self, bytes_: float) -> float:
+        """Seconds to read and write so many bytes, which are in the last cache where they fit."""
+        far, near = self.levels[-1], self.levels[-2]
+        if bytes_ <= far.near_bytes:
+            return bytes_ / (near.in_bytes_per_cycle * self.cores * self.clock_hz)
+        return bytes_ / self.device_bytes_per_second
 
 
 def hierarchy(machine: Machine, cores: int | None = None) -> Hierarchy:
@@ -112,13 +122,17 @@ def _cpu(machine: Cpu, cores: int) -> Hierarchy:
     far_in = min(dram.bytes_per_second_per_core or shared_rate, shared_rate) / clock_hz
     copied = dram.copy_bytes_per_second
     far_out = far_in if copied is None else _write_rate(copied / cores / clock_hz, far_in)
-    stores = float(machine.stores_per_cycle * vector_bytes)
+    stores = machine.store_bytes_per_cycle or float(machine.stores_per_cycle * vector_bytes)
     levels = [Memory("registers", machine.vector_registers * vector_bytes, rates[0], stores)]
     levels += [Memory(cache.name, cache.bytes, rate, rate) for cache, rate in zip(private, rates[1:], strict=True)]
     levels.append(
         Memory(f"{last.name}+DRAM", dram.capacity_bytes or inf, far_in, far_out, cores, last.bytes * _shares(machine))
     )
-    return Hierarchy(machine.name, clock_hz, tuple(levels), dict(machine.issue_cycles or {}))
+    broadcasts = machine.broadcasts_per_cycle or machine.loads_per_cycle
+    return Hierarchy(
+        machine.name, clock_hz, tuple(levels), dict(machine.issue_cycles or {}),
+        latency_cycles=dict(machine.latency_cycles or {}), broadcast_cycles=1 / broadcasts,
+    )  # fmt: skip
 
 
 def _cache_rates(machine: Cpu, clock_hz: float) -> list[float]:
@@ -165,6 +179,12 @@ def core_cycles(record: Intrinsic, machine: Hierarchy) -> float:
         return base_measured * record.macs / standard().find(record.realised_by).macs
     macs = machine.macs_per_core_cycle.get(record.sources[0].dtype)
     return record.macs / macs if macs else record.cost.issue_cycles / record.cost.units_per_core
+
+
+def core_latency(record: Intrinsic, machine: Hierarchy) -> float:
+    """Cycles from a call of `record` to one that needs its result; of a record made of another, those of the other."""
+    found = machine.latency_cycles.get(record.name, machine.latency_cycles.get(record.realised_by))
+    return record.cost.latency_cycles if found is None else found
 
 
 # The schedule ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 In: a `Contraction` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
 blocks). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
-loads (a broadcast takes as long as a vector) and the latency of a sum, beside each other. Everything outside is loops
+loads and the latency of a sum, beside each other. Everything outside is loops
 through caches, which hold lines (`caches`).
 """
 
@@ -18,7 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.instruction.caches import Step, Strided, levels_in_caches
 from tilewright.instruction.intrinsic import Intrinsic
-from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, predict
+from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, core_latency, predict
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.protocols import Evaluation
 
@@ -74,9 +74,9 @@ class ProductCost:
         vector_bytes = prod(self.record.shape(self.record.destination)) * dtypes.size_bytes(self.work.accumulator.dtype)
         sums = rows * vectors
         multiply = sums * core_cycles(self.record, self.machine)
-        load = (rows + vectors) * vector_bytes / registers.in_bytes_per_cycle
+        load = rows * self.machine.broadcast_cycles + vectors * vector_bytes / registers.in_bytes_per_cycle
         underway = 1 + WINDOW_INSTRUCTIONS / (steps * (sums + rows + vectors))  # tiles at once
-        latency = self.record.cost.latency_cycles / underway
+        latency = core_latency(self.record, self.machine) / underway
         moved = sums * vector_bytes / registers.out_bytes_per_cycle
         if visits > 1:
             moved += sums * vector_bytes / registers.in_bytes_per_cycle

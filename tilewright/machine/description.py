@@ -98,6 +98,8 @@ class Machine(Facts):
 class Cpu(Machine):
     """A processor. Rates are per core and cycle: `fma_units` counts fused multiply-adds of a whole vector.
 
+    `latency_cycles` are measured cycles until a dependent call of an intrinsic can start, by its name. A broadcast
+    loads one element into all lanes of a vector. Its rate and that of bytes stored to the first cache are measured too.
     `features` decides what generated code may use: LLVM is told to use these and to leave out all others.
     """
 
@@ -109,6 +111,9 @@ class Cpu(Machine):
     fma_units: int = required(count)
     loads_per_cycle: int = required(count)
     stores_per_cycle: int = required(count)
+    broadcasts_per_cycle: float | None = optional(rate)
+    store_bytes_per_cycle: float | None = optional(rate)
+    latency_cycles: dict[str, float] | None = optional(table(word, rate))
     features: frozenset[str] = required(name_set)
     caches: tuple[Cache, ...] = required(several(record(Cache), 1))
     dram: Dram = required(record(Dram))

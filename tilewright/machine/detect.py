@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from tilewright.errors import InvalidMachine
 from tilewright.machine import features as feature_tables
 from tilewright.machine.description import Cpu
 from tilewright.machine.registry import machine_from_json, naming, resolve, resolve_cpu
@@ -28,13 +29,32 @@ def host() -> Cpu:
 
     The number of cores is the machine's, whatever this process's affinity mask allows.
     """
+    return described(*_reported(), SYSTEM)
+
+
+def host_limited_to(level: Cpu) -> Cpu:
+    """The host with no feature that `level` lacks: its caches and units, the vectors and registers of `level`.
+
+    Raises InvalidMachine for another architecture, and where the host lacks a feature of `level`.
+    """
+    architecture, triple, processor, reported = _reported()
+    missing = sorted(level.features - host().features)
+    if level.architecture != architecture or missing:
+        lacks = f"lacks {', '.join(missing)}" if level.architecture == architecture else f"is of {architecture}"
+        raise InvalidMachine(f"this machine cannot be limited to {level.name}: it {lacks}",
+                             help=f"one of {', '.join(GENERIC[architecture])}")  # fmt: skip
+    return described(architecture, triple, processor, reported & level.features, SYSTEM)
+
+
+def _reported() -> tuple[str, str, str, frozenset[str]]:
+    """Architecture, triple, processor and features as LLVM tells them."""
     import llvmlite.binding as llvm
 
-    triple, processor = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    triple = llvm.get_process_triple()
     architecture = triple.partition("-")[0]
     architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(architecture, architecture)
-    reported = frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
-    return described(architecture, triple, processor, reported, SYSTEM)
+    features = frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    return architecture, triple, llvm.get_host_cpu_name(), features
 
 
 def described(architecture: str, triple: str, processor: str, reported: frozenset[str], system: Path) -> Cpu:

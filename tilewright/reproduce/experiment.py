@@ -105,7 +105,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "amos-model", "tilewright.reproduce.amos.ranking",
         "whether the model orders schedules of ResNet-18's layers as this CPU does: claims E5, E6", "5 min",
-        ("points", "layers"), measured=True,
+        ("points", "layers", "machine"), measured=True,
     ),
     Experiment(
         "amos-cpu", "tilewright.reproduce.amos.cpu",

@@ -17,14 +17,14 @@ from contextlib import suppress
 from functools import cache, partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from llvmlite import ir
 
 from tilewright.codegen.cpu.dot import PRODUCTS, Emission
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.values import F32, F64, I32, I64, POINTER
-from tilewright.errors import InvalidMachine
+from tilewright.errors import CompileError, InvalidMachine
 from tilewright.expr.dtypes import DType, bits
 from tilewright.files import reason, replace_file
 from tilewright.instruction.intrinsic import Intrinsic
@@ -37,12 +37,15 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.trust import distrusted, distrusted_entry
 
 NAME = "host-calibrated"
-VERSION = 1  # of the way of measuring: another one does not read older files
+VERSION = 2  # of the way of measuring: another one does not read older files
 ACCUMULATORS = 20
 RUN_SECONDS = 0.0003  # short enough that most runs are not disturbed
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
 WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
-ROUNDS = 2
+ROUNDS, MOST_ROUNDS = 2, 8
+AGREE = 0.05  # how far the two best rounds may differ
+MEMORY_LOOPS: tuple[loops.MemoryLoop, ...] = get_args(loops.MemoryLoop)
+COPIES = ("copy", "stream")  # loops that read and write
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
@@ -50,20 +53,27 @@ LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I
 _log = logging.getLogger(__name__)
 
 
-def calibrated(options: Options | None = None, *, force: bool = False) -> Cpu:
+class BusyMachine(CompileError):
+    """What this machine reaches cannot be told, since measurements do not agree."""
+
+    code = "busy-machine"
+
+
+def calibrated(options: Options | None = None, *, force: bool = False, machine: Cpu | None = None) -> Cpu:
     """The host with measured rates: from the file of an earlier measurement, else measured now and stored.
 
-    `force` measures again. Where the cache directory cannot be written the result is only returned.
+    `machine` is the host or the host limited to fewer features. `force` measures again. Where the cache directory
+    cannot be written the result is only returned. Raises BusyMachine where measurements do not agree.
     """
-    path = calibration_file(options)
+    path = calibration_file(options, machine)
     if not force:
         stored = _stored(path)
         if stored is not None:
             return stored
     _log.info("the rates of this machine are measured, once, and kept in %s", path)
-    machine = measure(host())
-    _store(path, machine)
-    return machine
+    measured = measure(machine or host())
+    _store(path, measured)
+    return measured
 
 
 def host_with_rates(options: Options | None = None) -> Cpu:
@@ -71,27 +81,33 @@ def host_with_rates(options: Options | None = None) -> Cpu:
     return _stored(calibration_file(options)) or host()
 
 
-def calibration_file(options: Options | None = None) -> Path:
+def calibration_file(options: Options | None = None, machine: Cpu | None = None) -> Path:
     """Where the measurement of this processor is, or will be: a machine file for `--machine`."""
-    return (options or Options()).cache_dir / "machines" / f"{identity()}.yaml"
+    return (options or Options()).cache_dir / "machines" / f"{identity(machine)}.yaml"
 
 
 @cache
-def identity() -> str:
+def identity(machine: Cpu | None = None) -> str:
     """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure."""
-    records = sorted(record.name for record in measurable(host()))
-    parts = [host().digest(), _processor(), *records, str(VERSION)]
+    machine = machine or host()
+    records = sorted(record.name for record in measurable(machine))
+    parts = [machine.digest(), _processor(), *records, str(VERSION)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def measure(machine: Cpu) -> Cpu:
-    """`machine`, which must be the host, with its clock, cycles and bandwidths as measured now."""
+    """`machine`, the host or limited to fewer features, with its clock, cycles and bandwidths as measured now."""
     rates = _best_rates(machine)
     clock_hz = rates["clock"]
     facts = machine.to_json() | {"name": NAME, "clock_hz": _rounded(clock_hz)}
     facts["issue_cycles"] = {
         record.name: _rounded(clock_hz / rates[_function(record)]) for record in measurable(machine)
     }
+    facts["latency_cycles"] = {
+        record.name: _rounded(clock_hz / rates[_dependent(record)]) for record in measurable(machine)
+    }
+    facts["broadcasts_per_cycle"] = _rounded(rates["broadcast"] / loops.LINE_BYTES / clock_hz)
+    facts["store_bytes_per_cycle"] = _rounded(rates["write"] / clock_hz)
     facts["dram"] |= {
         "bytes_per_second": _rounded(max(rates["memory"], rates["memory, one core"])),
         "bytes_per_second_per_core": _rounded(rates["memory, one core"]),
@@ -109,21 +125,42 @@ def measure(machine: Cpu) -> Cpu:
 
 
 def _best_rates(machine: Cpu) -> dict[str, float]:
-    """Everything that is measured, per second, by name: the best of several rounds, which are disturbed differently."""
+    """Everything that is measured, per second, by name: the best of several rounds, which are disturbed differently.
+
+    Rounds go on until the two best of every rate agree. Raises BusyMachine where that takes too many.
+    """
     records = measurable(machine)
     code = _compiled(machine, records)
     buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
     cores, whole = _own_cores(), buffers.bytes
     one = cores[:1]
     rates: dict[str, Callable[[], float]] = {"clock": lambda: _clock_hz(code, one)}
-    rates |= {_function(record): partial(_calls_per_second, code, record, one, machine) for record in records}
+    for record in records:
+        rates[_function(record)] = partial(_calls_per_second, code, _function(record), one, _chains(machine))
+        rates[_dependent(record)] = partial(_calls_per_second, code, _dependent(record), one, 1)
+    near = min(machine.caches[0].bytes // 2, whole)
+    for name in ("broadcast", "write"):
+        rates[name] = partial(buffers.rate, code, name, near, one)
     for level in machine.caches:
         rates[level.name] = partial(buffers.rate, code, "read", min(level.bytes // 2, whole), one)
     rates["memory, one core"] = lambda: buffers.rate(code, "read", whole, one)
-    for name, loop in (("memory", "read"), ("copy", "copy"), ("stream", "stream")):
+    for name, loop in (("memory", "read"), *((name, name) for name in COPIES)):
         rates[name] = partial(buffers.rate, code, loop, whole, cores)
-    rounds = [{name: rate() for name, rate in rates.items()} for _ in range(ROUNDS)]
-    return {name: max(round_[name] for round_ in rounds) for name in rates}
+    found: dict[str, list[float]] = {name: [] for name in rates}
+    unsteady = list(rates)
+    for number in range(MOST_ROUNDS):
+        for name in rates if number < ROUNDS else unsteady:
+            found[name] = sorted([*found[name], rates[name]()], reverse=True)
+        unsteady = [name for name, (best, *others) in found.items() if not others or others[0] < (1 - AGREE) * best]
+        if not unsteady:
+            return {name: best for name, (best, *_) in found.items()}
+    name = unsteady[0]
+    rounds = ", ".join(f"{rate:.3g}" for rate in found[name])
+    raise BusyMachine(
+        f"the best of {MOST_ROUNDS} rounds differ by more than {AGREE:.0%} for {len(unsteady)} of {len(rates)} rates; "
+        f"{name}: {rounds} per second",
+        where="calibrate", help="measure again when nothing else runs",
+    )  # fmt: skip
 
 
 def measurable(machine: Cpu) -> list[Intrinsic]:
@@ -150,16 +187,14 @@ def _compiled(machine: Cpu, records: Sequence[Intrinsic]) -> Code:
     target = Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
     module = ir.Module("calibrate")
     for record in records:
-        _chain_loop(module, target, record, _chains(machine))
+        _chain_loop(module, target, record, _function(record), _chains(machine))
+        _chain_loop(module, target, record, _dependent(record), 1)
     text = [
-        str(module), loops.clock_loop("clock"), loops.memory_loop("read", copies=False),
-        loops.memory_loop("copy", copies=True), loops.memory_loop("stream", copies=True, nontemporal=True),
-        loops.METADATA,
+        str(module), loops.clock_loop("clock"),
+        *(loops.memory_loop(kind, kind, machine.vector_bits) for kind in MEMORY_LOOPS), loops.METADATA,
     ]  # fmt: skip
-    names = [_function(record) for record in records]
-    return loops.compiled(
-        "".join(text), [*names, "clock", "read", "copy", "stream"], machine.llvm.cpu, machine.llvm.features
-    )
+    names = [name(record) for record in records for name in (_function, _dependent)]
+    return loops.compiled("".join(text), [*names, "clock", *MEMORY_LOOPS], machine.llvm.cpu, machine.llvm.features)
 
 
 def _chains(machine: Cpu) -> int:
@@ -167,17 +202,18 @@ def _chains(machine: Cpu) -> int:
     return min(ACCUMULATORS, machine.vector_registers - 4)
 
 
-def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, chains: int) -> None:
+def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str, chains: int) -> None:
     """``void name(ptr operands, i64 count)``: each trip takes one step in each of `chains` independent registers.
 
-    `operands` holds two factors and the first values of the registers, and takes their last ones.
+    `operands` holds two factors and the first values of the registers, and takes their last ones. A single chain goes
+    through the sum, whose latency is asked for.
     """
     product = PRODUCTS[record.emitter]
     accumulator = LLVM_TYPES[record.destination.dtype]
     lanes = target.vector_bits // bits(record.destination.dtype)
     register = ir.VectorType(accumulator, lanes)
     factor = register if product.group == 1 else ir.VectorType(I32, lanes)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), _function(record))
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, I64]), name)
     entry, loop, done = (function.append_basic_block(name) for name in ("entry", "loop", "done"))
     builder = ir.IRBuilder(entry)
     places = [builder.gep(function.args[0], [I64(slot)], source_etype=register) for slot in range(chains + 2)]
@@ -188,8 +224,9 @@ def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, chains: in
     trip = builder.phi(I64)
     registers = [builder.phi(register) for _ in first]
     at = Emission(builder, target, accumulator, "a")
-    # Without a group the chain goes through a factor: where there is no fused multiply-add, nothing can be hoisted.
-    last = [product.step(at, c, x, y) if product.group == 1 else product.step(at, x, y, c) for c in registers]
+    # Several chains go through a factor: where there is no fused multiply-add, nothing can be hoisted.
+    by_factor = product.group == 1 and chains > 1
+    last = [product.step(at, c, x, y) if by_factor else product.step(at, x, y, c) for c in registers]
     following = builder.add(trip, I64(1))
     trip.add_incoming(I64(0), entry)
     trip.add_incoming(following, loop)
@@ -207,6 +244,10 @@ def _function(record: Intrinsic) -> str:
     return f"chain.{record.name}"
 
 
+def _dependent(record: Intrinsic) -> str:
+    return f"dependent.{record.name}"
+
+
 # Timing ---------------------------------------------------------------------------------------------------------------
 
 
@@ -215,10 +256,10 @@ def _clock_hz(code: Code, cores: Sequence[int]) -> float:
     return loops.TICKS_PER_TRIP / _best([run], cores)
 
 
-def _calls_per_second(code: Code, record: Intrinsic, cores: Sequence[int], machine: Cpu) -> float:
-    run = loops.function(code, _function(record), ctypes.c_void_p, ctypes.c_int64)
+def _calls_per_second(code: Code, name: str, cores: Sequence[int], chains: int) -> float:
+    run = loops.function(code, name, ctypes.c_void_p, ctypes.c_int64)
     operands = loops.pages(4096, fill=1.0)
-    return _chains(machine) / _best([partial(run, operands.ctypes.data)], cores)
+    return chains / _best([partial(run, operands.ctypes.data)], cores)
 
 
 class _Buffers:
@@ -235,7 +276,7 @@ class _Buffers:
         run = loops.function(code, name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         source, sink = self._source.ctypes.data, self._sink.ctypes.data
         work = [partial(run, source + part * number, sink + part * number, part) for number in range(len(cores))]
-        return part * len(cores) * (1 if name == "read" else 2) / _best(work, cores)
+        return part * len(cores) * (2 if name in COPIES else 1) / _best(work, cores)
 
 
 def _best(work: Sequence[Any], cores: Sequence[int]) -> float:

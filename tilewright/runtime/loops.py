@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -22,6 +22,7 @@ LINE_BYTES = 64
 UNROLL = 8  # cache lines per trip of a memory loop
 TICKS_PER_TRIP = 128  # of the clock loop
 
+MemoryLoop = Literal["read", "broadcast", "write", "copy", "stream"]
 Words = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -52,42 +53,54 @@ def clock_loop(name: str) -> str:
     )
 
 
-def memory_loop(name: str, *, copies: bool, nontemporal: bool = False) -> str:
+def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) -> str:
     """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` lines per trip.
 
-    A read combines all lines into one, which it stores; a copy stores every line, past the caches if `nontemporal`.
+    "read" combines all lines into one, which it stores; "broadcast" does so with vectors of `vector_bits` whose lanes
+    all hold the first element of a line; "write" stores zeros to every line; "copy" stores every line, and "stream"
+    does so past the caches.
     """
-    line = "<8 x i64>"
+    line = f"<{vector_bits // 32} x i32>" if kind == "broadcast" else "<8 x i64>"
+    reads, combines = kind != "write", kind in ("read", "broadcast")
     entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
     inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
-    past = ", !nontemporal !0" if nontemporal else ""
+    past = ", !nontemporal !0" if kind == "stream" else ""
     body = []
     for j in range(UNROLL):
         body.append(f"  %o{j} = add i64 %offset, {j * LINE_BYTES}\n")
-        body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
-        body.append(f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
-        if copies:
-            body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
-            body.append(f"  store {line} %v{j}, ptr %q{j}, align 64{past}\n")
-        else:
+        if reads:
+            body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
+            body.append(_broadcast(j, line) if kind == "broadcast" else f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
+        if combines:
             body.append(f"  %b{j} = xor {line} %c{j}, %v{j}\n")
+        else:
+            body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
+            body.append(f"  store {line} {f'%v{j}' if reads else 'zeroinitializer'}, ptr %q{j}, align 64{past}\n")
     sums = [f"  %s{j} = xor {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
     result = f"  %s0 = xor {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
     return (
         f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n"
         f"  br label %outer\nouter:\n"
-        f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{'' if copies else ''.join(entry)}"
+        f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{''.join(entry) if combines else ''}"
         f"  br label %inner\ninner:\n"
-        f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{'' if copies else ''.join(inner)}{''.join(body)}"
+        f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{''.join(inner) if combines else ''}{''.join(body)}"
         f"  %further = add i64 %offset, {UNROLL * LINE_BYTES}\n  %rest = icmp slt i64 %further, %bytes\n"
         f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
         f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %count\n"
         f"  br i1 %more, label %outer, label %done\ndone:\n"
-        f"{'  fence seq_cst' if copies else result}\n  ret void\n}}\n"
+        f"{result if combines else '  fence seq_cst'}\n  ret void\n}}\n"
     )
 
 
-#: What a module with `memory_loop(nontemporal=True)` ends with.
+def _broadcast(j: int, vector: str) -> str:
+    lanes = vector.removeprefix("<").partition(" ")[0]
+    return (
+        f"  %e{j} = load i32, ptr %p{j}, align 64\n  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
+        f"  %v{j} = shufflevector {vector} %f{j}, {vector} poison, <{lanes} x i32> zeroinitializer\n"
+    )
+
+
+#: What a module with the memory loop "stream" ends with.
 METADATA = "!0 = !{i32 1}\n"
 
 

@@ -55,6 +55,13 @@ def with_rate(machine: Hierarchy, level: int, rate: float) -> Hierarchy:
     return replace(machine, levels=tuple(levels))
 
 
+def test_small_copies_stay_in_the_last_cache() -> None:
+    machine = hierarchy(resolve("znver5"), cores=1)
+    small, large = machine.levels[-1].near_bytes, 2 * machine.levels[-1].near_bytes
+    assert machine.copy_seconds(large) > 2.5 * machine.copy_seconds(small)
+    assert machine.copy_seconds(large) == large / machine.device_bytes_per_second
+
+
 def test_spec3_g27() -> None:
     assert predict(GEMM, 32, TOY).cycles == 32768
     assert predict(GEMM, 32, TOY, pipelined=True).cycles == 37120

@@ -97,6 +97,14 @@ def test_two_cores_take_half_where_there_is_work_for_both() -> None:
     assert seconds(work, three, hierarchy(resolve("znver5"), cores=2)) > 1.25 * two
 
 
+def test_measured_broadcasts_and_latencies_count() -> None:
+    tall, chain = gemm(240, 256, 256), gemm(1, 16, 4096)
+    slow = replace(ZNVER5, broadcast_cycles=4.0, latency_cycles={RECORD.name: 20.0})
+    fast = replace(ZNVER5, broadcast_cycles=0.25, latency_cycles={RECORD.name: 1.0})
+    assert seconds(tall, schedule(6, 64), slow) > 1.2 * seconds(tall, schedule(6, 64), fast)
+    assert seconds(chain, schedule(1, 16), slow) > 4 * seconds(chain, schedule(1, 16), fast)
+
+
 def test_measured_cycles_count() -> None:
     slow = replace(ZNVER5, core_cycles={RECORD.name: 1.0})
     work = gemm(240, 256, 256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tilewright.machine import (
     resolve_cpu,
 )
 from tilewright.machine import features as feature_tables
-from tilewright.machine.detect import SYSTEM, base_machine, described
+from tilewright.machine.detect import SYSTEM, base_machine, described, host_limited_to
 from tilewright.machine.reading import FILES
 
 
@@ -193,6 +193,22 @@ def test_hyperthreads_are_not_cores(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert machine.clock_hz == 3.6e9
     assert (machine.vector_bits, machine.vector_registers) == (256, 16)
+
+
+@pytest.mark.skipif(host().architecture != "x86_64", reason="levels of x86-64")
+def test_the_host_can_be_limited_to_an_older_level() -> None:
+    level = resolve_cpu("x86-64-v2")
+    limited = host_limited_to(level)
+    assert limited.features == level.features
+    assert (limited.vector_bits, limited.vector_registers) == (128, 16)
+    assert limited.intrinsics == level.intrinsics
+    assert limited.llvm.cpu == host().llvm.cpu
+    assert [cache.bytes for cache in limited.caches] == [cache.bytes for cache in host().caches]
+    newer = replace(level, name="newer", features=frozenset({*host().features, "sha512"}))
+    with pytest.raises(InvalidMachine, match="cannot be limited to newer: it lacks sha512"):
+        host_limited_to(newer)
+    with pytest.raises(InvalidMachine, match="cannot be limited to aarch64: it is of x86_64"):
+        host_limited_to(resolve_cpu("aarch64"))
 
 
 def test_detection_without_a_system_keeps_the_base_file(tmp_path: Path) -> None:

@@ -1,36 +1,37 @@
 """Claims E5 and E6 on this CPU: does the model order schedules as measurements do?
 
 For every layer C0 to C11 of ResNet-18, f32, batch 1, one thread: points drawn uniformly from the space of schedules,
-seed 0, none left out; each is compiled and its kernel timed, and predicted from the calibrated machine. The outer loops
-come from a plain space of register tiles, orders and blocks.
+seed 0, none left out, the spaces of all mappings taken together; each is compiled and its kernels timed, and predicted
+from the calibrated machine. The outer loops come from a plain space of register tiles, orders and blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiler.compile import build
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import ChooseProduct
-from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv
-from tilewright.instruction.intrinsic import Intrinsic
+from tilewright.compiler.joint import candidates, replay
+from tilewright.expr.graph import Graph
 from tilewright.instruction.model import Hierarchy, hierarchy
-from tilewright.instruction.product_cost import ProductCost
 from tilewright.instruction.ranking import accuracy_compat, accuracy_strict, noise_of, recall, recall_of
-from tilewright.machine import Cpu, host
-from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.instruction.search import Candidate, Choice
+from tilewright.machine import Cpu, host, resolve_cpu
+from tilewright.machine.detect import host_limited_to
+from tilewright.operator.product_space import ProductPoint
 from tilewright.options import Options
+from tilewright.reproduce.amos.cpu import RESULT, layer_graph
 from tilewright.reproduce.amos.layers import named_layers
 from tilewright.reproduce.amos.operators import Configuration
 from tilewright.reproduce.experiment import Claim, Table, pinned, positive
 from tilewright.reproduce.pictures import Bars, Curves, Picture, Points, Scatter
-from tilewright.runtime.calibrate import calibrated, measurable
+from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
 
 POINTS = 100  # per layer
@@ -40,7 +41,6 @@ TIMINGS = 5  # of each point: the least counts, their spread is the noise
 RECALLS = (0.3, 0.4)
 PUBLISHED = ((0.3, 0.80), (0.4, 0.914))  # recalls
 COMPAT, STRICT, RECALL = 0.80, 0.75, 0.80  # at least, of the means
-_RESULT = "y"  # name of the product, hence of its kernel
 
 
 @dataclass(frozen=True)
@@ -178,55 +178,43 @@ class Report:
         }  # fmt: skip
 
 
-def report(points: int = POINTS, layers: Sequence[str] = ()) -> Report:
-    """Measure `points` schedules of the named layers (default: all); about a quarter of a second each."""
+def report(points: int = POINTS, layers: Sequence[str] = (), machine: str | None = None) -> Report:
+    """Measure `points` schedules of the named layers (default: all); about a quarter of a second each.
+
+    With `machine` the host is limited to the features of that machine file.
+    """
     chosen = named_layers(layers)
+    target = host() if machine is None else host_limited_to(resolve_cpu(machine))
     with pinned():
-        calibration = calibrated()
-        machine = hierarchy(calibration, cores=1)
-        found = [measure(name, each, machine, points) for name, each in chosen.items()]
-    return Report(f"{calibration.llvm.cpu}, one thread", tuple(found))
+        calibration = calibrated(machine=target)
+        rates = hierarchy(calibration, cores=1)
+        found = [measure(name, each, rates, points, target) for name, each in chosen.items()]
+    limits = "" if machine is None else f" limited to {machine}"
+    return Report(f"{calibration.llvm.cpu}{limits}, one thread", tuple(found))
 
 
-def measure(name: str, configuration: Configuration, machine: Hierarchy, points: int, seed: int = SEED) -> Layer:
-    """Compile, time and predict schedules of one layer."""
-    graph, image = _layer(configuration)
-    target = host()
-    spaces: list[ProductSpace] = []
-    make_plan(graph, target, 1, choose=ChooseProduct(point=lambda space, _: spaces.append(space)))
-    (space,) = spaces
-    found = tuple(_point(graph, image, point, target, machine) for point in space.sample(points, seed))
-    return Layer(name, len(space), found)
+def measure(
+    name: str, configuration: Configuration, machine: Hierarchy, points: int, target: Cpu | None = None
+) -> Layer:
+    """Compile, time and predict schedules of one layer, drawn from those of all its mappings."""
+    graph, image = layer_graph(configuration, "f32", "f32")
+    target = target or host()
+    among = candidates(graph, RESULT, target, machine, keep=lambda each: each.b.tensor.name in graph.constants)
+    drawn = draw(among, points)
+    found = tuple(_point(graph, image, candidate, point, target) for candidate, point in drawn)
+    return Layer(name, sum(len(each.points) for each in among), found)
 
 
-def _layer(configuration: Configuration) -> tuple[Graph, np.ndarray[Any, Any]]:
-    """A convolution with constant weights, and an image for it."""
-    sizes = configuration.sizes
-    c, k, size, kernel = (sizes[name] for name in ("c", "k", "size", "kernel"))
-    generator = np.random.default_rng(SEED)
-    b = GraphBuilder(configuration.operator)
-    image = generator.standard_normal((sizes["batch"], c, size, size), np.float32)
-    x = b.input("x", image.shape, "f32")
-    w = b.constant(generator.standard_normal((k, c, kernel, kernel), np.float32), "w")
-    y = conv.conv(b, x, w, strides=sizes["stride"], pads=sizes["pad"], name=_RESULT)
-    return b.finish([y]), image
+def draw(among: Sequence[Candidate], count: int) -> list[tuple[Candidate, ProductPoint]]:
+    """Points of the spaces of all mappings, drawn uniformly, each at most once."""
+    ends = list(accumulate(len(each.points) for each in among))
+    numbers = random.Random(SEED).sample(range(ends[-1]), min(count, ends[-1]))
+    places = [(number, bisect_right(ends, number)) for number in numbers]
+    return [(among[place], among[place].points[number - ends[place]]) for number, place in places]
 
 
-def _point(graph: Graph, image: np.ndarray[Any, Any], point: ProductPoint, target: Cpu, machine: Hierarchy) -> Point:
-    choice = ChooseProduct(point=lambda space, name: point)
-    kernels = make_plan(graph, target, 1, choose=choice).kernels
-    ((name, work),) = [(each.name, each.work) for each in kernels if isinstance(each.work, Contraction)]
-    (schedule,) = [each.schedule for each in kernels if isinstance(each.schedule, ContractionSchedule)]
-    predicted = ProductCost(work, _record(target), machine).predict(schedule).seconds
-    module = Module(build(graph, target, 1, Options(cache=False), choose=choice), threads=1)
-    return Point(str(point), tuple(_timings(module, image, name)), predicted)
-
-
-def _timings(module: Module, image: np.ndarray[Any, Any], kernel: str) -> Iterator[float]:
-    for _ in range(TIMINGS):
-        yield next(each.seconds for each in module.profile(image, repeats=REPEATS) if each.kernel == kernel)
-
-
-def _record(target: Cpu) -> Intrinsic:
-    """The multiply-add of f32 vectors that this machine was measured with."""
-    return next(record for record in measurable(target) if {each.dtype for each in record.operands} == {"f32"})
+def _point(graph: Graph, image: np.ndarray[Any, Any], candidate: Candidate, point: ProductPoint, target: Cpu) -> Point:
+    choice = Choice(candidate.mapping, point)
+    module = Module(build(graph, target, 1, Options(cache=False), choose=replay({RESULT: choice})), threads=1)
+    timings = tuple(sum(each.seconds for each in module.profile(image, repeats=REPEATS)) for _ in range(TIMINGS))
+    return Point(str(choice), timings, candidate.predict(point))

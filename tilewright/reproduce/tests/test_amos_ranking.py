@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
-from tilewright.instruction.model import hierarchy
-from tilewright.machine import host
+from tilewright.instruction.in_place import ProductKey
+from tilewright.instruction.model import Hierarchy, hierarchy
+from tilewright.instruction.search import Candidate
+from tilewright.machine import Cpu, host
+from tilewright.operator.product_space import ProductPoint
+from tilewright.reproduce.amos import ranking
 from tilewright.reproduce.amos.operators import Configuration
-from tilewright.reproduce.amos.ranking import Layer, Point, Report, measure
+from tilewright.reproduce.amos.ranking import Layer, Point, Report, draw, measure
 
 
 def layer(predicted: list[float]) -> Layer:
@@ -50,3 +55,29 @@ def test_a_layer_is_compiled_timed_and_predicted() -> None:
         assert len(point.timings) > 1
         assert min(point.timings) > 0
         assert np.isfinite(point.predicted)
+
+
+def test_points_come_from_all_mappings_and_each_once() -> None:
+    key = ProductKey("fma", "b", (("i",), ("k",), ("c",)))
+    points = [ProductPoint((rows,), 1, ("k", "i")) for rows in range(40)]
+    among = [Candidate(key, points[:10], lambda point: 1.0), Candidate(key, points[10:], lambda point: 2.0)]
+    drawn = draw(among, 20)
+    assert len({point.rows for _, point in drawn}) == 20
+    assert all(point in candidate.points for candidate, point in drawn)
+    assert {candidate.predict(point) for candidate, point in drawn} == {1.0, 2.0}
+    assert sorted(point.rows for _, point in draw(among, 100)) == [point.rows for point in points]
+
+
+@pytest.mark.skipif(host().architecture != "x86_64", reason="levels of x86-64")
+def test_the_host_limited_to_a_level_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets: list[Cpu] = []
+
+    def note(name: str, configuration: Configuration, machine: Hierarchy, points: int, target: Cpu) -> Layer:
+        targets.append(target)
+        return layer([1.0])
+
+    monkeypatch.setattr(ranking, "measure", note)
+    monkeypatch.setattr(ranking, "calibrated", lambda machine: machine)
+    found = ranking.report(1, ("C0",), "x86-64-v2")
+    assert found.machine == f"{host().llvm.cpu} limited to x86-64-v2, one thread"
+    assert [target.vector_bits for target in targets] == [128]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +15,14 @@ from tilewright.instruction.model import hierarchy
 from tilewright.machine import Cpu, host, resolve
 from tilewright.options import Options
 from tilewright.runtime import calibrate, loops
-from tilewright.runtime.calibrate import calibrated, calibration_file, host_with_rates, identity, to_yaml
+from tilewright.runtime.calibrate import BusyMachine, calibrated, calibration_file, host_with_rates, identity, to_yaml
 
 
 @pytest.fixture(scope="module")
 def measured() -> Cpu:
-    return calibrate.measure(host())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate, "AGREE", 1.0)  # tests run beside others
+        return calibrate.measure(host())
 
 
 @pytest.fixture
@@ -41,6 +46,55 @@ def test_measurements_are_plausible(measured: Cpu) -> None:
     for rate in (dram.copy_bytes_per_second, dram.nontemporal_copy_bytes_per_second):
         assert rate is not None
         assert rate > 1e8
+
+
+def test_what_descriptions_assume_is_measured(measured: Cpu) -> None:
+    assert measured.issue_cycles is not None
+    assert measured.latency_cycles is not None
+    assert set(measured.latency_cycles) == set(measured.issue_cycles)
+    fused = [name for name in measured.issue_cycles if name.startswith("fma")]
+    assert all(measured.latency_cycles[name] > 1.5 * measured.issue_cycles[name] for name in fused)
+    assert measured.broadcasts_per_cycle is not None
+    assert 0.2 < measured.broadcasts_per_cycle < 8
+    assert measured.store_bytes_per_cycle is not None
+    assert 2 < measured.store_bytes_per_cycle < 512
+    machine = hierarchy(measured)
+    assert machine.latency_cycles == measured.latency_cycles
+    assert machine.broadcast_cycles == 1 / measured.broadcasts_per_cycle
+    assert machine.levels[0].out_bytes_per_cycle == measured.store_bytes_per_cycle
+
+
+def test_figures_of_a_busy_machine_are_refused(
+    measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "measure", lambda machine: measured)
+    calibrated(options)
+    monkeypatch.undo()
+    before = calibration_file(options).read_text()
+    times = (1e-6 * 1.2**number for number in itertools.count())
+    monkeypatch.setattr(calibrate, "_best", lambda work, cores: next(times))
+    with pytest.raises(BusyMachine, match=r"clock: .* per second\n  = help: measure again"):
+        calibrated(options, force=True)
+    assert calibration_file(options).read_text() == before
+
+
+def test_a_disturbed_rate_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    def seconds(slow: set[int]) -> Callable[[Any, Any], float]:
+        def best(work: Any, cores: Any) -> float:
+            calls.append(2e-6 if len(calls) in slow else 1e-6)
+            return calls[-1]
+
+        return best
+
+    monkeypatch.setattr(calibrate, "_best", seconds(set()))
+    steady = calibrate.measure(host())
+    expected = len(calls)
+    calls.clear()
+    monkeypatch.setattr(calibrate, "_best", seconds({0}))
+    assert calibrate.measure(host()) == steady
+    assert len(calls) == expected + 1
 
 
 def test_what_is_not_measured_stays(measured: Cpu) -> None:
