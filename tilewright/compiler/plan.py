@@ -67,18 +67,23 @@ def _plan_nodes(planning: Planning) -> None:
         if isinstance(group, Loop):
             plan_loop(planning, group, _plan_nodes)
             continue
-        if group.decision is not None:
-            planning.plan.decisions.append(group.decision)
-        apart = planning.apart(group)
-        planning.unfused.update(dict.fromkeys(group.stored, apart))
-        if group.kind == "product":
-            _plan_product(planning, group)
-        elif group.kind == "ordered":
-            plan_ordered(planning, group)
-        elif not apart:
-            planning.fused[group.name] = group
-        else:
-            plan_rows(planning, group)
+        with planning.about(group.kernel):
+            _plan_group(planning, group)
+
+
+def _plan_group(planning: Planning, group: Group) -> None:
+    if group.decision is not None:
+        planning.plan.decisions.append(group.decision)
+    apart = planning.apart(group)
+    planning.unfused.update(dict.fromkeys(group.stored, apart))
+    if group.kind == "product":
+        _plan_product(planning, group)
+    elif group.kind == "ordered":
+        plan_ordered(planning, group)
+    elif not apart:
+        planning.fused[group.name] = group
+    else:
+        plan_rows(planning, group)
 
 
 def _plan_product(planning: Planning, group: Group) -> None:

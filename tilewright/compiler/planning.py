@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -177,7 +178,7 @@ class Planning:
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
         self.borders = dict(rewritten.borders)
-        self._kernels: set[str] = set()  # their names
+        self.kernel_names: set[str] = set()
         self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
         self._take(rewritten.graph)
         written = (Stored(tensor, _rows(tensor), "output") for tensor in rewritten.graph.outputs)
@@ -377,6 +378,16 @@ class Planning:
             return mapping.b.tensor.name not in self.constants
         return mapping.b.tensor.name not in self.constants and _taken(mapping) <= mapping.b.tensor.size
 
+    # Decisions ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def about(self, kernel: str) -> Iterator[None]:
+        """Decisions made meanwhile are about this kernel, but those that say another one."""
+        decisions = self.plan.decisions
+        begin = len(decisions)
+        yield
+        decisions[begin:] = [each if each.kernel else replace(each, kernel=kernel) for each in decisions[begin:]]
+
     # Kernels --------------------------------------------------------------------------------------------------
 
     def add_kernel(
@@ -390,7 +401,7 @@ class Planning:
         updates: Sequence[str] = (),
     ) -> str:
         """Launch `work` next; `bodies` are all that it evaluates. Returns the name of the kernel, which is unique."""
-        name = claim(name, self._kernels)
+        name = claim(name, self.kernel_names)
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
 from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
-from tilewright.decision import Decision
+from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
@@ -80,7 +80,9 @@ class _Product:
         point = planning.choose.point(space, self.node.name)
         if point is not None:
             schedule = dealt(point.schedule(work), work, self.machine, planning.threads, a_bytes)
-            decision = Decision(decision.subject, str(point), "it was asked for", decision.chosen, decision.reason)
+            decision = Decision(
+                decision.subject, str(point), ASKED, decision.chosen, decision.reason, runner_up_cost=decision.cost
+            )
         plan.decisions.append(decision)
         running = self._proven(work, schedule)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
@@ -155,7 +157,9 @@ class _Product:
         if self.target == result.output:
             return
         copy = copy_of(self.target, result.output)
-        plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,), kernel=f"{copy.name}.unpacked"))
+        kernel = unique(f"{copy.name}.unpacked", planning.kernel_names)
+        with planning.about(kernel):
+            plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,), kernel=kernel))
         order = [dim for dim, _ in planning.layout(self.target).digits]
         stored = replace(self.target, shape=tuple(self.target.shape[dim] for dim in order))
         *before, last = mapped[result.name]

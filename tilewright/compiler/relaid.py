@@ -9,6 +9,7 @@ from tilewright.compiler.rows import write_rows
 from tilewright.decision import Decision
 from tilewright.expr.core import Compute, Read
 from tilewright.expr.evaluate import evaluate_compute
+from tilewright.expr.names import unique
 from tilewright.graph.groups import Group
 from tilewright.instruction.order import Order
 from tilewright.layouts import row_major
@@ -26,7 +27,9 @@ def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Re
     layout = order.layout(read) if sources == {source} else None
     if not sources <= planning.constants.keys():
         planning.place(relayout.output, row_major(order.shape), "arena")
-        write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,), kernel=f"{source}.packed"))
+        kernel = unique(f"{source}.packed", planning.kernel_names)
+        with planning.about(kernel):
+            write_rows(planning, Group("rows", (relayout,), relayout.axes, (), (name,), kernel=kernel))
         why = planning.unfused.get(source)
         before = f", after {source}: {why}" if why else ""
         how = f"one copy, read many times{before}" if source in sources else f"computed with {source}"

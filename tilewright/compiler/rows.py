@@ -69,8 +69,9 @@ def write_rows(planning: Planning, group: Group) -> None:
 
 def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0) -> None:
     schedule, decision = schedule_nest(nest, planning.machine, planning.threads, name, lanes)
-    planning.plan.decisions.append(decision)
-    planning.add_kernel(name, nest, schedule, [n.body for n in nest.nodes], writes, flops)
+    with planning.about(name):
+        planning.plan.decisions.append(decision)
+        planning.add_kernel(name, nest, schedule, [n.body for n in nest.nodes], writes, flops)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
@@ -83,7 +84,8 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
             fill = NestNode(stored.tensor, planning.borders[name].value, None, index)
             nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
             schedule, _ = schedule_nest(nest, planning.machine, 1, name)
-            planning.add_kernel(f"{name}.border{number}", nest, schedule, [], (name,), 0)
+            with planning.about(f"{name}.border{number}"):
+                planning.add_kernel(f"{name}.border{number}", nest, schedule, [], (name,), 0)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tilewright.compiler.plan import make_plan, prepare
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
 from tilewright.compiler.stopwatch import Stopwatch, content, own_kernels
 from tilewright.compiler.surroundings import likeness, shape_digest, surroundings, tensor_names
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import serialize
 from tilewright.expr.core import Compute
@@ -272,8 +272,11 @@ class _Search:
         compared = f"in turns {best:.3g} s, as the rules say {by_rule:.3g} s"
         if best > (1 - LEAST_GAIN) * by_rule:
             reason = f"no other is {LEAST_GAIN:.0%} faster; {compared}"
-            second = decision.chosen, decision.reason
-            return Outcome(None, Decision(decision.subject, RULES, reason, *second, decision.refused))
+            rule = f"{LEAST_GAIN:.0%} faster than the rules' choice"
+            slower = Refusal(decision.chosen, rule, decision.reason, Cost(seconds=best))
+            refused = [slower, *decision.refused]
+            kept = Decision(decision.subject, RULES, reason, refused=tuple(refused), cost=Cost(seconds=by_rule))
+            return Outcome(None, kept)
         return Outcome(found.best.choice, replace(decision, reason=f"{decision.reason}; {compared}"))
 
     def _moved(self, plan: Plan, kernels: Sequence[Kernel]) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -135,7 +135,9 @@ def block_shape(
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)
     second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")
-    return first.shape, Decision(subject, str(first), reason, second, price, found.refused)
+    cost = Cost(cycles=first.cycles)
+    other_cost = Cost(cycles=other.cycles) if other and asked is None else None
+    return first.shape, Decision(subject, str(first), reason, second, price, found.refused, cost, other_cost)
 
 
 def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, off: Collection[str]) -> str:

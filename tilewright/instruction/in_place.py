@@ -18,7 +18,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine, bounds
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape
@@ -196,7 +196,7 @@ def find_product(
     found: list[InPlace] = []  # in the registry's order, and for an instruction by preference
     for kernels in _instructions(registry, machine, factors, compute.output.dtype, refused):
         found += sorted(_in_place(compute, kernels, refused), key=lambda each: _preference(each, constants))
-    found.sort(key=lambda each: sum(_seconds(each, machine, constants)))
+    found.sort(key=lambda each: _cost(each, machine, constants).cycles or 0.0)
     ranked = [each for each in found if packable(each)]
     refused += [Refusal(str(each), f"{each.b.tensor.name} can be packed") for each in found if not packable(each)]
     if choose is not None and found:
@@ -204,8 +204,9 @@ def find_product(
         same = [variant for each in found if each.kernels is best.kernels for variant in each.variants()]
         asked = choose(compute, [variant for variant in same if packable(variant)])
         if asked is not None:
-            why = _reason(best, machine, constants)
-            return asked, Decision(subject, str(asked), "it was asked for", str(best), why)
+            why, cost = _reason(best, machine, constants), _cost(best, machine, constants)
+            own = _cost(asked, machine, constants)
+            return asked, Decision(subject, str(asked), ASKED, str(best), why, cost=own, runner_up_cost=cost)
     for number, chosen in enumerate(ranked):
         verdict = judge(chosen.mapping, "signature", differential=True)
         if verdict.refusal is not None:
@@ -219,6 +220,8 @@ def find_product(
             "" if second is None else f"{second} with vectors of {second.b.tensor.name}",
             "" if second is None else _reason(second, machine, constants),
             tuple(dict.fromkeys(refused)),
+            _cost(chosen, machine, constants),
+            None if second is None else _cost(second, machine, constants),
         )
     why = "no record has a mapping that runs in place"
     return None, Decision(subject, "none", why, refused=tuple(dict.fromkeys(refused)))
@@ -356,8 +359,9 @@ def _is_last(product: InPlace) -> bool:
     return loops[-1:] == [product.n_loop]
 
 
-def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tuple[float, float]:
-    """Time of the calls at full rate, partly filled vectors and groups included, and of packing and copying out.
+def _cost(product: InPlace, machine: Cpu, constants: Collection[str]) -> Cost:
+    """Calls at full rate, partly filled vectors and groups included, and bytes of packing and copying out at the rate
+    of main memory.
 
     A variable vector operand is packed once: read and written. So is a result whose last dimension is not the vector,
     where all but that one are dimensions of the rows (others may be stored as the kernel likes), and any result whose
@@ -371,20 +375,21 @@ def _seconds(product: InPlace, machine: Cpu, constants: Collection[str]) -> tupl
     base = product.kernels[0]
     accumulators = base.grid[0] * base.grid[1] * base.grid[2]
     cycles = points * vectors * steps * base.cost.issue_cycles / accumulators
-    clock_hz = machine.clock_hz or 1e9
     moved = 0
     if product.b.tensor.name not in constants:
         in_b = loops_of(product.b)
         moved += 2 * prod(axis.size for axis in loops if axis in in_b) * _bytes(product.b.dtype)
     if (product.n_loop != product.compute.axes[-1] and len(product.m_loops) <= 1) or not _is_last(product):
         moved += 2 * product.compute.output.size * _bytes(product.compute.output.dtype)
-    return cycles / clock_hz, moved / machine.dram.bytes_per_second
+    return Cost(cycles + moved * machine.nominal_clock_hz / machine.dram.bytes_per_second, bytes=moved)
 
 
 def _reason(product: InPlace, machine: Cpu, constants: Collection[str]) -> str:
-    calls, moved = _seconds(product, machine, constants)
-    packed = "constant" if product.b.tensor.name in constants else f"{moved:.2e} s of packing"
-    return f"{calls:.2e} s of {product.instruction} at full rate, vectors of {product.b.tensor.name}, {packed}"
+    cost = _cost(product, machine, constants)
+    packed = "constant" if product.b.tensor.name in constants else "variable"
+    moved = f", {cost.bytes:,} bytes of packing among them" if cost.bytes else ""
+    calls = f"{cost.cycles:.0f} cycles of {product.instruction} at full rate{moved}"
+    return f"{calls}, vectors of {product.b.tensor.name}, {packed}"
 
 
 def _bytes(dtype: str) -> int:

@@ -33,7 +33,6 @@ Realisation = Literal["materialised", "in-copy", "folded"]
 
 REGISTER_BYTES = 4  # of one lane of a GPU
 DTYPE_OF_RATE = {"s8": "i8", "s4": "i4"}  # vendors' names of signed integers
-NOMINAL_CLOCK_HZ = 2.5e9  # of a processor whose description, that of a whole architecture, has none
 
 
 # The machine ----------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def hierarchy(machine: Machine, cores: int | None = None) -> Hierarchy:
 
 
 def _cpu(machine: Cpu, cores: int) -> Hierarchy:
-    clock_hz = machine.clock_hz or NOMINAL_CLOCK_HZ
+    clock_hz = machine.nominal_clock_hz
     vector_bytes = machine.vector_bits // 8
     *private, last = machine.caches
     rates = _cache_rates(machine, clock_hz)

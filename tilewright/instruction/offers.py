@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.model import mapping_seconds
@@ -77,6 +77,8 @@ def decide(found: Sequence[Offer], subject: str) -> Decision | None:
         str(second.mapping) if second else "",
         "" if second is None else f"{second.reason}; {'equal, and larger' if equal else 'worse'}",
         tuple(refused.values()),
+        Cost(seconds=valid[0].seconds),
+        None if second is None else Cost(seconds=second.seconds),
     )
 
 

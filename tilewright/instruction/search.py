@@ -16,7 +16,7 @@ from math import ceil, exp, inf
 from statistics import median
 from typing import Any, Protocol
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.instruction.in_place import ProductKey
 from tilewright.operator.product_space import ProductPoint
 
@@ -260,8 +260,18 @@ def _decision(subject: str, runs: Sequence[_Run], best: Trial, trials: Sequence[
     """The best choice, that of the second-best mapping, and the mappings that were left out."""
     others = [trial for trial in trials if trial.choice.mapping != best.choice.mapping]
     second = min(others, key=lambda trial: trial.seconds, default=None)
-    refused = tuple(
-        Refusal(str(run.candidate.mapping), f"within {HOPELESS:g} times the best", f"{run.best:.3g} s")
+    refused: tuple[Refusal, ...] = ()
+    if second is not None and second.seconds < best.seconds:
+        rule = f"{LEAST_GAIN:.0%} faster than where the search began"
+        refused = (Refusal(str(second.choice), rule, _times(second), Cost(seconds=second.seconds)),)
+        second = None
+    refused += tuple(
+        Refusal(
+            str(run.candidate.mapping),
+            f"within {HOPELESS:g} times the best",
+            f"{run.best:.3g} s",
+            Cost(seconds=run.best),
+        )
         for index, run in enumerate(runs)
         if index not in alive
     )
@@ -275,6 +285,8 @@ def _decision(subject: str, runs: Sequence[_Run], best: Trial, trials: Sequence[
         "" if second is None else str(second.choice),
         "" if second is None else f"{_times(second)}, the best of another mapping",
         refused,
+        Cost(seconds=best.seconds),
+        None if second is None else Cost(seconds=second.seconds),
     )
 
 

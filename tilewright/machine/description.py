@@ -31,6 +31,7 @@ from tilewright.machine.facts import (
     word,
 )
 
+NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
 
@@ -87,6 +88,11 @@ class Machine(Facts):
     clock_hz: float | None = optional(rate)
     intrinsics: tuple[str, ...] = optional(names, ())
     issue_cycles: dict[str, float] | None = optional(table(word, rate))
+
+    @property
+    def nominal_clock_hz(self) -> float:
+        """The clock; a usual one for the description of a whole architecture, which has none."""
+        return self.clock_hz or NOMINAL_CLOCK_HZ
 
     def digest(self) -> str:
         """A hash of every fact, equal for equal descriptions in any process: 64 hexadecimal digits."""

@@ -17,7 +17,7 @@ from math import ceil, gcd, prod
 
 import numpy as np
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
@@ -155,8 +155,9 @@ def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBl
     ranked = [each for each in ranked if each[3].refused is None]
     seconds, _, chosen, time = ranked[0]
     second = next((each for each in ranked[1:] if each[2].tile != chosen.tile), None)
+    cycles = seconds * machine.clock_hz
     reason = (
-        f"{1e6 * seconds:.1f} predicted us, fewest of {len(ranked)}: {time.blocks} blocks, {time.resident} at once on "
+        f"{cycles:.0f} predicted cycles, fewest of {len(ranked)}: {time.blocks} blocks, {time.resident} at once on "
         f"each of {machine.multiprocessors} multiprocessors, {time.under_way / 1024:.0f} KiB under way there where "
         f"latency asks for {model.wanted / 1024:.0f}, {time.registers} registers"
     )
@@ -165,8 +166,10 @@ def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBl
         _text(chosen, nest),
         reason,
         _text(second[2], nest) if second else "",
-        f"{1e6 * second[0]:.1f} us" if second else "",
+        f"{second[0] * machine.clock_hz:.0f} cycles" if second else "",
         tuple(refused.values()),
+        Cost(cycles=cycles),
+        Cost(cycles=second[0] * machine.clock_hz) if second else None,
     )
     return chosen, decision
 

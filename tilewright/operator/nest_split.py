@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.decision import Decision
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
@@ -56,13 +56,20 @@ def choose_split(
     if not ranked:
         return None, None
     seconds, count, best = ranked[0]
-    one = f"{1e6 * whole:.1f} predicted us"
+    in_one, in_parts = (each * machine.clock_hz for each in (whole, seconds))
     if whole < WORTH * seconds:
-        reason = f"{one}, {1e6 * seconds:.1f} with {count} parts of {axis.name} and a second kernel"
-        return None, Decision(f"parts of {subject}", "one", reason)
-    two = (f"{ranked[1][1]} parts", f"{1e6 * ranked[1][0]:.1f} us") if len(ranked) > 1 else ("", "")
-    reason = f"{1e6 * seconds:.1f} predicted us with the kernel that adds them up, {1e6 * whole:.1f} in one"
-    return best, Decision(f"parts of {subject}", f"{count} of {axis.name}", reason, *two)
+        rule = f"one kernel takes {WORTH} times as long"
+        values = f"{in_parts:.0f} cycles with a second kernel"
+        refused = (Refusal(f"{count} parts of {axis.name}", rule, values, Cost(cycles=in_parts)),)
+        reason = f"{in_one:.0f} predicted cycles"
+        return None, Decision(f"parts of {subject}", "one", reason, refused=refused, cost=Cost(cycles=in_one))
+    two, second = ("", ""), None
+    if len(ranked) > 1:
+        second = Cost(cycles=ranked[1][0] * machine.clock_hz)
+        two = f"{ranked[1][1]} parts", f"{second.cycles:.0f} cycles"
+    reason = f"{in_parts:.0f} predicted cycles with the kernel that adds them up, {in_one:.0f} in one"
+    chosen, cost = f"{count} of {axis.name}", Cost(cycles=in_parts)
+    return best, Decision(f"parts of {subject}", chosen, reason, *two, cost=cost, runner_up_cost=second)
 
 
 def split(nest: Nest, axis: Axis, count: int, taken: Collection[str] = ()) -> SplitNest:

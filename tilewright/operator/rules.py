@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import product
 from math import inf, prod
 
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
@@ -87,7 +87,8 @@ def schedule_contraction(
     refused: tuple[Refusal, ...] = ()
     if wasteful:
         values = f"{wasteful[0]:.0f} cycles of all threads together, the fewest are {ranked[0][0]:.0f}"
-        refused = (Refusal(_named(*wasteful[2:]), f"at most {MOST_WORK} times the fewest", values),)
+        rule = f"at most {MOST_WORK} times the fewest"
+        refused = (Refusal(_named(*wasteful[2:]), rule, values, Cost(cycles=wasteful[0])),)
     decision = Decision(
         f"register tile of {subject}",
         _named(rows, vectors),
@@ -95,6 +96,8 @@ def schedule_contraction(
         _named(*second[2:]) if second else "",
         f"{'' if second[2:] in dealt else 'at least '}{second[0]:.0f} cycles" if second else "",
         refused,
+        Cost(cycles=cycles),
+        Cost(cycles=second[0]) if second else None,
     )
     return schedule, decision
 

@@ -259,7 +259,7 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_choice_is_explained() -> None:
     plan = plan_of(graph_of(lambda b: softmax(b, 16384, 1024, "f32")))
     text = next(decision for decision in plan.decisions if decision.subject == "tile of softmax").explain()
-    for part in ("rows in registers", "predicted us", "on each of 132 multiprocessors", "KiB under way", "second:"):
+    for part in ("rows in registers", "predicted cycles", "on each of 132 multiprocessors", "KiB under way", "second:"):
         assert part in text
     assert Decision.from_json(plan.decisions[-1].to_json()) == plan.decisions[-1]
 
@@ -365,7 +365,7 @@ def test_few_sums_are_made_in_parts() -> None:
     assert [kernel.name for kernel in found.plan.kernels] == ["sum.parts", "sum"]
     assert prod(found.code.kernels[0].grid) > 64
     decision = next(each for each in found.plan.decisions if each.subject == "parts of sum")
-    assert "predicted us with the kernel that adds them up" in decision.reason
+    assert "predicted cycles with the kernel that adds them up" in decision.reason
 
 
 def test_rows_with_the_largest_and_smallest_divisors() -> None:

@@ -1,0 +1,65 @@
+"""What decisions say of themselves: their numbers, and which kernel they are about."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.compiler.compile import resolve_target
+from tilewright.compiler.plan import make_plan
+from tilewright.decision import ASKED, Cost, Decision, Refusal
+from tilewright.expr import GraphBuilder
+from tilewright.expr.graph import Graph
+from tilewright.expr.ops import linalg, norm
+from tilewright.expr.random import graphs
+
+MACHINES = ("znver5", "x86-64-v2", "x86-64-v3", "aarch64", "sm_80", "sm_90a", "gfx1100")
+
+
+def attention(rows: int, width: int, dtype: str = "f16") -> Graph:
+    b = GraphBuilder()
+    q, k, v = (b.input(name, (rows, width), dtype) for name in "qkv")
+    scores = norm.softmax(b, linalg.linear(b, q, k, name="scores"), name="weights")
+    return b.finish([linalg.matmul(b, scores, v, name="y")])
+
+
+def lost(decisions: list[Decision]) -> list[str]:
+    """Decisions whose winner costs more than what came second."""
+    compared = [each for each in decisions if each.cost and each.runner_up_cost and each.reason != ASKED]
+    return [each.explain() for each in compared if each.cost.exceeds(each.runner_up_cost)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_winner_costs_more_than_what_came_second(machine: str) -> None:
+    dtype = "f16" if machine.startswith(("sm_", "gfx")) else "f32"
+    for threads in (1, 2):
+        plan = make_plan(attention(96, 200, dtype), resolve_target(machine), threads)
+        assert any(each.cost and each.runner_up_cost for each in plan.decisions)
+        assert not lost(plan.decisions)
+
+
+@given(graphs(nodes=4, points=1 << 10), st.sampled_from(MACHINES))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_no_winner_of_a_random_graph_costs_more(graph: Graph, machine: str) -> None:
+    assert not lost(make_plan(graph, resolve_target(machine), 2).decisions)
+
+
+def test_decisions_say_the_numbers_of_their_text() -> None:
+    plan = make_plan(attention(96, 200, "f32"), resolve_target("znver5"), 1)
+    (tile,) = [each for each in plan.decisions if each.subject == "register tile of scores"]
+    assert tile.cost is not None
+    assert f"{tile.cost.cycles:.0f} predicted cycles" in tile.reason
+    assert tile.kernel == "scores"
+
+
+def test_every_decision_about_one_kernel_names_it() -> None:
+    plan = make_plan(attention(96, 200, "f32"), resolve_target("znver5"), 1)
+    names = {kernel.name for kernel in plan.kernels}
+    parts = {name.partition(".part")[0] for name in names}
+    assert parts <= {each.kernel for each in plan.decisions} <= names | parts
+    assert all(" s of " not in each.explain() for each in plan.decisions), "seconds of no measured machine"
+
+
+def test_decisions_survive_json() -> None:
+    made = Decision("tile of y", "a", "it is fast", "b", "slow", (Refusal("c", "fits", "9 > 8", Cost(seconds=1.0)),),
+                    Cost(cycles=2.0, bytes=3), Cost(cycles=4.0), "y")  # fmt: skip
+    assert Decision.from_json(made.to_json()) == made
