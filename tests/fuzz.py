@@ -1,9 +1,10 @@
 """Bad input, end to end: `python -m tests.fuzz --minutes 10 --seed 0`.
 
 Damaged models, modules, cache entries and other files (`fuzz_files`), tile programs, wrong arguments of calls, random
-command lines. What may come out is a result, a `CompileError`, or a `MemoryError` where this machine is too small.
-Anything else is a finding: another exception, a wrong result, a crash, a hang. Cases run in batches in a process of
-their own with a limit on memory, so that a crash ends only the batch. Every finding names the seed that repeats it:
+command lines, random machine files (`fuzz_machines`, kind "target"). What may come out is a result, a `CompileError`,
+or a `MemoryError` where this machine is too small. Anything else is a finding: another exception, a wrong result, a
+crash, a hang. Cases run in batches in a process of their own with a limit on memory, so that a crash ends only the
+batch. Every finding names the seed that repeats it:
 
     python -m tests.fuzz --kind model --case 123456
 
@@ -40,6 +41,7 @@ import numpy as np
 
 from tests.fuzz_blocks import try_blocks
 from tests.fuzz_files import try_stored
+from tests.fuzz_machines import try_target
 from tilewright.cli.run import difference
 from tilewright.compiler.compile import build, compile_graph, import_any, stored_graph
 from tilewright.errors import CompileError
@@ -381,6 +383,7 @@ KINDS: dict[str, Callable[[Random], None]] = {
     "program": try_program,
     "command": try_command,
     "blocks": try_blocks,
+    "target": try_target,
 }
 
 

@@ -16,7 +16,7 @@ from tilewright.codegen.gpu.manifest import Kernel
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
 from tilewright.codegen.nvptx.simt import LANES
-from tilewright.codegen.nvptx.target import TRIPLE
+from tilewright.codegen.nvptx.target import LEAST, TRIPLE
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.errors import InvalidArgument, InvalidMachine
@@ -25,6 +25,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
+from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
 from tilewright.runtime import manifest
@@ -32,10 +33,10 @@ from tilewright.runtime import manifest
 
 def check_known(machine: Gpu) -> None:
     """Raise InvalidMachine where no code is generated for a machine."""
-    known = (TRIPLE, amd_target.TRIPLE)
-    if machine.llvm.triple not in known:
-        fact = f"{machine.name} is a machine of kind {machine.llvm.triple}"
-        raise InvalidMachine(fact, where=machine.name, help=f"one for {' or '.join(known)}")
+    cpu = machine.llvm.cpu
+    if machine.llvm.triple == TRIPLE and targets.capability(cpu) < LEAST:
+        fact = f"no code is made for {machine.name}, whose llvm.cpu is {cpu!r}"
+        raise InvalidMachine(fact, where=machine.name, help=f"sm_{LEAST} or newer")
 
 
 def check_runs(machine: Gpu) -> None:

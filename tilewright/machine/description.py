@@ -9,11 +9,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tilewright.machine import features as feature_tables
+from tilewright.machine import targets
 from tilewright.machine.facts import (
+    Contradiction,
     Facts,
     choice,
     count,
@@ -42,6 +45,11 @@ class Llvm(Facts):
     triple: str = required(word)
     cpu: str = required(word)
     features: str = optional(text(_LLVM_FEATURES), "")
+
+    def check(self) -> None:
+        misfit = targets.misfit(self.triple, self.cpu, self.features.split(",") if self.features else [])
+        if misfit is not None:
+            raise Contradiction(misfit.field, misfit.message, misfit.help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +148,8 @@ class Cpu(Machine):
         listed, known = value.get("features"), feature_tables.BY_ARCHITECTURE.get(architecture)
         if known is None or not isinstance(listed, list | tuple | set | frozenset):
             return value
-        told = ",".join(("+" if name in listed else "-") + name for name in sorted(known))
+        off = [f"-{name}" for name in sorted(known) if name not in listed]  # first: LLVM goes by the order
+        told = ",".join([*off, *(f"+{name}" for name in sorted(known) if name in listed)])
         given = value["llvm"].get("features")
         if given not in (None, "", told):
             raise ValueError("llvm.features of a CPU is made from `features`; list the names there")
@@ -149,14 +158,13 @@ class Cpu(Machine):
     def check(self) -> None:
         known = feature_tables.BY_ARCHITECTURE.get(self.architecture)
         if known is None:
-            legal = ", ".join(sorted(feature_tables.BY_ARCHITECTURE))
-            raise ValueError(f"llvm.triple {self.llvm.triple!r} starts with none of {legal}")
+            raise _of_another_kind(self, sorted(feature_tables.BY_ARCHITECTURE))
         for name in sorted(self.features - known):
             raise ValueError(f"features has {name!r}, unknown on {self.architecture}{_closest(name, known)}")
         for name in sorted(feature_tables.BASELINE[self.architecture] - self.features):
             raise ValueError(f"features lacks {name!r}, which every {self.architecture} processor has")
         for name in sorted(self.features):
-            for need in feature_tables.NEEDS.get(name, ()):
+            for need in feature_tables.NEEDS[self.architecture].get(name, ()):
                 if need not in self.features:
                     raise ValueError(f"features has {name!r} but not {need!r}, which it needs")
         vector_feature = self.VECTOR_FEATURE.get((self.architecture, self.vector_bits))
@@ -221,7 +229,7 @@ class Gpu(Machine):
     shared_bytes_per_multiprocessor: int = required(count)
     shared_banks: int = required(count)
     shared_bytes_per_cycle: float = required(rate)
-    load_bits: int = required(count)
+    load_bits: int = required(choice(64, 128))
     fma_per_cycle: dict[str, float] = required(table(word, rate))
     copy_cycles: float = optional(rate, 700.0)  # an order of magnitude, where the file does not say
     block_cycles: float = optional(rate, 700.0)  # likewise
@@ -243,6 +251,12 @@ class Gpu(Machine):
         return None
 
     def check(self) -> None:
+        if self.llvm.triple not in targets.GPUS:
+            raise _of_another_kind(self, targets.GPUS)
+        for unit in sorted(self.features):
+            if targets.lacks(self.llvm.cpu, unit):
+                has = ", ".join(targets.units(self.llvm.cpu)) or "none"
+                raise Contradiction("features", f"has {unit!r}, a unit that {self.llvm.cpu} lacks", f"it has: {has}")
         if any(cache.bytes_per_cycle is not None for cache in self.caches):
             raise ValueError("bytes_per_cycle is of CPUs' caches; give l2_bytes_per_cycle, l2_port_bytes_per_cycle")
         block, whole = self.shared_bytes_per_block, self.shared_bytes_per_multiprocessor
@@ -254,6 +268,15 @@ class Gpu(Machine):
         for size in self.warp_sizes:
             if self.max_threads_per_block % size:
                 raise ValueError(f"max_threads_per_block {self.max_threads_per_block} is no multiple of {size}")
+        lanes = targets.lanes(self.llvm.cpu)
+        if self.warp_sizes[0] != lanes:
+            fact = f"starts with {self.warp_sizes[0]}, but code for {self.llvm.cpu} is made for {lanes} lanes"
+            raise Contradiction("warp_sizes", fact, f"{lanes} as the first")
+        of_a_warp = lanes * self.max_registers_per_thread
+        if of_a_warp > self.registers_per_multiprocessor:
+            fact = f"is {self.registers_per_multiprocessor}, less than the {of_a_warp} that one warp may take"
+            help = f"{of_a_warp} or more, or fewer max_registers_per_thread"
+            raise Contradiction("registers_per_multiprocessor", fact, help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,6 +355,11 @@ class Accelerator(Machine):
         for name in (name for path in self.direct_paths for name in path):
             if name not in level_names:
                 raise ValueError(f"direct_paths has {name!r}, which is no level{_closest(name, level_names)}")
+
+
+def _of_another_kind(machine: Cpu | Gpu, legal: Sequence[str]) -> Contradiction:
+    fact = f"is {machine.kind!r}, but llvm.triple is {machine.llvm.triple!r}"
+    return Contradiction("kind", fact, f"for a {machine.kind} the triple is one of {', '.join(legal)}")
 
 
 def missing_features(machine: Cpu, host: Cpu) -> list[str]:

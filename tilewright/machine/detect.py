@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tilewright.errors import InvalidMachine
 from tilewright.machine import features as feature_tables
+from tilewright.machine import targets
 from tilewright.machine.description import Cpu
 from tilewright.machine.registry import machine_from_json, naming, resolve, resolve_cpu
 
@@ -61,14 +62,14 @@ def described(architecture: str, triple: str, processor: str, reported: frozense
     """A host with these LLVM facts and the directory tree `system` in the form of Linux's /sys/devices/system."""
     known = feature_tables.BY_ARCHITECTURE.get(architecture, frozenset())
     features = (reported | feature_tables.BASELINE.get(architecture, frozenset())) & known
-    features = _closed(features)
+    features = _closed(architecture, features)
     base = base_machine(architecture, processor, features)
     cores = _physical_cores(system / "cpu") or os.cpu_count() or base.cores
     vector_bits = min(base.vector_bits, _widest_vector(architecture, features))
     wide_file = architecture == "aarch64" or "avx512vl" in features  # 32 registers need EVEX or Armv8
     facts: dict[str, Any] = base.to_json() | {
         "name": "host",
-        "llvm": {"triple": triple if architecture in triple else base.llvm.triple, "cpu": processor},
+        "llvm": _llvm(triple, processor, base),
         "cores": cores,
         "vector_bits": vector_bits,
         "vector_registers": base.vector_registers if wide_file or vector_bits == 512 else 16,
@@ -104,12 +105,18 @@ def base_machine(architecture: str, processor: str, features: frozenset[str]) ->
     return resolve_cpu(generic[-1])
 
 
-def _closed(features: frozenset[str]) -> frozenset[str]:
+def _llvm(triple: str, processor: str, base: Cpu) -> dict[str, str]:
+    """What LLVM is told: the system and the processor that it reports, where the tables know them."""
+    known = targets.misfit(triple, base.llvm.cpu, ()) is None and triple.startswith(base.architecture)
+    triple = triple if known else base.llvm.triple
+    return {"triple": triple, "cpu": processor if targets.misfit(triple, processor, ()) is None else base.llvm.cpu}
+
+
+def _closed(architecture: str, features: frozenset[str]) -> frozenset[str]:
     """Without features whose prerequisites are missing: a hypervisor may hide AVX2 and leave AVX-512."""
+    needs = feature_tables.NEEDS.get(architecture, {})
     while True:
-        kept = frozenset(
-            name for name in features if all(need in features for need in feature_tables.NEEDS.get(name, ()))
-        )
+        kept = frozenset(name for name in features if all(need in features for need in needs.get(name, ())))
         if kept == features:
             return kept
         features = kept

@@ -34,6 +34,14 @@ class Fault:
         return f"{'.'.join(map(str, self.place))} {self.message}".strip()
 
 
+class Contradiction(ValueError):
+    """What is wrong with one field, found by comparing it with others, and what would be legal there."""
+
+    def __init__(self, field: str, message: str, help: str) -> None:
+        super().__init__(message)
+        self.field, self.help = field, help
+
+
 def required(kind: Kind) -> Any:
     """A field that a description has to state."""
     return dataclasses.field(metadata={"kind": kind})
@@ -54,7 +62,7 @@ class Facts:
         return value
 
     def check(self) -> None:
-        """Raises ValueError where fields that are right each contradict each other."""
+        """Raises ValueError, best a `Contradiction`, where fields that are right each contradict each other."""
 
     def to_json(self) -> dict[str, Any]:
         """The description as values of JSON, without what is None; `read` takes them back."""
@@ -94,6 +102,8 @@ def record(cls: type[Facts]) -> Kind:
         found = cls(**given)
         try:
             found.check()
+        except Contradiction as error:
+            faults.append(Fault((*place, error.field), str(error), error.help))
         except ValueError as error:
             faults.append(Fault(place, str(error)))
         return found

@@ -11,13 +11,14 @@ cover latency times bandwidth); instructions over their rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, gcd, prod
+from math import ceil, gcd, inf, prod
 
 import numpy as np
 
 from tilewright.decision import Cost, Decision, Refusal
+from tilewright.errors import InvalidMachine
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
@@ -153,6 +154,8 @@ def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBl
         rule, values = found.refused
         refused.setdefault(rule, Refusal(_text(candidate, nest), rule, values))
     ranked = [each for each in ranked if each[3].refused is None]
+    if not ranked:
+        raise _nothing_fits(machine, subject, refused.values())
     seconds, _, chosen, time = ranked[0]
     second = next((each for each in ranked[1:] if each[2].tile != chosen.tile), None)
     cycles = seconds * machine.clock_hz
@@ -175,8 +178,14 @@ def schedule_nest_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[NestBl
 
 
 def predicted(nest: Nest, machine: Gpu) -> float:
-    """Seconds of a nest with the tile that is best for it."""
-    return next(seconds for seconds, _, _, time in _ranked(_Model(nest, machine)) if time.refused is None)
+    """Seconds of a nest with the tile that is best for it; infinite where none fits."""
+    return next((seconds for seconds, _, _, time in _ranked(_Model(nest, machine)) if time.refused is None), inf)
+
+
+def _nothing_fits(machine: Gpu, subject: str, refused: Iterable[Refusal]) -> InvalidMachine:
+    reasons = "; ".join(f"{each.rule}: {each.values}" for each in refused)
+    fact = f"no tile of {subject} fits a block: {reasons}"
+    return InvalidMachine(fact, where=machine.name, help="a machine with more registers per thread or shared memory")
 
 
 def _ranked(model: _Model) -> list[tuple[float, int, NestBlocks, _Time]]:

@@ -10,8 +10,9 @@ from llvmlite import ir
 
 from tilewright.codegen.amdgpu.emission import Emission
 from tilewright.codegen.amdgpu.simt import lane_id, taken
+from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu.emission import from_words, scalars_of, to_words, vector
-from tilewright.codegen.values import F16, F32, F64, I1, I16, I32, I64
+from tilewright.codegen.values import F16, F32, F64, I1, I16, I32
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
 
@@ -35,10 +36,32 @@ _NAME = re.compile(
     r"(?P<c>f16|bf16|f32|f64|s32)"
 )
 _F8 = {"f8e4m3fn": "fp8", "f8e5m2": "bf8", "f8e4m3fnuz": "fp8", "f8e5m2fnuz": "bf8"}
-_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 _MACHINE = {"f16": F16, "bf16": I16, "f32": F32, "f64": F64, "s32": I32}
 _LETTERS = {"f16": "f16", "bf16": "i16", "f32": "f32", "f64": "f64", "s32": "i32"}  # in the names of LLVM
-_GENERATIONS = {"wmmar3": (11,), "wmmar4": (12,), "mfma": (9,), "vmfma": (9,)}
+# Processors of CDNA by instruction; of virtual ones, those that have what they are made of. ISA guides of the MI100,
+# MI200, MI300 and CDNA 4. To gfx950 the codes of fnuz formats mean OCP's formats.
+_CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
+_MFMA = {
+    **dict.fromkeys(("mfma_16x16x16_f16_f32", "mfma_32x32x8_f16_f32", "mfma_16x16x4_f32_f32"), _CDNA),
+    **dict.fromkeys(("vmfma_16x16x32_f16_f32", "vmfma_32x32x16_f16_f32"), _CDNA),
+    **dict.fromkeys(("mfma_16x16x8_bf16_f32", "mfma_32x32x4_bf16_f32"), _CDNA[:2]),
+    **dict.fromkeys(("mfma_16x16x16_s8_s32", "mfma_32x32x8_s8_s32"), _CDNA[:2]),
+    **dict.fromkeys(("mfma_16x16x16_bf16_f32", "mfma_32x32x8_bf16_f32", "mfma_16x16x4_f64_f64"), _CDNA[1:]),
+    **dict.fromkeys(("mfma_16x16x32_s8_s32", "mfma_32x32x16_s8_s32"), _CDNA[2:]),
+    **{
+        f"{family}_{shape}_{types}_f32": ("gfx942",)
+        for family in ("mfma", "vmfma")
+        for shape in ("16x16x32", "32x32x16")
+        for types in ("f8e4m3fnuz", "f8e5m2fnuz", "f8e4m3fnuzf8e5m2fnuz", "f8e5m2fnuzf8e4m3fnuz")
+    },
+}
+_WMMA = {  # generation, and types of a, b and the sum
+    "wmmar3": (11, frozenset({"f16_f32", "f16_f16", "bf16_f32", "bf16_bf16", "s8_s32"})),
+    "wmmar4": (12, frozenset({
+        "f16_f32", "f16_f16", "bf16_f32", "bf16_bf16", "s8_s32", "f8e4m3fn_f32", "f8e5m2_f32",
+        "f8e4m3fnf8e5m2_f32", "f8e5m2f8e4m3fn_f32",
+    })),
+}  # fmt: skip
 
 
 def product_of(name: str) -> tuple[str, Product]:
@@ -52,8 +75,7 @@ def product_of(name: str) -> tuple[str, Product]:
 
 def mma(at: Emission, op: simt.MmaOp) -> None:
     family, product = product_of(op.intrinsic.data)
-    gone = at.target.cpu == "gfx950" and (product.a in _FNUZ or product.b in _FNUZ)  # the same codes mean OCP's formats
-    if gone or at.target.generation not in _GENERATIONS[family]:
+    if not _has(at.target, product.name):
         raise InvalidProgram(f"kernel {at.name}: {at.target.cpu} has no {product.name}")
     a, b, c = (list(at.elements(operand)) for operand in op.operands)
     held = product.m * product.k // at.target.lanes * (2 if family == "wmmar3" else 1)  # which RDNA 3 holds twice
@@ -63,6 +85,15 @@ def mma(at: Emission, op: simt.MmaOp) -> None:
         message = f"{product.name}: fragments of {given} elements of a, b, c; the record has {wanted}"
         raise InvalidProgram(f"kernel {at.name}: {message}")
     at.set(op.result, _FAMILIES[family](at, product, a, b, c))
+
+
+def _has(target: Target, name: str) -> bool:
+    """Whether a processor executes an instruction of this name."""
+    family, shape, types = name.split("_", 2)
+    if family not in _WMMA:
+        return target.cpu in _MFMA.get(name, ())
+    generation, known = _WMMA[family]
+    return target.generation == generation and shape == "16x16x16" and types in known
 
 
 def _wmma(at: Emission, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
@@ -100,11 +131,11 @@ def _mangled(type_: str, value: ir.Value) -> str:
 
 def _mfma(at: Emission, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
     """``v_mfma``; several where K is that of a virtual record, each with the next elements of both operands."""
-    each = {"f16": 4, "bf16": 4, "f32": 1, "f64": 1}.get(product.a, 8)
+    each = min(len(a), {"f16": 4, "bf16": 4, "f32": 1, "f64": 1}.get(product.a, 8))
     sums = vector(at.builder, c)
     k = product.k * each // len(a)
     letter = "i32" if product.c == "s32" else product.c
-    name = f"llvm.amdgcn.mfma.{letter}.{product.m}x{product.n}x{k}{_suffix(product)}"
+    name = f"llvm.amdgcn.mfma.{letter}.{product.m}x{product.n}x{k}{_suffix(product, each)}"
     none = [I32(0)] * 3  # no broadcast of blocks, no permutation
     for start in range(0, len(a), each):
         pair = [_piece(at, product.a, operand[start : start + each]) for operand in (a, b)]
@@ -112,16 +143,21 @@ def _mfma(at: Emission, product: Product, a: list[ir.Value], b: list[ir.Value], 
     return scalars_of(at.builder, sums)
 
 
-def _suffix(product: Product) -> str:
+def _suffix(product: Product, each: int) -> str:
+    """How LLVM names types of factors; those with fewer elements in a lane are the older ones."""
     if product.a in _F8:
         return f".{_F8[product.a]}.{_F8[product.b]}"
-    return {"bf16": "bf16.1k", "s8": ".i8"}.get(product.a, product.a)
+    if product.a == "bf16":
+        return "bf16.1k" if each == 4 else "bf16"
+    if product.a == "s8":
+        return ".i8" if each == 8 else "i8"
+    return product.a
 
 
 def _piece(at: Emission, type_: str, elements: Sequence[ir.Value]) -> ir.Value:
     if type_ in _MACHINE:
         return vector(at.builder, elements)
-    return at.builder.bitcast(vector(at.builder, to_words(at.builder, elements)), I64)  # eight bytes
+    return at.builder.bitcast(vector(at.builder, to_words(at.builder, elements)), ir.IntType(8 * len(elements)))
 
 
 _FAMILIES: dict[str, Callable[..., list[ir.Value]]] = {"wmmar3": _wmma, "wmmar4": _wmma, "mfma": _mfma, "vmfma": _mfma}

@@ -10,7 +10,9 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringA
 from tilewright.codegen.cpu.exponents import exponent
 from tilewright.codegen.math.value import Value
 from tilewright.errors import InvalidProgram
+from tilewright.machine import targets
 from tilewright.machine.description import Cpu
+from tilewright.machine.features import BASELINE
 
 ATTRIBUTE = "tile.target"
 
@@ -60,8 +62,13 @@ class Target:
     def reciprocal(self) -> None:
         return None
 
+    @property
+    def signed_features(self) -> list[str]:
+        """The features with ``+`` or ``-`` before each, as LLVM takes them: one that is off takes others along."""
+        return [*(f"-{name}" for name in self.lacking), *(f"+{name}" for name in self.features)]
+
     def feature_string(self) -> str:
-        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.lacking)])
+        return ",".join(self.signed_features)
 
     def attribute(self) -> DictionaryAttr:
         return DictionaryAttr(
@@ -98,4 +105,18 @@ def target_of(module: ModuleOp) -> Target:
     if not isinstance(width, IntegerAttr) or width.value.data not in (128, 256, 512):
         raise InvalidProgram(f"{ATTRIBUTE} has vector_bits {width}", help="128, 256 or 512")
     features, lacking = (tuple(texts[key].split()) for key in ("features", "lacking"))
-    return Target(texts["triple"], texts["cpu"], features, width.value.data, lacking)
+    target = Target(texts["triple"], texts["cpu"], features, width.value.data, lacking)
+    _require_fit(target)
+    return target
+
+
+def _require_fit(target: Target) -> None:
+    """Raises InvalidProgram for a target of which LLVM has no code."""
+    misfit = targets.misfit(target.triple, target.cpu, target.signed_features)
+    if misfit is not None:
+        raise InvalidProgram(f"{ATTRIBUTE}: {misfit.field} {misfit.message}", help=misfit.help)
+    baseline = BASELINE.get(target.triple.partition("-")[0])
+    if baseline is None:
+        raise InvalidProgram(f"{ATTRIBUTE}: no code for a CPU of {target.triple}", help=f"one of {', '.join(BASELINE)}")
+    for name in sorted(baseline.intersection(target.lacking)):
+        raise InvalidProgram(f"{ATTRIBUTE}: lacking has {name!r}, which code needs", help=f"leave {name!r} out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,16 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
+from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The processor and its features as LLVM names them; what passes know of the machine."""
+    """The processor and its features as LLVM names them; what passes know of the machine.
+
+    A feature that is switched off has ``-`` before its name.
+    """
 
     cpu: str
     features: tuple[str, ...] = ()
@@ -49,6 +53,11 @@ class GpuTarget:
     def reciprocal(self) -> Callable[..., Any] | None:
         return None
 
+    @property
+    def signed_features(self) -> list[str]:
+        """The features with ``+`` or ``-`` before each, as LLVM takes them."""
+        return [name if name.startswith("-") else f"+{name}" for name in self.features]
+
     def attribute(self) -> DictionaryAttr:
         return DictionaryAttr(
             {
@@ -65,7 +74,7 @@ Fields = tuple[str, tuple[str, ...], str, Facts]
 
 def described(machine: Gpu) -> Fields:
     """The fields of the target that a machine's description names."""
-    names = machine.llvm.features.replace(",", " ").split()
+    names = machine.llvm.features.split(",") if machine.llvm.features else []
     facts = Facts(
         frozenset(machine.features), machine.multiprocessors, machine.shared_bytes_per_block,
         machine.max_threads_per_block, machine.max_registers_per_thread,
@@ -86,3 +95,10 @@ def named(module: ModuleOp) -> Fields:
         texts[key] = value.data
     features = tuple(name.lstrip("+") for name in texts["features"].split())
     return texts["cpu"], features, texts["triple"], facts_of(module)
+
+
+def require_fit(triple: str, cpu: str, features: Sequence[str]) -> None:
+    """Raises InvalidProgram for a target of which LLVM has no code; `features` are signed."""
+    misfit = targets.misfit(triple, cpu, features)
+    if misfit is not None:
+        raise InvalidProgram(f"{ATTRIBUTE}: {misfit.field} {misfit.message}", help=misfit.help)

@@ -126,6 +126,27 @@ _SINCE = {
     "f16": (70, 60), "bf16": (80, 70), "tf32": (80, 70), "f64": (80, 70), "s8": (72, 63), "u8": (72, 63),
     "f8e4m3fn": (89, 84), "f8e5m2": (89, 84),
 }  # fmt: skip
+# Shapes and accumulators of a family by type of a; b has the same type, or one of the same line. PTX ISA 9.0, "Matrix
+# Multiply-Accumulate Operation".
+_WHOLE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
+_FORMS: dict[str, dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[str, ...]]]] = {
+    "mma": {
+        "f16": (((16, 8, 16), (16, 8, 8)), ("f16", "f32")),
+        "bf16": (((16, 8, 16), (16, 8, 8)), ("f32",)),
+        "tf32": (((16, 8, 8), (16, 8, 4)), ("f32",)),
+        "f64": (((8, 8, 4),), ("f64",)),
+        **dict.fromkeys(("s8", "u8"), (((16, 8, 32), (16, 8, 16), (8, 8, 16)), ("s32",))),
+        **dict.fromkeys(("f8e4m3fn", "f8e5m2"), (((16, 8, 32),), ("f32",))),
+    },
+    "wmma": {
+        "f16": (_WHOLE, ("f16", "f32")),
+        "bf16": (_WHOLE, ("f32",)),
+        "tf32": (((16, 16, 8),), ("f32",)),
+        "f64": (((8, 8, 4),), ("f64",)),
+        **dict.fromkeys(("s8", "u8"), (_WHOLE, ("s32",))),
+    },
+}
+_MIXED = ({"s8", "u8"}, {"f8e4m3fn", "f8e5m2"})  # of mma
 _OLD_SHAPES = {("f16", 16, 8, 8): (75, 65), ("s8", 8, 8, 16): (75, 65), ("u8", 8, 8, 16): (75, 65)}
 
 
@@ -136,7 +157,14 @@ def product_of(name: str) -> tuple[str, Product]:
         raise InvalidProgram(f"no code for the intrinsic {name!r}", help="records of the families mma and wmma")
     m, n, k = (int(found[letter]) for letter in "mnk")
     parts = Product(name, m, n, k, found["a"], found["b"] or found["a"], found["c"], found["sat"] is not None)
-    return found["family"], parts
+    family = found["family"]
+    shapes, sums = _FORMS[family].get(parts.a, ((), ()))
+    mixed = family == "mma" and any({parts.a, parts.b} <= pair for pair in _MIXED)
+    if (m, n, k) not in shapes or parts.c not in sums or not (parts.a == parts.b or mixed):
+        listed = ", ".join("x".join(map(str, shape)) for shape in shapes) or "no shapes"
+        help = f"{family} multiplies {parts.a} by itself in {listed}, with sums in {' or '.join(sums) or 'no type'}"
+        raise InvalidProgram(f"no code for the intrinsic {name!r}: there is no such instruction", help=help)
+    return family, parts
 
 
 def mma(at: Emission, op: simt.MmaOp) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +9,15 @@ from functools import partial
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.codegen.gpu.target import GpuTarget, described, named
+from tilewright.codegen.gpu.target import GpuTarget, described, named, require_fit
 from tilewright.codegen.math.value import Value
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 
-TRIPLE = "nvptx64-nvidia-cuda"
+TRIPLE = targets.NVIDIA
+LEAST = 75  # compute capability, times ten, for which there is code
 
 
 @dataclass(frozen=True)
@@ -36,22 +37,16 @@ class Target(GpuTarget):
     @property
     def capability(self) -> int:
         """The compute capability times ten: 90 for sm_90a."""
-        found = re.fullmatch(r"sm_(\d+)[af]?", self.cpu)
-        if found is None:
-            raise InvalidProgram(f"{self.cpu!r} is no NVIDIA processor", help="such as sm_80 or sm_90a")
-        return int(found[1])
+        return targets.capability(self.cpu)
 
     @property
     def ptx(self) -> int:
         """The PTX version times ten that the features ask for; 0 for the oldest that knows the processor."""
-        versions = [int(name[3:]) for name in self.features if re.fullmatch(r"ptx\d+", name)]
-        return max(versions, default=0)
+        return max((int(name[3:]) for name in self.features), default=0)
 
     def feature_string(self, ptx: int = 0) -> str:
-        """The features for LLVM, with a PTX version of at least `ptx`."""
-        version = max(self.ptx, ptx)
-        others = [f"+{name}" for name in self.features if not name.startswith("ptx")]
-        return ",".join([*([f"+ptx{version}"] if version else []), *others])
+        """The features for LLVM: a PTX version of at least `ptx` that knows the processor."""
+        return f"+ptx{max(self.ptx, ptx, targets.PTX_SINCE[self.cpu])}"
 
 
 def _instruction(name: str, value: Value) -> Value:
@@ -69,9 +64,10 @@ def target_for(machine: Gpu) -> Target:
 def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
     target = Target(*named(module))
-    if not target.triple.startswith("nvptx64") or target.capability < 75:
-        raise InvalidProgram(f"no code for {target.cpu} of {target.triple}", help="sm_75 or newer of nvptx64")
+    require_fit(target.triple, target.cpu, target.signed_features)
+    if target.triple != TRIPLE or target.capability < LEAST:
+        raise InvalidProgram(f"no code for {target.cpu} of {target.triple}", help=f"sm_{LEAST} or newer of {TRIPLE}")
     return target
 
 
-__all__ = ["ATTRIBUTE", "TRIPLE", "Target", "target_for", "target_of"]
+__all__ = ["ATTRIBUTE", "LEAST", "TRIPLE", "Target", "target_for", "target_of"]

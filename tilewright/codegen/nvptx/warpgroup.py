@@ -16,6 +16,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt_warpgroup
 from tilewright.kernel.indices import constant_index
 from tilewright.kernel.simt import element_bytes
+from tilewright.machine import targets
 
 LANES = 32
 SINCE = (90, 80)  # compute capability and PTX version, both times ten
@@ -26,9 +27,9 @@ _NAME = re.compile(rf"wgmma_m64n\d+k\d+_(?P<a>{_FACTOR})(?P<b>{_FACTOR})?_(?P<c>
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # PTX ISA, "Matrix Descriptor Format", bits 62 and 63
 
 
-def _require(at: Emission, what: str) -> None:
+def _require(at: Emission, what: str, unit: str = "wgmma") -> None:
     at.require(what, *SINCE)
-    if not at.target.cpu.endswith("a"):
+    if targets.lacks(at.target.cpu, unit):
         raise InvalidProgram(f"kernel {at.name}: {what} needs sm_90a, the target is {at.target.cpu}")
 
 
@@ -50,7 +51,7 @@ def elect(at: Emission, op: simt_warpgroup.ElectOp) -> None:
 
 
 def registers(at: Emission, op: simt_warpgroup.RegistersOp) -> None:
-    _require(at, "a change of registers")
+    _require(at, "a change of registers", "setmaxnreg")
     name = {"grow": "inc", "shrink": "dec"}[op.kind.data]
     at.asm(f"setmaxnreg.{name}.sync.aligned.u32 {op.count.value.data};", ir.VoidType(), "", [], "together")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -77,7 +78,26 @@ PRODUCTS = {
     "gfx1100": "wmmar3_16x16x16_f16_f32",
     "gfx1201": "wmmar4_16x16x16_f16_f32",
     "gfx942": "mfma_16x16x16_f16_f32",
+    "gfx90a": "mfma_16x16x16_f16_f32",
+    "gfx908": "mfma_16x16x16_f16_f32",
 }
+
+
+@pytest.mark.parametrize(("machine", "name"), [("gfx908", "16x16x8_bf16_f32"), ("gfx90a", "16x16x16_bf16_f32")])
+def test_products_of_bf16_take_the_instruction_of_their_processor(machine: str, name: str) -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "bf16"), b.input("w", (50, 72), "bf16"))])
+    target = resolve(machine)
+    assert isinstance(target, Gpu)
+    plan = make_plan(graph, target, 1)
+    program = gpu.gpu_program(plan, Placement(plan), target)
+    assert f'tile.dot "mfma_{name}"' in print_module(program)
+    gpu.distribute(program, Options())
+    x, w = (RNG.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((37, 50), (50, 72)))
+    found = np.zeros(37 * 72, ml_dtypes.bfloat16)
+    run_main(program, [x.reshape(-1), w.reshape(-1)], [found], Placement(plan).packed(plan))
+    np.testing.assert_array_equal(found.reshape(37, 72), evaluate(graph, [x, w])[0])
+    assert "v_mfma_f32" in generate(program).assembly
 
 
 @pytest.mark.parametrize("machine", PRODUCTS)

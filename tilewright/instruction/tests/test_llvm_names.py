@@ -16,7 +16,7 @@ TARGETS = {
     "sm": ("nvptx64-nvidia-cuda", "sm_90a", "+ptx86"),
     "gfx11": ("amdgcn-amd-amdhsa", "gfx1100", "+wavefrontsize32"),
     "gfx12": ("amdgcn-amd-amdhsa", "gfx1201", "+wavefrontsize32"),
-    "gfx942": ("amdgcn-amd-amdhsa", "gfx942", ""),
+    **{name: ("amdgcn-amd-amdhsa", name, "") for name in ("gfx908", "gfx90a", "gfx942")},
 }
 SCALARS = {"f32": "float", "f64": "double", "f16": "half", "i32": "i32", "tf32": "i32"}
 
@@ -94,7 +94,9 @@ def test_mma_sync(record: Intrinsic) -> None:
 def amd_vector(operand: Operand, count: int) -> str:
     dtype = operand.dtype
     if bits(dtype) == 8:
-        return "i64" if count == 8 and operand.layout.lanes == 64 else f"<{count // 4} x i32>"  # type: ignore[union-attr]
+        if operand.layout.lanes == 64:  # type: ignore[union-attr]
+            return f"i{8 * count}"
+        return f"<{count // 4} x i32>"
     scalar = "i16" if dtype == "bf16" else SCALARS[dtype]
     return scalar if count == 1 else f"<{count} x {scalar}>"
 
@@ -104,7 +106,7 @@ def test_mfma(record: Intrinsic) -> None:
     a, b, c = (amd_vector(operand, elements(operand)) for operand in record.operands)
     text = function(record, c, [a, b, c, "i32 0", "i32 0", "i32 0"])
     m, n, k = record.extents.values()
-    assert re.search(rf"v_mfma_\w+_{m}x{n}x{k}_", assembly("gfx942", text))
+    assert re.search(rf"v_mfma_\w+_{m}x{n}x{k}_?[a-z]", assembly(record.features[0], text))
 
 
 @pytest.mark.parametrize("record", [*named("wmmar3_"), *named("wmmar4_")], ids=lambda record: record.name)

@@ -10,10 +10,11 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
 from tilewright.kernel.text import parse_module, print_module
+from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
-LANES = {"gfx1100": 32, "gfx1201": 32, "gfx942": 64}
+LANES = {name: targets.lanes(name) for name in ("gfx1100", "gfx1201", "gfx942")}
 
 
 def targeted(program: ModuleOp | str, machine: str) -> ModuleOp:
@@ -32,7 +33,7 @@ def compiled(program: ModuleOp | str, machine: str = "gfx1100") -> AmdCode:
 
 def kernel(body: str, views: str, machine: str = "gfx1100", threads: str = "", grid: str = "1") -> str:
     """A module with one kernel @k; a block is one wave unless told."""
-    lanes = LANES[machine]
+    lanes = targets.lanes(machine)
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     return f"""builtin.module {{
   tile.func @k({views}) grid [{grid}] threads [{threads or f"{lanes}, 1, 1"}] warp {lanes} {{

@@ -8,18 +8,20 @@ import pytest
 
 from tilewright.codegen.amdgpu.mma import product_of
 from tilewright.codegen.amdgpu.pipeline import llvm_text
+from tilewright.codegen.amdgpu.target import TRIPLE
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
 from tilewright.errors import InvalidProgram
 from tilewright.instruction.elements import bits
 from tilewright.instruction.intrinsic import Fragment, Intrinsic
 from tilewright.instruction.registry import standard
+from tilewright.machine import Gpu, names, resolve
 
 RECORDS = [record for record in standard() if record.target == "amd"]
-MACHINE = {"gfx11": "gfx1100", "gfx12": "gfx1201", "gfx942": "gfx942"}
+MACHINE = {"gfx11": "gfx1100", "gfx12": "gfx1201"}
 
 
 def machine_of(record: Intrinsic) -> str:
-    return MACHINE[record.features[0]]
+    return MACHINE.get(record.features[0], record.features[0])
 
 
 def product(record: Intrinsic, machine: str, name: str = "") -> str:
@@ -66,6 +68,32 @@ def test_refused() -> None:
         compiled(product(record, "gfx1100", "mma_m16n8k16_f16_f32"))
     with pytest.raises(InvalidProgram, match=r"fragments of \(16, 16, 8\) elements of a, b, c; the record has \(8"):
         compiled(product(record, "gfx1201", "wmmar4_16x16x16_f16_f32"), "gfx1201")
+
+
+def _listed() -> list[tuple[str, str]]:
+    machines = [machine for machine in map(resolve, names()) if isinstance(machine, Gpu)]
+    return [(each.name, name) for each in machines if each.llvm.triple == TRIPLE for name in each.intrinsics]
+
+
+@pytest.mark.parametrize(("machine", "name"), _listed())
+def test_every_machine_has_code_for_what_it_lists(machine: str, name: str) -> None:
+    text = product(standard().find(name), machine)
+    assert any(re.match("v_w?mf?ma", found) for found in count(compiled(text, machine)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("gfx908", "mfma_16x16x16_bf16_f32"), ("gfx908", "mfma_16x16x4_f64_f64"), ("gfx90a", "mfma_16x16x32_s8_s32"),
+        ("gfx90a", "mfma_16x16x32_f8e4m3fnuz_f32"), ("gfx942", "mfma_16x16x16_s8_s32"),
+        ("gfx950", "mfma_16x16x8_bf16_f32"), ("gfx1100", "mfma_16x16x16_f16_f32"),
+        ("gfx1201", "wmmar3_16x16x16_f16_f32"),
+    ],
+)  # fmt: skip
+def test_instructions_of_other_processors_are_refused(machine: str, name: str) -> None:
+    """LLVM would end the process."""
+    with pytest.raises(InvalidProgram, match=f"{machine} has no {name}"):
+        compiled(product(standard().find(name), machine), machine)
 
 
 @pytest.mark.parametrize("name", ["mfma_16x16x32_f8e4m3fnuz_f32", "vmfma_32x32x16_f8e4m3fnuz_f32"])

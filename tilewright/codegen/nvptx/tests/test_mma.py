@@ -13,6 +13,7 @@ from tilewright.codegen.nvptx.tests.execute import Array, agree, compiled, kerne
 from tilewright.errors import InvalidProgram
 from tilewright.instruction.intrinsic import Fragment, Intrinsic
 from tilewright.instruction.nvidia import mma_sync, wmma
+from tilewright.machine import resolve
 
 VIEWS = {
     "f16": ("f16", np.float16), "bf16": ("bf16", ml_dtypes.bfloat16), "tf32": ("f32", np.float32),
@@ -45,8 +46,18 @@ def _registers(record: Intrinsic) -> list[tuple[str, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("record", mma_sync.INTRINSICS, ids=lambda record: str(record.name))
-def test_mma_sync(record: Intrinsic) -> None:
+NEWEST = ("sm_90", "sm_100a", "sm_103a", "sm_120a")
+
+
+@pytest.mark.parametrize(
+    ("record", "machine"),
+    [
+        *((record, _machine(record)) for record in mma_sync.INTRINSICS),
+        *((r, machine) for machine in NEWEST for r in mma_sync.INTRINSICS if r.name in resolve(machine).intrinsics),
+    ],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_mma_sync(record: Intrinsic, machine: str) -> None:
     (at, na, a), (bt, nb, b), (ct, nc, c) = _registers(record)
     body = "%t = simt.thread_id 0\n"
     for name, type_, count in (("a", at, na), ("b", bt, nb), ("c", ct, nc)):
@@ -59,7 +70,7 @@ def test_mma_sync(record: Intrinsic) -> None:
     views += f"%c: memref<{32 * nc}x{ct}>, %o: memref<{32 * nc}x{ct}>"
     rng = np.random.default_rng(0)
     arrays = [_numbers(a, 32 * na, rng), _numbers(b, 32 * nb, rng), _numbers(c, 32 * nc, rng)]
-    code = agree(kernel(body, views), [*arrays, np.zeros_like(arrays[2])], _machine(record))
+    code = agree(kernel(body, views), [*arrays, np.zeros_like(arrays[2])], machine)
     shape = re.match(r"mma_(m\d+n\d+k\d+)", record.name)
     assert shape is not None
     assert re.search(rf"mma\.sync\.aligned\.{shape[1]}\.row\.col", code.ptx)
@@ -131,6 +142,10 @@ def _elements(name: str, letter: str) -> int:
         ("mma_m16n8k16_f16_f32", "sm_75", "mma_m16n8k16_f16_f32 needs sm_80, the target is sm_75"),
         ("mma_m16n8k32_f8e4m3fn_f32", "sm_80", "no code|needs sm_89|elements"),
         ("wgmma_m64n64k16_f16_f32", "sm_90a", "no code for the intrinsic"),
+        ("mma_m16n16k16_f16_f32", "sm_80", "no code .*: there is no such instruction"),
+        ("mma_m16n8k16_bf16_f16", "sm_80", "no code .*: there is no such instruction"),
+        ("mma_m16n8k16_f16bf16_f32", "sm_80", "no code .*: there is no such instruction"),
+        ("wmma_16x16x16_s8u8_s32", "sm_80", "no code .*: there is no such instruction"),
     ],
 )
 def test_refusals(name: str, machine: str, message: str) -> None:

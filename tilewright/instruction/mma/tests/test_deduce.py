@@ -378,7 +378,7 @@ def test_a_given_schedule_is_checked_and_not_repaired() -> None:
 
 def test_warpgroups_give_up_stages_then_columns() -> None:
     def steps(limit: int) -> tuple[list[tuple[str, int]], str]:
-        found = deduce_mma(matmul(4096, 4096, 4096), "sm_90", options=Options(warpgroup=True, shared_limit=limit))
+        found = deduce_mma(matmul(4096, 4096, 4096), "sm_90a", options=Options(warpgroup=True, shared_limit=limit))
         taken = [event.fields for event in found.events if event.kind == "fit.step"]
         return [(step["list"], step["new"]) for step in taken], str(found.config.intrinsic)
 
@@ -395,7 +395,7 @@ def test_warpgroups_where_there_are_none() -> None:
     found = deduce_mma(PROBLEM, "sm_80", options=Options(warpgroup=True))
     assert found.refusals[0] == ("WG", Reason.NO_INTRINSICS)
     assert found.path == "TF"
-    odd = deduce_mma(matmul(100, 100, 100), "sm_90", options=Options(warpgroup=True))
+    odd = deduce_mma(matmul(100, 100, 100), "sm_90a", options=Options(warpgroup=True))
     assert odd.refusals[0] == ("WG", Reason.NO_ELIGIBLE_INTRINSIC)
     assert odd.path == "TF+pad"
 

@@ -314,7 +314,7 @@ def test_spec5_pad_to_seed() -> None:
 
 def test_spec5_warpgroups() -> None:
     options = Options(warpgroup=True)
-    deduction = deduce_mma(problem_of("4096x4096x4096", "f16->f32"), "sm_90", options=options)
+    deduction = deduce_mma(problem_of("4096x4096x4096", "f16->f32"), "sm_90a", options=options)
     schedule = deduction.schedule
     assert schedule is not None
     assert schedule.intrinsic.shape == "64x256x16"

@@ -60,7 +60,7 @@ def test_spec5_trace_as_data() -> None:
         (MmaProblem((4, None), (4096,), (64,)), "gfx942", "tilewright", Options()),
         (MmaProblem((None, 64), (4096,), (64,), (None,)), "gfx942", "tilewright", Options()),
         (MmaProblem((4, 16), (2, 2, 32), (3, 128), (5,)), "sm_80", "size-classes", Options(compute_units=100)),
-        (MmaProblem((4096,), (4096,), (4096,)), "sm_90", "tilewright", Options(warpgroup=True, stages=7)),
+        (MmaProblem((4096,), (4096,), (4096,)), "sm_90a", "tilewright", Options(warpgroup=True, stages=7)),
         (MmaProblem((288,), (288,), (288,), a="i8", b="i8", c="i32"), "gfx942", "iree-3.6", Options(shared_limit=700)),
         (MmaProblem((2,), (176,), (368,), c="f16"), "gfx1100", "iree-3.6", Options(forbid=frozenset({"WR"}))),
     ],
