@@ -63,6 +63,7 @@ def cases() -> Iterator[Case]:
     for rows, count, k in ROUTED:
         yield Case(f"topk-{rows}x{count}", "updates", "copy", partial(top_k, rows, count, k))
     yield Case("cumsum-8x16384", "updates", "copy", partial(cumulative_sum, 8, 16_384))
+    yield Case("cumsum-1x131072", "updates", "copy", partial(cumulative_sum, 1, 131_072))
     yield Case("scatter-nd-8000", "updates", "copy", partial(scatter_rows, 2_048, 8_000, 16))
     yield Case("scatter-elements-4096x64", "updates", "copy", partial(scatter_elements, 4_096, 64))
     for kind in GATES:

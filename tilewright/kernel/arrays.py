@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAt
 from xdsl.ir import Operation
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import BroadcastOp, ConvertOp, DotOp, IotaOp, ReduceOp, ReshapeOp, shape
+from tilewright.kernel.dialect import BroadcastOp, ConvertOp, DotOp, IotaOp, ReduceOp, ReshapeOp, ScanOp, shape
 from tilewright.kernel.elements import Array, cast, dtype_of, unsigned
 from tilewright.kernel.simt import JoinOp, PartOp
 
@@ -61,6 +61,19 @@ def _reduce(op: ReduceOp, value: Array) -> Array:
     with np.errstate(all="ignore"):
         result = np.asarray(function.reduce(work, axis=axis, keepdims=True, dtype=work.dtype))
     return (result & 1).astype(np.bool_) if value.dtype == np.bool_ else result.view(value.dtype)
+
+
+def scanned(op: ScanOp, value: Array) -> tuple[Array, Array]:
+    """The prefixes of a tile, and the last of them; combined as one vector register is, in doubling distances."""
+    prefix = (unsigned(value) if op.unsigned else value)[:: -1 if op.reverse else 1]
+    distance = 1
+    with np.errstate(all="ignore"):
+        while distance < len(prefix):
+            combined = _REDUCERS[op.kind.data](prefix[:-distance], prefix[distance:])
+            prefix = np.concatenate([prefix[:distance], combined])
+            distance *= 2
+    prefix = prefix.view(value.dtype)
+    return prefix[:: -1 if op.reverse else 1], np.asarray(prefix[-1])
 
 
 def _dot(op: DotOp, a: Array, b: Array, c: Array) -> Array:

@@ -71,6 +71,7 @@ from tilewright.kernel.programs import MainOp as MainOp
 from tilewright.kernel.programs import ProgramIdOp as ProgramIdOp
 from tilewright.kernel.programs import ReturnOp as ReturnOp
 from tilewright.kernel.rings import OPERATIONS as RING_OPERATIONS
+from tilewright.kernel.scans import ScanOp as ScanOp
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
 from tilewright.kernel.tile_types import element as element
@@ -621,7 +622,7 @@ Tile = Dialect(
         FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
         LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
         BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
-        Tf32Op, ReduceOp, DotOp,
+        Tf32Op, ReduceOp, ScanOp, DotOp,
         *RING_OPERATIONS,
         *BOX_STORES,
     ],

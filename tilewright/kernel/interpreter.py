@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.arrays import WHOLE
+from tilewright.kernel.arrays import WHOLE, scanned
 from tilewright.kernel.box_stores import HANDLERS as BOX_STORES
 from tilewright.kernel.dialect import (
     AllocOp,
@@ -36,6 +36,7 @@ from tilewright.kernel.dialect import (
     PrefetchOp,
     ProgramIdOp,
     ReturnOp,
+    ScanOp,
     SliceOp,
     StageOp,
     StagingOp,
@@ -348,6 +349,10 @@ def _run_if(program: _Program, op: scf.IfOp) -> None:
     program.values.update(zip(op.results, results, strict=True))
 
 
+def _run_scan(program: _Program, op: ScanOp) -> None:
+    program.values[op.prefix], program.values[op.total] = scanned(op, program.values[op.value])
+
+
 _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     ProgramIdOp: _run_program_id,
     BlockRankOp: _run_block_rank,
@@ -364,6 +369,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     StoreOp: _run_store,
     GatherOp: _run_gather,
     PrefetchOp: lambda program, op: None,  # a hint
+    ScanOp: _run_scan,
     scf.ForOp: _run_for,
     scf.IfOp: _run_if,
 }

@@ -1,4 +1,4 @@
-"""Ordered accumulations to one kernel: prefix scans and scatters here, sorts in `lower.sort`."""
+"""Ordered accumulations to one kernel: scatters here, prefix scans in `lower.scan`, sorts in `lower.sort`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Expr, Tensor, identity, walk
+from tilewright.expr.core import Axis, Tensor, walk
 from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
+from tilewright.lower.body import BodyEmitter, Value, combine
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.insertion import Insertion
-from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
+from tilewright.lower.loops import Point, Tiler, grid_of
+from tilewright.lower.scan import ChunkScan, ElementScan
 from tilewright.lower.sort import RowSort
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 
@@ -32,8 +33,8 @@ def lower_ordered(
     tiler = Tiler(builder, loops)
     lead = schedule.loops(leading(work))
     if isinstance(work.accum, PrefixScan):
-        scan = _Scan(builder, work, work.accum, memory, bool(schedule.vector))
-        tiler.visit(lead, scan.run)
+        scan = ChunkScan if schedule.neighbours > 1 else ElementScan
+        tiler.visit(lead, scan(builder, work, work.accum, schedule, memory).run)
     elif isinstance(work.accum, Sort):
         sorter = Insertion if schedule.vector else RowSort
         tiler.visit(lead, sorter(builder, work, work.accum, schedule, memory).run)
@@ -42,62 +43,6 @@ def lower_ordered(
         tiler.visit(lead, scatter.run)
     builder.insert(tile.ReturnOp())
     return func
-
-
-class _Scan:
-    """One tile of outer points: a vector with one total, or points side by side with a total each.
-
-    Totals of f32 are carried in f64: one addition after the other would lose a digit in some thousand elements.
-    """
-
-    def __init__(
-        self,
-        builder: KernelBuilder,
-        work: OrderedWork,
-        accum: PrefixScan,
-        memory: Mapping[str, SSAValue],
-        vector: bool,
-    ) -> None:
-        self.builder, self.work, self.accum, self.memory, self.vector = builder, work, accum, memory, vector
-        dtype = computed_in(work.tensor.dtype)
-        self.carried = "f64" if dtype == "f32" and accum.combine in ("sum", "prod") else dtype
-
-    def run(self, point: Point) -> None:
-        builder, dtype = self.builder, self.carried
-        (inner,) = self.work.inner
-        start = builder.number(identity(self.accum.combine, dtype).value, dtype)
-        rows = [{}] if self.vector or not point.dims else self._rows(point)
-        if self.vector and point.extents:
-            start = builder.insert(tile.BroadcastOp(start, point.extents))
-
-        def step(index: SSAValue, totals: list[SSAValue]) -> list[SSAValue]:
-            return [self._step(point, index, row, total) for row, total in zip(rows, totals, strict=True)]
-
-        builder.loop(builder.index(0), builder.index(inner.size), step, [start] * len(rows))
-
-    def _rows(self, point: Point) -> list[dict[Axis, SSAValue]]:
-        (axis,) = point.dims
-        return [{axis: self.builder.index(row)} for row in range(axis.size)]
-
-    def _step(self, point: Point, index: SSAValue, row: Mapping[Axis, SSAValue], total: SSAValue) -> SSAValue:
-        """Take one element and store one total; gives the next."""
-        (inner,), (stride,) = self.work.inner, self.work.strides
-        counter = TileAxis(f"{inner.name}.t", inner.extent)
-        place: Expr = (counter * -1 + (inner.size - 1)) if self.accum.reverse else counter
-        where = {**point.replaced, inner: place}
-        dims = {} if row or not point.dims else {axis: dim for dim, axis in enumerate(point.dims)}
-        extents = point.extents if dims else ()
-        loops = {**point.counters, **row, counter: index}
-        emitter = BodyEmitter(
-            self.builder, self.memory, loops, dims, extents, point.bounds if dims else {}, branches=True
-        )
-        value = emitter.cast(emitter.emit(substitute(self.work.parts[0], where)), self.carried)
-        element = Value(emitter.full(value) if extents else value.ssa, self.carried)
-        added = combine(self.accum.combine, self.builder, Value(total, self.carried), element)
-        stored = Value(total, self.carried) if self.accum.exclusive else added
-        address = substitute(self.work.base + inner * stride, where)
-        emitter.store(stored, self.memory[self.work.tensor.name], address, self.work.tensor.dtype)
-        return added.ssa
 
 
 class _Scatter:

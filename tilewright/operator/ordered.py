@@ -20,8 +20,7 @@ from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loop
 from tilewright.operator.sorting import Rows, SortMethod, sort_methods
 from tilewright.operator.tiling import SpatialLoop
 
-SCAN_ROWS = 8  # scanned side by side where they are not a vector: more than the latency of an addition
-VECTORS = 4  # side by side, for the same reason
+VECTORS = 4  # side by side: more than the latency of an addition
 STEPS_PER_PROGRAM = 1 << 14  # some ten microseconds
 PROGRAMS_PER_THREAD = 4
 
@@ -57,25 +56,24 @@ class OrderedWork:
 
 @dataclass(frozen=True)
 class OrderedSchedule:
-    """How it runs: the loop that is a vector, or whose points run side by side; blocks of the grid per outer loop.
+    """How it runs: the outer loop that is a vector, if any; blocks of the grid per outer loop.
 
-    `sort` is the method of a sort.
+    `neighbours` are the elements of a row that a scan takes at once, `sort` is the method of a sort.
     """
 
     vector: str = ""
-    rows: str = ""
     extent: int = 1
     blocks: Mapping[str, int] = field(default_factory=dict)
     lanes: int = 16
+    neighbours: int = 1
     sort: SortMethod | None = None
 
     def loops(self, axes: Sequence[Axis]) -> list[SpatialLoop]:
         """Outer loops as they are tiled, in their order; the vector last."""
         found = []
         for axis in axes:
-            tiled = axis.name in (self.vector, self.rows)
             lanes = self.lanes if axis.name == self.vector else 0
-            found.append(SpatialLoop(axis, self.extent if tiled else 1, self.blocks.get(axis.name, 1), lanes))
+            found.append(SpatialLoop(axis, self.extent if lanes else 1, self.blocks.get(axis.name, 1), lanes))
         return sorted(found, key=lambda loop: loop.axis.name == self.vector)
 
 
@@ -105,9 +103,7 @@ def trailing(work: OrderedWork) -> tuple[Axis, ...]:
 
 def schedule_ordered(work: OrderedWork, machine: Cpu, threads: int, subject: str) -> tuple[OrderedSchedule, Decision]:
     """The schedule by rule."""
-    schedule, decision = (
-        _schedule_sort(work, machine) if isinstance(work.accum, Sort) else _schedule(work, machine, threads)
-    )
+    schedule, decision = _schedule_sort(work, machine) if isinstance(work.accum, Sort) else _schedule(work, machine)
     blocks = _blocks(work, schedule, threads)
     shared = f", {' x '.join(f'{count} blocks of {name}' for name, count in blocks.items())}" if blocks else ""
     decision = replace(decision, subject=f"order of {subject}", chosen=decision.chosen + shared)
@@ -130,8 +126,8 @@ def _schedule_sort(work: OrderedWork, machine: Cpu) -> tuple[OrderedSchedule, De
     return schedule, decision
 
 
-def _schedule(work: OrderedWork, machine: Cpu, threads: int) -> tuple[OrderedSchedule, Decision]:
-    """Vectors along independent neighbours; else of a scan as many rows side by side as hide an addition."""
+def _schedule(work: OrderedWork, machine: Cpu) -> tuple[OrderedSchedule, Decision]:
+    """Vectors along independent neighbours; else, of a scan whose rows fill a vector, along these."""
     lanes = machine.vector_bits // 32
     vector = _vector(work)
     schedule = OrderedSchedule(lanes=lanes)
@@ -139,13 +135,11 @@ def _schedule(work: OrderedWork, machine: Cpu, threads: int) -> tuple[OrderedSch
         extent = min(lanes * VECTORS, -(-vector.size // lanes) * lanes)
         schedule = replace(schedule, vector=vector.name, extent=extent)
         how, reason = f"vectors of {extent} along {vector.name}", "neighbours in memory are independent"
-    elif isinstance(work.accum, PrefixScan) and work.outer:
-        rows = max(work.outer, key=lambda axis: axis.size)
-        share = max(1, rows.size // threads) if rows.size > 1 else 1
-        schedule = replace(schedule, rows=rows.name, extent=min(SCAN_ROWS, share))
-        how, reason = f"{schedule.extent} points of {rows.name} side by side", "each element waits for the one before"
     else:
         how, reason = "one element after the other", "no loop has neighbours in memory that are independent"
+        if isinstance(work.accum, PrefixScan) and work.inner[0].size >= lanes:
+            schedule = replace(schedule, neighbours=lanes)
+            how = f"{lanes} neighbours in a row at once"
     return schedule, Decision("", how, reason)
 
 

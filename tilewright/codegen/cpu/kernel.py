@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.codegen.cpu import memory
 from tilewright.codegen.cpu.dot import emit_dot, group_of
+from tilewright.codegen.cpu.scan import scan
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import ELEMENT, emit_element, emit_kind, scalar_constant
 from tilewright.codegen.values import (
@@ -240,6 +241,13 @@ class KernelEmitter:
                 group = [value.rows[start + step * inner + lane] for step in range(count)]
                 reduced.append(tuple(self._tree(list(column), combine) for column in zip(*group, strict=True)))
         self.values[op.result] = TileValue(tile.shape(op.result), tuple(reduced))
+
+    def _scan(self, op: tile.ScanOp) -> None:
+        value = self.values[op.value]
+        combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
+        prefix, total = scan(self.builder, value.rows[0], combine, bool(op.reverse))
+        self.values[op.prefix] = value.like(prefix)
+        self.values[op.total] = TileValue((), ((total,),))
 
     def _tree(self, values: list[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
         while len(values) > 1:
@@ -546,6 +554,7 @@ HANDLERS: dict[type[Operation], Callable[..., None]] = {
     tile.BroadcastOp: KernelEmitter._broadcast,
     tile.ReshapeOp: KernelEmitter._reshape,
     tile.ReduceOp: KernelEmitter._reduce,
+    tile.ScanOp: KernelEmitter._scan,
     tile.AllocOp: KernelEmitter._alloc,
     tile.LoadOp: KernelEmitter._load,
     tile.StoreOp: KernelEmitter._store,

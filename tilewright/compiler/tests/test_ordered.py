@@ -18,7 +18,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import indexing, reduce, shape
+from tilewright.expr.ops import indexing, order_statistics, reduce, shape
 from tilewright.expr.random import random_array
 from tilewright.kernel import interpreter
 from tilewright.kernel.interpreter import run_main
@@ -84,6 +84,20 @@ def test_scan(shape: tuple[int, ...], axis: int) -> None:
 
     graph = built(build)
     agrees(graph, {tensor.name: random_array(tensor, 3) for tensor in graph.inputs})
+
+
+@pytest.mark.parametrize("n", [15, 16, 17, 32, 100])
+def test_scan_of_neighbours(n: int) -> None:
+    """Rows shorter than a vector, of whole vectors, and of some and a part; in all directions, also as maxima."""
+
+    def build(b: GraphBuilder) -> list[Tensor]:
+        x, m = b.input("x", (3, n), "f32"), b.input("m", (3, n), "bool")
+        ways = [(e, r) for e in (False, True) for r in (False, True)]
+        sums = [reduce.cum_sum(b, x, axis=1, exclusive=e, reverse=r) for e, r in ways]
+        return [*sums, *(t for each in (x, m) for t in order_statistics.cum_extreme(b, each, axis=1))]
+
+    graph = built(build)
+    agrees(graph, {"x": special((3, n), "f32"), "m": special((3, n), "bool")}, threads=2)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i64", "u8"])

@@ -20,6 +20,7 @@ from tilewright.kernel.dialect import (
     ProgramIdOp,
     ReduceOp,
     ReshapeOp,
+    ScanOp,
     operations,
 )
 from tilewright.kernel.elements import ELEMENT
@@ -41,7 +42,7 @@ from tilewright.kernel.simt import (
 PURE: frozenset[type[Operation]] = frozenset(
     {
         *ELEMENT, arith.ConstantOp, ProgramIdOp, BlockRankOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp,
-        DotOp, ConvertOp, JoinOp, PartOp,
+        ScanOp, DotOp, ConvertOp, JoinOp, PartOp,
     }
 )  # fmt: skip
 """Operations that depend on their operands alone and can run at any time: none traps."""

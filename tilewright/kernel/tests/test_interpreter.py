@@ -114,6 +114,30 @@ def test_reduce(kind: str, result: float) -> None:
     assert y[0] == result
 
 
+def test_scan_and_its_total() -> None:
+    """Five elements in both directions; numbers with a sign and without."""
+    module = kernel(
+        INDICES
+        + """
+        %t = arith.constant dense<[1, -1, 3, 5, 0]> : tensor<5xi8>
+        %a, %last = tile.scan "sum" %t : tensor<5xi8> -> tensor<5xi8>, i8
+        %b, %first = tile.scan "sum" %t reverse : tensor<5xi8> -> tensor<5xi8>, i8
+        %c, %most = tile.scan "max" %t unsigned : tensor<5xi8> -> tensor<5xi8>, i8
+        tile.store %a, %y[%c0] strides [1] : tensor<5xi8>, memref<64xi8>
+        tile.store %b, %y[%c8] strides [1] : tensor<5xi8>, memref<64xi8>
+        tile.store %c, %y[%c16] strides [1] : tensor<5xi8>, memref<64xi8>
+        tile.store %last, %y[%c60] strides [] : i8, memref<64xi8>""",
+        "%y: memref<64xi8>",
+        grid="[1]",
+    )
+    y = np.zeros(64, np.int8)
+    run_kernel(module, "k", [y])
+    assert y[:5].tolist() == [1, 0, 3, 8, 8]
+    assert y[8:13].tolist() == [8, 7, 8, 5, 0]
+    assert y[16:21].tolist() == [1, -1, -1, -1, -1]
+    assert y[60] == 8
+
+
 def test_reduce_of_unsigned_and_of_bool() -> None:
     module = kernel(
         INDICES

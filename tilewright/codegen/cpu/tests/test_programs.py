@@ -174,6 +174,36 @@ def test_products_of_words(
         agrees(module, inputs, [np.zeros(c_size, np.float32)])
 
 
+@pytest.mark.parametrize("machine", RUNNABLE)
+@pytest.mark.parametrize("element", ["i8", "i32", "f32", "f64"])
+@pytest.mark.parametrize("n", [1, 3, 16, 37])
+def test_scan_of_vectors(n: int, element: str, machine: str) -> None:
+    """Parts of a register, whole ones, and several; both directions; the total is the last prefix."""
+    scans = [f'"{kind}" %4{way}' for kind in ("sum", "max", "min") for way in ("", " reverse")]
+    size = len(scans) * (n + 1)
+    lines = [
+        f"""    %{k}0, %{k}1 = tile.scan {scan} : tensor<{n}x{element}> -> tensor<{n}x{element}>, {element}
+    %{k}2 = arith.constant {(k - 1) * (n + 1)} : index
+    %{k}3 = arith.constant {k * (n + 1) - 1} : index
+    tile.store %{k}0, %1[%{k}2] strides [1] : tensor<{n}x{element}>, memref<{size}x{element}>
+    tile.store %{k}1, %1[%{k}3] strides [] : {element}, memref<{size}x{element}>"""
+        for k, scan in enumerate(scans, 1)
+    ]
+    module = program(
+        f"""    %3 = arith.constant 0 : index
+    %4 = tile.load %0[%3] strides [1] : memref<{n}x{element}> -> tensor<{n}x{element}>
+"""
+        + "\n".join(lines),
+        f"%0: memref<{n}x{element}>, %1: memref<{size}x{element}>",
+        f"memref<{n}x{element}>, memref<{size}x{element}>",
+        f"""    %0 = tile.buffer "input" 0 : memref<{n}x{element}>
+    %1 = tile.buffer "output" 0 : memref<{size}x{element}>""",
+    )
+    numpy = {"i8": np.int8, "i32": np.int32, "f32": np.float32, "f64": np.float64}[element]
+    given = np.random.default_rng(n).integers(-100, 100, n).astype(numpy)
+    agrees(module, [given], [np.zeros(size, numpy)], machine)
+
+
 def test_the_sequence_of_launches_has_no_branches() -> None:
     """LLVM gives up, and ends the process, after simplifying a thousand of them in one function."""
     module = aimed(random_kernel(0, functions=False).module)
