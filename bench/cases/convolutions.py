@@ -1,4 +1,8 @@
-"""The fifteen convolutions of YOLO-v1, batch 1, f32, constant weights, no bias (spec 2, table 4.3)."""
+"""Convolutions of batch 1, f32, constant weights, no bias: the fifteen of YOLO-v1, and dilated ones of DeepLabV3.
+
+YOLO-v1 as in spec 2, table 4.3. DeepLabV3 (Chen et al. 2017) samples a map of 1/16 or 1/8 of an image of 513 x 513 at
+dilations of 12, 24 and 36; of an image of 224 x 224 that map has 14 x 14 places.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,12 @@ class Layer(NamedTuple):
     size: int  # height and width of the input
     kernel: int
     stride: int
+    dilation: int = 1
 
     @property
     def padding(self) -> int:
         """On all sides."""
-        return (self.kernel - 1) // 2
+        return self.dilation * (self.kernel - 1) // 2
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -38,13 +43,19 @@ class Layer(NamedTuple):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        extent = (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+        reach = self.dilation * (self.kernel - 1)
+        extent = (self.size + 2 * self.padding - reach - 1) // self.stride + 1
         return (1, self.filters, extent, extent)
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Of an ONNX operator."""
-        return {"strides": [self.stride] * 2, "pads": [self.padding] * 4, "kernel_shape": [self.kernel] * 2}
+        return {
+            "strides": [self.stride] * 2,
+            "dilations": [self.dilation] * 2,
+            "pads": [self.padding] * 4,
+            "kernel_shape": [self.kernel] * 2,
+        }
 
     @property
     def flops(self) -> int:
@@ -69,10 +80,21 @@ YOLO = (
     Layer(1024, 1024, 7, 3, 1),
 )
 
+DILATED = {
+    "14x14-by-12": Layer(960, 256, 14, 3, 1, 12),
+    "33x33-by-12": Layer(960, 256, 33, 3, 1, 12),
+    "33x33-by-24": Layer(960, 256, 33, 3, 1, 24),
+    "65x65-by-12": Layer(256, 256, 65, 3, 1, 12),
+    "65x65-by-36": Layer(256, 256, 65, 3, 1, 36),
+    "16x16-by-4": Layer(512, 512, 16, 3, 1, 4),
+}
+
 
 def cases() -> Iterator[Case]:
     for number, layer in enumerate(YOLO, 1):
         yield Case(f"yolo-C{number}", "yolo", "f32", partial(convolution, layer))
+    for name, layer in DILATED.items():
+        yield Case(f"dilated-{name}", "dilated", "f32", partial(convolution, layer))
 
 
 def convolution(layer: Layer, dtype: np.dtype[Any] = F32) -> Problem:
@@ -86,7 +108,7 @@ def convolution(layer: Layer, dtype: np.dtype[Any] = F32) -> Problem:
     model = onnx_model([conv], inputs, ("y", layer.output_shape, dtype), {"w": weights}, opset)
 
     def conv2d(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv2d(x, w, stride=layer.stride, padding=layer.padding)
+        return torch.nn.functional.conv2d(x, w, stride=layer.stride, padding=layer.padding, dilation=layer.dilation)
 
     modules = {"conv2d": function_module(conv2d, weights), **_packed(layer, weights)}
     tolerance = F32_TOLERANCE if dtype == F32 else BF16_TOLERANCE
@@ -99,7 +121,7 @@ def _packed(layer: Layer, weights: Array) -> dict[str, torch.nn.Module]:
 
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return {}
-    geometry = ([layer.padding] * 2, [layer.stride] * 2, [1, 1], 1)
+    geometry = ([layer.padding] * 2, [layer.stride] * 2, [layer.dilation] * 2, 1)
     x_shape = [1, layer.channels, layer.size, layer.size]
     packed = torch.ops.mkldnn._reorder_convolution_weight(to_torch(weights), *geometry, x_shape)
 

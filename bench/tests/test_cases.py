@@ -48,6 +48,7 @@ SMALL = {
     "u8s8": lambda: gemm.constant_u8s8(5, 7, 9),
     "convolution": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 2)),
     "convolution-strided-1x1": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 1, 2)),
+    "convolution-dilated": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 1, 4)),
     "convolution-bf16": lambda: convolutions.convolution(convolutions.Layer(3, 4, 9, 3, 2), BF16),
     "convolution-u8s8": lambda: resnet18.integer_convolution(convolutions.Layer(3, 4, 9, 3, 2)),
     "gemm-chain": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=False),

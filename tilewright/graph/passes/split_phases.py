@@ -22,7 +22,8 @@ from tilewright.expr.live import live
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.transposed import PhaseGroup, Transposed, find_transposed, kernel_dimension
+from tilewright.graph.passes.through_zeros import kernel_dimension
+from tilewright.graph.passes.transposed import PhaseGroup, Transposed, find_transposed
 
 _NARROW = 16
 """Output channels below which the phases of one input window become channels too: a vector register of f32 on most
@@ -183,7 +184,7 @@ class _Phases:
         weights = self._weights(parts)
         self.made.append(weights)
         places = list(self.found.weights.indices)
-        own = {kernel_dimension(self.found.weights, window): window for window in self.windows}
+        own = {kernel_dimension(self.found.weights, window.kernel): window for window in self.windows}
         by_window = dict(zip(self.windows, phases, strict=True))
         indices: list[Expr] = []
         for dimension, place in enumerate(places):
@@ -234,7 +235,8 @@ class _Phases:
         Phases count from the first of their group, and go on from 0 behind the last of the stride.
         """
         tensor = self.found.weights.tensor
-        own = {kernel_dimension(self.found.weights, w): (w, part) for w, part in zip(self.windows, parts, strict=True)}
+        pairs = zip(self.windows, parts, strict=True)
+        own = {kernel_dimension(self.found.weights, window.kernel): (window, part) for window, part in pairs}
         loops: list[Axis] = []
         indices: list[Expr] = []
         for dimension, extent in enumerate(static_shape(tensor.shape)):

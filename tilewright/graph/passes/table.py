@@ -27,6 +27,7 @@ from tilewright.graph.passes.rewritten import GraphPass, Rewritten
 from tilewright.graph.passes.separate_outputs import SeparateOutputs
 from tilewright.graph.passes.split_channels import SplitChannels
 from tilewright.graph.passes.split_phases import SplitPhases
+from tilewright.graph.passes.split_taps import SplitTaps
 
 
 def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
@@ -36,6 +37,7 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
         RemoveEmptyLoops(),
         HoistFromLoops(),
         SplitPhases(),
+        SplitTaps(),
         FoldConstants(),
         FoldConstantParts(),
         MergeEqual(),

@@ -5,12 +5,12 @@ Nothing is known by name: a tensor counts as expanded where it reads ``x[e // s]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, static_shape, walk
-from tilewright.expr.rewrite import transform
+from tilewright.graph.passes.through_zeros import interval, is_zero, keeps_zeros, kernel_dimension, through_zeros
 
 
 @dataclass(frozen=True)
@@ -79,60 +79,16 @@ class Transposed:
 def find_transposed(node: Compute, producers: Mapping[str, Compute]) -> Transposed | None:
     """The transposed convolution that a node is, or None."""
     reads = node.reads()
-    if node.accum != "sum" or len(reads) != 2 or not _is_product(node.body):
+    if node.accum != "sum" or len(reads) != 2 or not keeps_zeros(node.body):
         return None
     for expanded, weights in (reads, reads[::-1]):
-        source, conditions = _through_zeros(expanded, producers)
+        source, conditions = through_zeros(expanded, producers)
         windows = _windows(node, source, conditions)
         if not windows or all(window.stride == 1 for window in windows):
             continue
         if _fits(weights, node, windows):
             return Transposed(node, expanded, source, weights, windows)
     return None
-
-
-def _is_product(body: Expr) -> bool:
-    """Whether every operation of a body is a multiplication or a conversion of a value, so that zeros give zero."""
-    if isinstance(body, Read):
-        return True
-    if isinstance(body, Apply) and body.function != "mul":
-        return False
-    return bool(body.children()) and all(_is_product(child) for child in body.children())
-
-
-def _through_zeros(read: Read, producers: Mapping[str, Compute]) -> tuple[Read, list[Expr]]:
-    """The read of which `read` gives the element where all the conditions hold, and zero elsewhere."""
-    conditions: list[Expr] = []
-    while (producer := producers.get(read.tensor.name)) is not None and producer.accum is None:
-        places = dict(zip(producer.axes, read.indices, strict=True))
-        body, guards = producer.body, []
-        while isinstance(body, Apply) and body.function == "select" and _is_zero(body.args[2]):
-            guards.append(body.args[0])
-            body = body.args[1]
-        if not guards or not isinstance(body, Read):
-            break
-        body, *guards = (
-            transform(each, lambda node: places.get(node) if isinstance(node, Axis) else None)  # noqa: B023
-            for each in (body, *guards)
-        )
-        assert isinstance(body, Read)
-        read = body
-        conditions += guards
-        if any(isinstance(index, Apply) and index.function == "floordiv" for index in read.indices):
-            break
-    return read, [term for condition in conditions for term in _conjuncts(condition)]
-
-
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0
-
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Apply) and condition.function == "and":
-        for arg in condition.args:
-            yield from _conjuncts(arg)
-    else:
-        yield condition
 
 
 def _windows(node: Compute, source: Read, conditions: Sequence[Expr]) -> tuple[Window, ...] | None:
@@ -157,7 +113,7 @@ def _windows(node: Compute, source: Read, conditions: Sequence[Expr]) -> tuple[W
             if _is_whole(condition, form, source.indices[dimension]):
                 whole.add(dimension)
                 break
-            limit = _limit(condition, form)
+            limit = interval(condition, form)
             if limit is not None:
                 low[dimension], high[dimension] = max(low[dimension], limit[0]), min(high[dimension], limit[1])
                 limited.add(dimension)
@@ -199,24 +155,10 @@ def _is_whole(condition: Expr, form: Affine, index: Expr) -> bool:
     if not isinstance(condition, Apply) or condition.function != "eq":
         return False
     remainder, zero = condition.args
-    if not _is_zero(zero) or not isinstance(remainder, Apply) or remainder.function != "mod":
+    if not is_zero(zero) or not isinstance(remainder, Apply) or remainder.function != "mod":
         return False
     value, divisor = remainder.args
     return affine(value) == form and isinstance(index, Apply) and divisor == index.args[-1]
-
-
-def _limit(condition: Expr, form: Affine) -> tuple[int, int] | None:
-    """The interval to which a comparison restricts `form`, or None if it is about something else."""
-    if not isinstance(condition, Apply) or condition.function not in ("lt", "le", "gt", "ge"):
-        return None
-    difference = affine(condition.args[0] - condition.args[1])
-    if difference is None or difference.terms != form.terms:
-        return None
-    bound = form.constant - difference.constant  # the comparison is `form` with `bound`
-    strict = 1 if condition.function in ("lt", "gt") else 0
-    if condition.function in ("lt", "le"):
-        return -(1 << 62), bound - strict
-    return bound + strict, 1 << 62
 
 
 def _fits(weights: Read, node: Compute, windows: Sequence[Window]) -> bool:
@@ -228,13 +170,4 @@ def _fits(weights: Read, node: Compute, windows: Sequence[Window]) -> bool:
     used = [axis for axis in walk(weights) if isinstance(axis, Axis)]
     if spatial & set(used) or any(used.count(kernel) != 1 for kernel in kernels):
         return False
-    return all(kernel_dimension(weights, window) is not None for window in windows)
-
-
-def kernel_dimension(weights: Read, window: Window) -> int | None:
-    """The dimension of the weights that a window's kernel loop runs through, forwards or backwards, if any."""
-    for dimension, index in enumerate(weights.indices):
-        form = affine(index)
-        if form is not None and list(form.terms) == [window.kernel] and abs(form.coefficient(window.kernel)) == 1:
-            return dimension
-    return None
+    return all(kernel_dimension(weights, window.kernel) is not None for window in windows)
