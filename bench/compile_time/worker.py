@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,18 +20,20 @@ PHASES: dict[str, tuple[tuple[str, str], ...]] = {
     "plan": (("tilewright.compiler.compile", "plan_graph"),),
     "lower": (("tilewright.compiler.cpu", "build_module"),),
     "passes": (("tilewright.compiler.cpu", "run_passes"),),
-    "emit": (("tilewright.codegen.cpu.pipeline", "llvm_text"),),
-    "generate": (("tilewright.codegen.cpu.pipeline", "generate"),),  # emission and LLVM
+    "emit": (("tilewright.codegen.cpu.pipeline", "llvm_text"), ("tilewright.codegen.cpu.pipeline", "_emit")),
+    "llvm": (("tilewright.codegen.cpu.pipeline", "_compiled"),),
+    "generate": (("tilewright.codegen.cpu.pipeline", "generate"),),  # emission and LLVM, where that is one function
     "pack": (("tilewright.compiler.program", "Placement.packed"),),
 }
 WARM_UP = 8  # elements of the tensor whose compilation imports everything
 
 
 class Clock:
-    """CPU seconds of this thread, and wall seconds, inside of wrapped functions."""
+    """CPU seconds inside of wrapped functions, of all threads."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.lock = threading.Lock()
 
     def wrap(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -38,7 +41,9 @@ class Clock:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.seconds[phase] = self.seconds.get(phase, 0.0) + time.thread_time() - start
+                seconds = time.thread_time() - start
+                with self.lock:
+                    self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
         return timed
 

@@ -206,7 +206,7 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
     """A form of a compiled model, as it was saved."""
     artifact = read_artifact(path)
     if emit is Form.EXPR:
-        from tilewright.compiler.compile import stored_graph
+        from tilewright.compiler.stored import stored_graph
         from tilewright.expr.text import print_graph
 
         return print_graph(stored_graph(artifact))

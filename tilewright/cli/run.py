@@ -137,7 +137,7 @@ def _differences(
     results: tuple[Array, ...],
     tolerance: float | None,
 ) -> list[Difference]:
-    from tilewright.compiler.compile import stored_graph
+    from tilewright.compiler.stored import stored_graph
     from tilewright.expr.evaluate import evaluate
 
     graph = stored_graph(read_artifact(model)) if is_stored(model) else import_graph(model, shapes)

@@ -8,6 +8,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import NewPassManager
 
+from tilewright.codegen import unlocked
 from tilewright.errors import InvalidProgram, Unsupported
 
 LEAST: Final = 22  # the oldest LLVM that code is made for; others may end the process at an intrinsic they do not know
@@ -50,19 +51,14 @@ def simplify(module: Any, machine: Any) -> None:
     """
     module.verify()
     with llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3)) as builder:
-        manager = llvm.create_new_function_pass_manager()
+        manager = llvm.create_new_module_pass_manager()
         manager.add_simplify_cfg_pass()
         manager.add_instruction_combine_pass()
         manager.add_loop_rotate_pass()
         manager.add_new_gvn_pass()
         manager.add_simplify_cfg_pass()
         manager.add_instruction_combine_pass()
-        try:
-            for function in module.functions:
-                if not function.is_declaration:
-                    manager.run(function, builder)
-        finally:
-            _free(manager)
+        _run(manager, module, builder)
 
 
 def run_passes(module: Any, machine: Any, options: Any) -> None:
@@ -93,7 +89,7 @@ def rotate_loops(module: Any, machine: Any) -> None:
 
 def _run(manager: Any, module: Any, builder: Any) -> None:
     try:
-        manager.run(module, builder)
+        unlocked.run(manager, module, builder)
     finally:
         _free(manager)
 

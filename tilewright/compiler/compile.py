@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.collection import paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
+from tilewright.compiler.stored import stored_graph
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
 
-_Generated = tuple[bytes, str, dict[str, str], dict[str, Any]]  # code, program, other forms, fields of the manifest
+#: Code, packed constants, program, other forms, fields of the manifest.
+_Generated = tuple[bytes, np.ndarray[Any, Any], str, dict[str, str], dict[str, Any]]
 
 
 def compile(
@@ -251,9 +253,9 @@ def _generate(
     from tilewright.expr.text import print_graph
 
     if isinstance(machine, Cpu):
-        code, program, forms, facts = _for_cpu(plan, placement, machine, options)
+        code, constants, program, forms, facts = _for_cpu(plan, placement, machine, options)
     else:
-        code, program, forms, facts = _for_gpu(plan, placement, machine, options)
+        code, constants, program, forms, facts = _for_gpu(plan, placement, machine, options)
     manifest = Manifest(**_interface(plan, machine, names_of_outputs), **facts)
     originals = plan.graph.all_constants()
     graph = {
@@ -273,7 +275,7 @@ def _generate(
     return Artifact(
         manifest=manifest,
         code=code,
-        constants=placement.packed(plan),
+        constants=constants,
         program=program,
         graph=json.dumps(graph),
         plan=json.dumps(decisions),
@@ -294,12 +296,14 @@ def _interface(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) 
 
 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
-    from tilewright.codegen.cpu.pipeline import generate
+    from tilewright.codegen.cpu.pipeline import generating
     from tilewright.compiler.cpu import tile_program
     from tilewright.kernel.printing import print_module
 
     program = tile_program(plan, placement, machine, options)
-    made = generate(program)
+    with generating(program, default_threads()) as finish:
+        text, constants = print_module(program), placement.packed(plan)  # while LLVM runs
+        made = finish()
     launches = tuple(
         Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes, trips=launch.trips)
         for kernel, launch in zip(plan.kernels, made.launches, strict=True)
@@ -310,7 +314,7 @@ def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -
         "scratch_bytes": made.scratch_bytes,
         "launches": launches,
     }
-    return made.code, print_module(program), {}, facts
+    return made.code, constants, text, {}, facts
 
 
 def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
@@ -332,35 +336,7 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
         "code": "ptx",
         "kernels": gpu.kernels(made),
     }
-    return made.ptx.encode(), print_module(program), {"tile": tiles}, facts
-
-
-def stored_graph(artifact: Artifact) -> Graph:
-    """The simplified graph inside an artifact, its constants unpacked from the layouts they are stored in."""
-    from tilewright.layouts import Packed
-
-    try:
-        held = json.loads(artifact.graph)
-        structure, placed = held["graph"], held["constants"]
-        constants: dict[str, np.ndarray[Any, Any]] = {}
-        declared = {name: (dtype, shape) for name, dtype, shape in _constants(structure)}
-        for entry in placed.values():
-            layout = Packed.from_json(entry["layout"])
-            dtype, shape = declared[entry["of"]]
-            size = layout.size * dtypes.size_bytes(dtype)
-            raw = artifact.constants[entry["offset"] : entry["offset"] + size]
-            constants[entry["of"]] = layout.unpack(raw.view(dtypes.numpy_dtype(dtype))).reshape(shape)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InvalidFile(f"the stored graph is damaged: {error!r}", where=artifact.manifest.name) from error
-    return serialize.from_json(structure, constants)
-
-
-def _constants(structure: Any) -> Iterator[tuple[str, str, list[int]]]:
-    """The constants that a stored graph declares, in its loops too."""
-    yield from structure["constants"]
-    for node in structure["nodes"]:
-        if "loop" in node:
-            yield from _constants(node)
+    return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, facts
 
 
 def _spec(tensor: Any) -> TensorSpec:

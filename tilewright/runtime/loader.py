@@ -6,18 +6,16 @@ No user needs a compiler or a linker: LLVM's own loader places the sections and 
 from __future__ import annotations
 
 import functools
-import os
 import struct
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import llvmlite.binding as llvm
-from llvmlite.binding import ffi
 
 from tilewright.codegen.optimise import inline
+from tilewright.codegen.unlocked import llvm_lock
 from tilewright.errors import InvalidFile
 from tilewright.machine.detect import host
 from tilewright.runtime.manifest import Manifest
@@ -26,7 +24,6 @@ from tilewright.runtime.manifest import Manifest
 _ELF_HEADER = struct.Struct("<6s10xHH20xQ10xHH2x")
 _ELF_RELOCATABLE = 1
 _ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
-_FORK_WAIT_SECONDS = 10.0  # for threads in LLVM: more than it takes for one kernel
 
 
 class Code:
@@ -131,7 +128,7 @@ def _unload(library: llvm.ResourceTracker, linker: llvm.LLJIT) -> None:
 
 
 def _unload_pending(wait: bool) -> None:
-    if _pending and (_llvm_lock is None or _llvm_lock.acquire(blocking=wait)):
+    if _pending and (llvm_lock is None or llvm_lock.acquire(blocking=wait)):
         try:
             while _pending:
                 with suppress(IndexError):  # the handler of a signal has unloaded the last
@@ -139,8 +136,8 @@ def _unload_pending(wait: bool) -> None:
                     library.close()
                     linker.close()
         finally:
-            if _llvm_lock is not None:
-                _llvm_lock.release()
+            if llvm_lock is not None:
+                llvm_lock.release()
 
 
 @functools.cache
@@ -151,26 +148,3 @@ def _initialize() -> None:
 
 # Code to unload once no other thread is in LLVM.
 _pending: deque[tuple[llvm.ResourceTracker, llvm.LLJIT]] = deque()
-# The lock inside llvmlite's: no callbacks of others run when it is taken. Reentrant.
-_llvm_lock: Any = getattr(getattr(ffi.lib, "_lock", None), "_lock", None)
-
-
-def _before_fork() -> None:
-    """Wait until no thread is in LLVM, whose data might be half changed in the child. Bounded: see `_unload`."""
-    _llvm_lock.acquire(timeout=_FORK_WAIT_SECONDS)
-
-
-def _after_fork() -> None:
-    if _llvm_lock._is_owned():
-        _llvm_lock.release()
-
-
-def _after_fork_in_child() -> None:
-    if _llvm_lock._is_owned():
-        _llvm_lock.release()
-    else:  # the wait was too long; the thread that holds the lock is not in the child
-        _llvm_lock._at_fork_reinit()
-
-
-if _llvm_lock is not None and hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -49,8 +49,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[i
         emitter.emit()
         bodies.append(emitter.function)
         scratch_bytes = emitter.scratch_bytes
-    function = ir.Function(module, KERNEL_TYPE, f"kernel.{name}")
-    function.linkage = "internal"
+    function = _exported(module, f"kernel.{name}")
     args, thread, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     count = len(func.body.block.args)
@@ -76,6 +75,13 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[i
             builder.call(body, [*views, scratch, begin, end])
             builder.ret_void()
     return function, scratch_bytes
+
+
+def _exported(module: ir.Module, name: str) -> ir.Function:
+    """A kernel as other modules of the program know it; without blocks, it is one of theirs."""
+    function = ir.Function(module, KERNEL_TYPE, name)
+    function.linkage = "hidden"  # a visibility, which llvmlite knows not, and prints where it prints linkages
+    return function
 
 
 def _streamed_views(func: tile.FuncOp) -> list[int]:
@@ -193,6 +199,8 @@ class _Host:
             builder.store(value, builder.gep(self.arguments, [I64(number)], source_etype=POINTER))
         number, profile, kept = len(self.launches), self.fields["profile"], I64(int(trips > 1))
         builder.call(self.stamp, [profile, I64(2 * number), kept])
+        if kernel.name not in builder.module.globals:
+            _exported(builder.module, kernel.name)
         called = ir.FormattedConstant(POINTER, kernel.get_reference())
         builder.call(self.parallel, [self.fields["pool"], called, self.arguments, I64(func.programs)])
         builder.call(self.stamp, [profile, I64(2 * number + 1), kept])

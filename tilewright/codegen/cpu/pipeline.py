@@ -1,20 +1,28 @@
-"""Tile program to object code for one CPU: emission, LLVM's passes, assembly. The module's text is the only input."""
+"""Tile program to object code for one CPU: emission, LLVM's passes, assembly. The program's text is the only input."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
+from tilewright.codegen import unlocked
 from tilewright.codegen.cpu.host import Launch, emit_host, emit_kernel
+from tilewright.codegen.cpu.merge import merged
 from tilewright.codegen.cpu.target import Target, target_of
 from tilewright.codegen.optimise import simplify, target_machine
+from tilewright.codegen.workers import Workers
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+
+#: LLVM IR instructions after which a module is full: LLVM takes about 0.1 s for it, of which starting is below 1 ms.
+INSTRUCTIONS: Final = 4000
 
 
 @dataclass(frozen=True)
@@ -29,40 +37,81 @@ class ObjectCode:
     constants_bytes: int
 
 
-def generate(program: ModuleOp) -> ObjectCode:
-    """Compile a verified tile program. Same text, same bytes."""
+def generate(program: ModuleOp, threads: int = 1) -> ObjectCode:
+    """Compile a verified tile program. Same text, same bytes, whatever the number of threads."""
+    with generating(program, threads) as finish:
+        return finish()
+
+
+@contextmanager
+def generating(program: ModuleOp, threads: int) -> Iterator[Callable[[], ObjectCode]]:
+    """Compile a verified tile program on up to `threads` threads, of which the caller is one.
+
+    The caller emits LLVM IR, a few modules of about equal size; other threads run LLVM on each as soon as it is there,
+    also in the body of the `with` statement. The function that the statement gives waits for the rest. None of the
+    threads is left behind the statement.
+    """
     target = target_of(program)
-    text, launches, scratch_bytes = llvm_text(program, target)
-    main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
-    module = llvm.parse_assembly(text, context=llvm.create_context())
-    machine = _machine(target)
-    simplify(module, machine)
-    return ObjectCode(
-        machine.emit_object(module),
-        target,
-        tuple(launches),
-        scratch_bytes,
-        _number(main.arena_bytes),
-        _number(main.constants_bytes),
-    )
+    _machine(target)  # raises here what it raises
+    most = INSTRUCTIONS if llvm.get_object_format(target.triple) == "ELF" else None
+    with Workers(partial(_compiled, target), threads) as workers:
+        launches, scratch_bytes = _emit(program, target, most, workers.give)
+        main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
+        facts = (target, tuple(launches), scratch_bytes, _number(main.arena_bytes), _number(main.constants_bytes))
+        yield lambda: ObjectCode(merged(workers.results()), *facts)
 
 
 def llvm_text(program: ModuleOp, target: Target) -> tuple[str, list[Launch], int]:
-    """LLVM IR of a module before optimisation, its launches, and its scratch bytes per thread."""
-    module = ir.Module("tilewright")
-    module.triple = target.triple
+    """LLVM IR of a program in one module, before optimisation; its launches, and its scratch bytes per thread."""
+    texts: list[str] = []
+    launches, scratch_bytes = _emit(program, target, None, texts.append)
+    return texts[0], launches, scratch_bytes
+
+
+def _emit(
+    program: ModuleOp, target: Target, most: int | None, emitted: Callable[[str], None]
+) -> tuple[list[Launch], int]:
+    """Emit a program and hand each module to `emitted`: kernels up to `most` instructions each, and the one after.
+
+    The launches, and the scratch bytes per thread.
+    """
+    module, instructions = _module(target), 0
     kernels, scratch_bytes = {}, 0
     for func in program.body.block.ops:
-        if isinstance(func, tile.FuncOp):
-            if func.block:
-                fact = f"kernel @{func.sym_name.data} is written for the threads of a block"
-                raise InvalidProgram(fact, help="a CPU runs kernels in tile form")
-            function, needed = emit_kernel(module, target, func)
-            kernels[func.sym_name.data] = (function, func)
-            scratch_bytes = max(scratch_bytes, needed)
+        if not isinstance(func, tile.FuncOp):
+            continue
+        if func.block:
+            fact = f"kernel @{func.sym_name.data} is written for the threads of a block"
+            raise InvalidProgram(fact, help="a CPU runs kernels in tile form")
+        if most is not None and instructions >= most:
+            emitted(str(module))
+            module, instructions = _module(target), 0
+        function, needed = emit_kernel(module, target, func)
+        instructions = _instructions(module)
+        kernels[func.sym_name.data] = (function, func)
+        scratch_bytes = max(scratch_bytes, needed)
     scratch_bytes = -(-scratch_bytes // 64) * 64
     launches = emit_host(module, target, program, kernels, scratch_bytes)
-    return str(module), launches, scratch_bytes
+    emitted(str(module))
+    return launches, scratch_bytes
+
+
+def _module(target: Target) -> ir.Module:
+    module = ir.Module("tilewright")
+    module.triple = target.triple
+    return module
+
+
+def _instructions(module: ir.Module) -> int:
+    return sum(len(block.instructions) for function in module.functions for block in function.blocks)
+
+
+def _compiled(target: Target, text: str) -> bytes:
+    """The object code of one module."""
+    module = llvm.parse_assembly(text, context=llvm.create_context())
+    machine = _machine(target)
+    simplify(module, machine)
+    return unlocked.emit_object(machine, module)
 
 
 def assembly(program: ModuleOp) -> str:

@@ -78,12 +78,13 @@ print(len(loader._pending))
 # A thread in LLVM waits for the thread that forks; without hooks of others.
 WAITS_IN_LLVM = """
 import os, threading
+from tilewright.codegen import unlocked
 from tilewright.runtime import loader
 from llvmlite.binding import ffi
 def called(): calls.append(1)
 calls = []
 ffi.register_lock_callback(called, called)
-loader._FORK_WAIT_SECONDS = 0.05
+unlocked._FORK_WAIT_SECONDS = 0.05
 holds, ends = threading.Event(), threading.Event()
 def work():
     with ffi.lib._lock:

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.compiler.compile import compile_graph, rebuilt, stored_graph
+from tilewright.compiler.compile import compile_graph, rebuilt
+from tilewright.compiler.stored import stored_graph
 from tilewright.expr.core import Axis, Cast, Compute, Expr, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
