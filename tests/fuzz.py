@@ -327,7 +327,7 @@ WORDS = """
     compile run bench explain machines doctor opt cache demo --help --json --emit expr tile llvm asm plan object -o
     --output out.x --machine host edge x86-64-v2 nonsuch small.yaml --threads 1 2 0 -1 9999999 x --shape x=5,7 x= =1
     x=a x=-1,7 x=99999999999 --disable cse nonsense --rebuild --no-cache --seed 7 -3 --check --tolerance 0 nan
-    --profile --inputs in.npz -p dce canonicalise --list - -- --clear --version --seconds 0.01
+    --inputs in.npz -p dce canonicalise --list - -- --clear --version --seconds 0.01
     model.onnx model.twm damaged.twm damaged.onnx program.tile folder nothing.twm
 """.split()  # noqa: SIM905 - a list of words is read best as words
 

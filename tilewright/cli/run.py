@@ -1,4 +1,4 @@
-"""`tilewright run`: a model on inputs from a file or random ones, checked against the reference, or profiled."""
+"""`tilewright run`: a model on inputs from a file or random ones, checked against the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilewright.cli.arguments import (
     shapes_of,
 )
 from tilewright.cli.arrays import Array, write_npz
-from tilewright.cli.console import NEGATIVE, progress, show_json, table
+from tilewright.cli.console import NEGATIVE, progress, show_json
 from tilewright.cli.models import (
     as_tuple,
     import_graph,
@@ -38,7 +38,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable
 
 if TYPE_CHECKING:
-    from tilewright.runtime.module import KernelTime, Module
+    from tilewright.runtime.module import Module
 
 EPILOG = """\
 \b
@@ -68,7 +68,6 @@ Tolerance = Annotated[
     float | None,
     typer.Option("--tolerance", metavar="X", min=0, help="error that --check allows, of the largest output value"),
 ]
-Profile = Annotated[bool, typer.Option("--profile", help="print the time of each kernel, median of 10 runs")]
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,6 @@ def run(
     output: Outputs = None,
     check: Check = False,
     tolerance: Tolerance = None,
-    profile: Profile = False,
     seed: SeedOfInputs = None,
     machine: Machine = "host",
     device: Device = None,
@@ -120,11 +118,10 @@ def run(
     if output:
         write_npz(output, dict(zip(names, results, strict=True)))
     differences = _differences(model, shapes, module, arrays, results, tolerance) if check else []
-    times = module.profile(*arrays) if profile else []
     if as_json:
-        show_json(_record(module, results, differences, times))
+        show_json(_record(module, results, differences))
     else:
-        _show(module, results, differences, times)
+        _show(module, results, differences)
     if not all(difference.ok for difference in differences):
         raise typer.Exit(NEGATIVE)
 
@@ -167,9 +164,7 @@ def difference(output: str, result: Array, exact: Array, allowed: float) -> Diff
     return Difference(output, largest, relative, allowed)
 
 
-def _record(
-    module: Module, results: tuple[Array, ...], differences: list[Difference], times: list[KernelTime]
-) -> dict[str, Any]:
+def _record(module: Module, results: tuple[Array, ...], differences: list[Difference]) -> dict[str, Any]:
     outputs = [
         {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, **_range(result)}
         for spec, result in zip(module.manifest.outputs, results, strict=True)
@@ -178,12 +173,10 @@ def _record(
     found["outputs"] = outputs
     if differences:
         found["check"] = [{**asdict(each), "ok": each.ok} for each in differences]
-    if times:
-        found["profile"] = [asdict(time) for time in times]
     return found
 
 
-def _show(module: Module, results: tuple[Array, ...], differences: list[Difference], times: list[KernelTime]) -> None:
+def _show(module: Module, results: tuple[Array, ...], differences: list[Difference]) -> None:
     for spec, result in zip(module.manifest.outputs, results, strict=True):
         values = _range(result)
         span = f"from {values['smallest']:.6g} to {values['largest']:.6g}" if values else "no elements"
@@ -194,26 +187,6 @@ def _show(module: Module, results: tuple[Array, ...], differences: list[Differen
             f"{each.output}: largest error {each.absolute_error:.3g} absolute, {each.relative_error:.3g} relative "
             f"({verdict}: {each.allowed:.3g} allowed)"
         )
-    if times:
-        show_profile(times)
-
-
-def show_profile(times: list[KernelTime]) -> None:
-    """Print the launches of a call with their share of its time."""
-    total = sum(time.seconds for time in times)
-    columns = {"launch": "left", "kernel": "left", "µs": "right", "%": "right", "GFLOP/s": "right", "GB/s": "right"}
-    rows = [
-        [
-            time.name,
-            time.kernel,
-            f"{time.seconds * 1e6:.1f}",
-            f"{100 * time.seconds / total if total else 0:.1f}",
-            f"{time.gflops_per_second:.1f}",
-            f"{time.gbytes_per_second:.1f}",
-        ]
-        for time in times
-    ]
-    table(columns, [*rows, ["all", "", f"{total * 1e6:.1f}", "", "", ""]])
 
 
 def _range(array: Array) -> dict[str, float]:

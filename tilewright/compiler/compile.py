@@ -23,7 +23,7 @@ from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
 
@@ -298,16 +298,15 @@ def _interface(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
     from tilewright.codegen.cpu.pipeline import generating
     from tilewright.compiler.cpu import tile_program
+    from tilewright.compiler.program import planned_launches
     from tilewright.kernel.printing import print_module
 
     program = tile_program(plan, placement, machine, options)
     with generating(program, default_threads()) as finish:
         text, constants = print_module(program), placement.packed(plan)  # while LLVM runs
         made = finish()
-    launches = tuple(
-        Launch(kernel.name, launch.kernel, launch.programs, launch.flops, launch.bytes, trips=launch.trips)
-        for kernel, launch in zip(plan.kernels, made.launches, strict=True)
-    )
+    planned = zip(planned_launches(plan), made.launches, strict=True)
+    launches = tuple(replace(each, kernel=launch.kernel, programs=launch.programs) for each, launch in planned)
     facts = {
         "constants_bytes": made.constants_bytes,
         "arena_bytes": made.arena_bytes,

@@ -31,6 +31,7 @@ from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.cycles import nest_cycles, product_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
@@ -80,7 +81,8 @@ class Kernel:
     """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments.
 
     Of those it writes, `updates` hold what another kernel wrote, which it changes in place. Other kernels that write
-    one tensor write different elements.
+    one tensor write different elements. `cycles` are predicted, of one trip, all threads together and all data near; 0
+    where there is no model. `instruction` is the record of a product.
     """
 
     name: str
@@ -90,6 +92,8 @@ class Kernel:
     writes: tuple[str, ...]
     flops: int
     updates: tuple[str, ...] = ()
+    cycles: float = 0.0
+    instruction: str = ""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -399,6 +403,7 @@ class Planning:
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
+        instruction: str = "",
     ) -> str:
         """Launch `work` next; `bodies` are all that it evaluates. Returns the name of the kernel, which is unique."""
         name = claim(name, self.kernel_names)
@@ -406,13 +411,25 @@ class Planning:
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)
-        kernel = Kernel(name, work, schedule, others, tuple(writes), flops, tuple(updates))
+        cycles = _cycles(work, schedule, self.machine)
+        kernel = Kernel(name, work, schedule, others, tuple(writes), flops, tuple(updates), cycles, instruction)
         self.plan.kernels.append(kernel)
         if isinstance(work, OrderedWork) or isinstance(schedule, OrderedSchedule):
             return name  # its order is a decision of its own
         tree = print_tree(tree_of(work, schedule))
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
         return name
+
+
+def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
+    """`Kernel.cycles`: there is a model for products and nests on CPUs."""
+    if not isinstance(machine, Cpu):
+        return 0.0
+    if isinstance(work, Contraction) and isinstance(schedule, ContractionSchedule):
+        return product_cycles(work, schedule, machine)
+    if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
+        return nest_cycles(work, schedule, machine)
+    return 0.0
 
 
 def _rows(tensor: Tensor) -> Packed:

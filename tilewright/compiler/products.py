@@ -95,10 +95,10 @@ class _Product:
         line_bytes = self.machine.caches[0].line_bytes if block else 0
         schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
-        flops = 2 * points(self.node)
         name = planning.add_kernel(
-            self.group.kernel, work, schedule, [*reads, work.epilogue], (self.target.name,), flops
-        )
+            self.group.kernel, work, schedule, [*reads, work.epilogue], (self.target.name,), 2 * points(self.node),
+            instruction=running.instruction,
+        )  # fmt: skip
         plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": _as_json(schedule)}
         self._bring_back()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilewright.expr.core import Read, Tensor, walk
 from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.operator.nest import Nest
 from tilewright.operator.nest_parts import nest_points
+from tilewright.runtime.manifest import Launch
 from tilewright.runtime.memory import Buffer, align, allocate, plan_arena
 
 
@@ -35,6 +37,18 @@ def steps(plan: Plan) -> list[Step | Repeated]:
 def _step(plan: Plan, kernel: Kernel) -> Step:
     arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
     return Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, _moved_bytes(plan, kernel))
+
+
+def planned_launches(plan: Plan) -> list[Launch]:
+    """What is known of the launches of a plan before there is code: no kernels, no programs."""
+    found = []
+    for number, kernel in enumerate(plan.kernels):
+        trips = prod(loop.trips for loop in plan.loops if loop.begin <= number < loop.end)
+        moved = _moved_bytes(plan, kernel) * trips
+        constants = sum(plan.stored[name].bytes for name in kernel.reads if plan.stored[name].space == "constant")
+        cycles, instruction = round(kernel.cycles * trips), kernel.instruction
+        found.append(Launch(kernel.name, "", 0, kernel.flops * trips, moved, (), trips, cycles, constants, instruction))
+    return found
 
 
 def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:

@@ -26,12 +26,12 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.cycles import tiled_cycles
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
 from tilewright.operator.tiling import SpatialLoop
 
-FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
 MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
@@ -55,7 +55,7 @@ def schedule_contraction(
 ) -> tuple[ContractionSchedule, Decision]:
     """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads."""
     ranked = sorted(
-        (_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
+        (tiled_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
     even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
@@ -142,37 +142,6 @@ def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
 
 def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{rows}x{vectors}" for rows, vectors in shapes)
-
-
-def _cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
-    """Predicted cycles of the whole product with this register tile, ragged tiles included."""
-    lanes = work.lanes
-    k = prod(axis.size for axis in work.k_loops) / work.group
-    outer = prod(axis.size for axis in work.outer)
-    pieces = [_pieces(axis.size, size) for axis, size in zip(work.m_loops, rows, strict=True)]
-    columns = _pieces(-(-work.n_loop.size // lanes), vectors)
-    total = 0.0
-    for column_count, width in columns:
-        for combination in product(*pieces):
-            count = prod((c for c, _ in combination), start=column_count)
-            height = prod(size for _, size in combination)
-            if count:
-                total += count * _tile_cycles(height, width, k, machine)
-    return total * outer
-
-
-def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
-    """How many full tiles, and the ragged one: (count, size)."""
-    full, rest = divmod(extent, size)
-    return [(full, size), (1, rest)] if rest else [(full, size)]
-
-
-def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
-    fma = rows * vectors / machine.fma_units
-    loads = (rows + vectors) / machine.loads_per_cycle
-    step = max(fma, loads, FMA_LATENCY_CYCLES)
-    # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
-    return k * (step + 0.02 * loads) + 2 * rows * vectors / machine.stores_per_cycle + 12
 
 
 def k_unroll(work: Contraction) -> int:

@@ -88,7 +88,9 @@ class Launch:
     """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
 
     `operands` are those of a kernel of a GPU; on a CPU the code knows them. In a loop on a CPU a launch runs `trips`
-    times: `flops` and `bytes` are those of all trips, `programs` those of one.
+    times: `flops`, `bytes` and `cycles` are those of all trips, `programs` those of one. `cycles` are predicted for one
+    core of a CPU with all data near (0: there is no model), `constant_bytes` of `bytes` are constants, and
+    `instruction` is the record that a product runs on.
     """
 
     name: str
@@ -98,6 +100,9 @@ class Launch:
     bytes: int = 0
     operands: tuple[Operand, ...] = ()
     trips: int = 1
+    cycles: int = 0
+    constant_bytes: int = 0
+    instruction: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,9 @@ def _launch(item: _Reader) -> Launch:
     programs, flops, size = item.size("programs"), item.size("flops", _MOST_COUNT), item.size("bytes", _MOST_COUNT)
     operands = tuple(map(_operand, item.items("operands"))) if "operands" in item.value else ()
     trips = item.size("trips") if "trips" in item.value else 1
-    return Launch(name, kernel, programs, flops, size, operands, trips)
+    known = {field: item.size(field, _MOST_COUNT) for field in ("cycles", "constant_bytes") if field in item.value}
+    instruction = item.text("instruction") if "instruction" in item.value else ""
+    return Launch(name, kernel, programs, flops, size, operands, trips, instruction=instruction, **known)
 
 
 def _operand(item: _Reader) -> Operand:

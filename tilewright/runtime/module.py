@@ -11,7 +11,6 @@ import ctypes
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -30,6 +29,7 @@ from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
+from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.tensor_call import TensorCall
 from tilewright.runtime.tensors import View, empty, is_recording, is_torch, ready_input, ready_output, written
 
@@ -38,26 +38,6 @@ _MOST_REPEATS = 1_000_000  # of a profile
 _FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
 _CALL = {name: word for word, name in enumerate(_FIELDS)}
 _MAIN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the interpreter lock
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """One launch of a call: what it does, and the median time it took."""
-
-    name: str
-    kernel: str
-    programs: int
-    flops: int
-    bytes: int
-    seconds: float
-
-    @property
-    def gflops_per_second(self) -> float:
-        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
-
-    @property
-    def gbytes_per_second(self) -> float:
-        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
 class Module:
@@ -130,8 +110,11 @@ class Module:
                 return found[0] if self._single else tuple(found)
         return self._call_any(arrays, out)
 
-    def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
-        """Time every launch: run once to warm up, then `repeats` times, and take the median. No arrays: zeros."""
+    def profile(self, *arrays: Any, repeats: int = 10) -> Profile:
+        """Time every launch: run once to warm up, then `repeats` times, and take the median. No arrays: zeros.
+
+        The result is a sequence of the launches; printed it is a table, the longest first.
+        """
         check_repeats(repeats)
         launches = self.manifest.launches
         if not arrays:
@@ -142,13 +125,14 @@ class Module:
         for repeat in range(repeats + 1):
             self._run(inputs, outputs, stamps[repeat])
         seconds = (stamps[1:, :, 1] - stamps[1:, :, 0]) / ticks_per_second()
-        return [
+        times = [
             KernelTime(
                 launch.name, launch.kernel, launch.programs, launch.flops, launch.bytes,
                 statistics.median(map(float, seconds[:, index])),
             )
             for index, launch in enumerate(launches)
         ]  # fmt: skip
+        return Profile(times, self.manifest, self.threads)
 
     def explain(self) -> str:
         """Every choice of the compilation: what was chosen and why, what came second, what was refused."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,24 @@ def test_demo_is_right(invoke: Invoke) -> None:
 
 def test_compile_run_check(invoke: Invoke, model: str) -> None:
     assert "1 kernels" in invoke("compile", model, "--shape", "x=4,6").stdout
-    checked = invoke("run", "model.twm", "--check", "--profile")
+    checked = invoke("run", "model.twm", "--check")
     assert re.search(r"largest error \S+ absolute, \S+ relative \(ok", checked.stdout)
-    assert "GFLOP/s" in checked.stdout
     assert "largest error" in invoke("run", model, "--shape", "x=2,6", "--check").stdout
+
+
+def test_profile_ranks_kernels_beside_measured_rates(
+    invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = replace(host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5})
+    monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
+    text = invoke("profile", model, "--shape", "x=40,6").stdout
+    assert re.search(r"^all +1 ", text, re.M)
+    assert max(map(len, text.splitlines())) <= 80
+    record = json.loads(invoke("profile", model, "--shape", "x=40,6", "--json").stdout)
+    (row,) = record["rows"]
+    assert row["count"] == len(record["launches"]) == 1
+    assert row["bound"] in {"compute", "L2"}
+    assert row["predicted_seconds"] > 0
 
 
 def test_a_search_is_reported_kept_and_explained(invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

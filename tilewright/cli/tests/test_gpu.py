@@ -117,12 +117,14 @@ def test_forms_of_the_other_kind_of_machine_are_refused(invoke: Invoke) -> None:
     assert "tile, llvm, asm or object" in invoke("compile", "model.onnx", "--emit", "ptx", status=2).stderr
 
 
-def test_run_checks_and_profiles(invoke: Invoke) -> None:
+def test_run_checks_and_profile_times(invoke: Invoke) -> None:
     for model in (("model.onnx", *GPU), ("model.twm",)):
-        record = json.loads(invoke("run", *model, "--check", "--profile", "--json").stdout)
+        record = json.loads(invoke("run", *model, "--check", "--json").stdout)
         assert record["device"] == "emulator"
         assert [each["ok"] for each in record["check"]] == [True]
-        assert len(record["profile"]) == 2
+        profile = json.loads(invoke("profile", *model, "--repeats", "1", "--json").stdout)
+        assert len(profile["launches"]) == 2
+        assert {row["bound"] for row in profile["rows"]} == {None}, "no rates of a GPU were measured"
     np.savez("in.npz", x=np.zeros((4, 40), np.float32))
     invoke("run", "model.twm", "--inputs", "in.npz", "-o", "out.npz", "--device", "emulator")
     np.testing.assert_allclose(np.load("out.npz")["y"], np.full((4, 40), 1 / 40), rtol=1e-6)

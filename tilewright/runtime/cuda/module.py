@@ -28,9 +28,10 @@ from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
-from tilewright.runtime.module import KernelTime, Module, check_repeats
+from tilewright.runtime.module import Module, check_repeats
 from tilewright.runtime.once import creation_lock
 from tilewright.runtime.pool import Pool
+from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready_output
 
 ALIGN = device_arrays.ALIGN
@@ -126,7 +127,7 @@ class DeviceModule(Module):
         return owners[0] if self._single else tuple(owners)
 
     @_visiting
-    def profile(self, *arrays: Any, repeats: int = 10) -> list[KernelTime]:
+    def profile(self, *arrays: Any, repeats: int = 10) -> Profile:
         """Time every launch by events: run once to warm up, then `repeats` times, and take the median.
 
         No arrays: zeros. In the emulator the times are those that the emulator took.
@@ -139,13 +140,14 @@ class DeviceModule(Module):
         context = self._context(self._stream)
         with context.lock:
             samples = [context.timed(inputs, outputs) for _ in range(repeats + 1)][1:]
-        return [
+        times = [
             KernelTime(
                 launch.name, launch.kernel, launch.programs, launch.flops, launch.bytes,
                 statistics.median(sample[number] for sample in samples),
             )
             for number, launch in enumerate(self.manifest.launches)
         ]  # fmt: skip
+        return Profile(times, self.manifest, self.threads)
 
     @_visiting
     def samples(self, *arrays: Any, repeats: int = 20, flush: bool = True) -> list[float]:

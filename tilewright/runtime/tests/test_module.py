@@ -314,6 +314,7 @@ def test_profile(add_artifact: Make) -> None:
     assert 2e-6 < row.seconds < 0.1  # 1.2 MB are not moved in 2 µs: 600 GB/s
     assert row.gflops_per_second == pytest.approx(200_000 / row.seconds / 1e9)
     assert len(module.profile()) == 1
+    assert str(module.profile()).startswith("kernel ")
     with pytest.raises(InvalidArgument, match="repeats is 0"):
         module.profile(repeats=0)
 

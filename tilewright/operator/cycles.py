@@ -1,0 +1,104 @@
+"""Cycles of CPU kernels when all data are near: what the vector units, loads and stores of one core take.
+
+The cost by which the rules choose register tiles, and with the bytes of a kernel its predicted time
+(`runtime.roofline`). Rates are those of the machine description; nothing here depends on a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+from tilewright.expr.affine import affine
+from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Expr, Read, walk
+from tilewright.expr.dtypes import INDEX
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.nest import Nest, NestNode, NestSchedule
+
+FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
+# Vector instructions of functions in f32 on AVX-512, counted in the code of `codegen/math`; others take one.
+INSTRUCTIONS = {"exp": 14, "sigmoid": 18, "tanh": 20, "normal_cdf": 24, "erf": 24, "log": 20, "div": 8, "sqrt": 10}
+COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
+ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
+ELEMENT_CYCLES = 0.75  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
+
+
+def product_cycles(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> float:
+    """Cycles of a product with the register tile of a schedule, of all threads together."""
+    rows = [schedule.tile.get(axis.name, 1) for axis in work.m_loops]
+    return tiled_cycles(work, rows, -(-schedule.tile.get(work.n_loop.name, 1) // work.lanes), machine)
+
+
+def tiled_cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
+    """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included."""
+    k = prod(axis.size for axis in work.k_loops) / work.group
+    outer = prod(axis.size for axis in work.outer)
+    pieces = [_pieces(axis.size, size) for axis, size in zip(work.m_loops, rows, strict=True)]
+    columns = _pieces(-(-work.n_loop.size // work.lanes), vectors)
+    total = 0.0
+    for column_count, width in columns:
+        for combination in product(*pieces):
+            count = prod((c for c, _ in combination), start=column_count)
+            height = prod(size for _, size in combination)
+            if count:
+                total += count * _tile_cycles(height, width, k, machine)
+    return total * outer
+
+
+def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
+    """How many full tiles, and the ragged one: (count, size)."""
+    full, rest = divmod(extent, size)
+    return [(full, size), (1, rest)] if rest else [(full, size)]
+
+
+def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
+    fma = rows * vectors / machine.fma_units
+    loads = (rows + vectors) / machine.loads_per_cycle
+    step = max(fma, loads, FMA_LATENCY_CYCLES)
+    # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
+    return k * (step + 0.02 * loads) + 2 * rows * vectors / machine.stores_per_cycle + 12
+
+
+# Nests ----------------------------------------------------------------------------------------------------------------
+
+
+def nest_cycles(nest: Nest, schedule: NestSchedule, machine: Cpu) -> float:
+    """Cycles of element-wise work and reductions, of all threads together."""
+    return sum(_node_cycles(nest, node, schedule, machine) for node in nest.nodes)
+
+
+def _node_cycles(nest: Nest, node: NestNode, schedule: NestSchedule, machine: Cpu) -> float:
+    inside = node.accum is not None or nest.covers_inner(node)
+    loops = (*nest.outer, *nest.inner) if inside else nest.outer
+    vector = next((axis for axis in loops if axis.name == schedule.vector), None)
+    lanes = 1 if vector is None else min(schedule.lanes, schedule.vector_extent)
+    arithmetic = 0.0 if node.accum is None else 1.0
+    loads = stores = 0.0
+    for each in walk(node.body):
+        if isinstance(each, Read) and each.indices:
+            loads += _access_cycles(each.indices[0], vector, lanes)
+        elif isinstance(each, Cast) or (isinstance(each, Apply) and each.dtype != INDEX):
+            arithmetic += _instructions(each)
+    if node.index is not None:
+        stores = _access_cycles(node.index, vector, lanes)
+    ports = arithmetic / 2, loads / machine.loads_per_cycle, stores / machine.stores_per_cycle
+    vectors = prod(axis.size for axis in loops) / lanes
+    return vectors * max(*ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
+
+
+def _instructions(node: Cast | Apply) -> float:
+    if isinstance(node, Cast):
+        return 1
+    return INSTRUCTIONS.get(node.function, COSTLY_INSTRUCTIONS if node.function in COSTLY else 1)
+
+
+def _access_cycles(index: Expr, vector: Axis | None, lanes: int) -> float:
+    """Accesses of a port for one vector: one where elements are neighbours or all the same, else each for itself."""
+    if vector is None:
+        return 1.0
+    form = affine(index)
+    if form is None:
+        return 1.0  # its other loops are looked up, the vector's runs are not
+    return 1.0 if form.coefficient(vector) in (0, 1) else 2 * ELEMENT_CYCLES * lanes
