@@ -172,15 +172,10 @@ def batch_norm_training(
     These are ``old * momentum + own * (1 - momentum)``.
     """
     require_rank(x, (2, 99), "[b, C, …]", where=name)
-    for parameter in (scale, bias, mean, variance):
+    for parameter in (mean, variance):
         _check_per_channel(parameter, x, where=name)
-    dimensions = [0, *range(2, x.rank)]
-    count = prod(static_shape(x.shape)[d] for d in dimensions)
-
-    def affine(value: Expr, axes: tuple[Axis, ...]) -> Expr:
-        return value * scale[axes[1]].cast(value.dtype) + bias[axes[1]].cast(value.dtype)
-
-    output, own_mean, squares, _ = _normalise(b, x, dimensions, _inverse_root(epsilon), affine, name=name)
+    count = prod(static_shape(x.shape)[d] for d in _but_channels(x))
+    output, own_mean, squares = _by_batch(b, x, scale, bias, epsilon, name=name)
     running = []
     for old, own, divisor, what in ((mean, own_mean, 1, "mean"), (variance, squares, count, "variance")):
         (c,) = axes_of(old.shape)
@@ -188,6 +183,46 @@ def batch_norm_training(
         blended = old[c].cast(own.dtype) * momentum + current * (1 - momentum)
         running.append(emit(b, [c], blended.cast(old.dtype), name=f"{name}.running_{what}", source=name))
     return output, running[0], running[1]
+
+
+@operator
+def batch_norm_by_batch(
+    b: GraphBuilder,
+    x: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
+    name: str = "batch_norm",
+) -> Tensor:
+    """Normalise each channel of x [b, C, …] by the batch's own statistics, without running ones."""
+    return _by_batch(b, x, scale, bias, epsilon, name=name)[0]
+
+
+def _by_batch(
+    b: GraphBuilder, x: Tensor, scale: Tensor | None, bias: Tensor | None, epsilon: float, *, name: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and the mean and the sum of squared deviations of every channel, with extent 1 elsewhere."""
+    require_rank(x, (2, 99), "[b, C, …]", where=name)
+    affine = _per_channel(x, scale, bias, where=name)
+    return _normalise(b, x, _but_channels(x), _inverse_root(epsilon), affine, name=name)[:3]
+
+
+def _but_channels(x: Tensor) -> list[int]:
+    return [0, *range(2, x.rank)]
+
+
+def _per_channel(x: Tensor, scale: Tensor | None, bias: Tensor | None, *, where: str) -> Affine:
+    """Scale and bias of shape [C] as point-wise work."""
+    for parameter in (scale, bias):
+        if parameter is not None:
+            _check_per_channel(parameter, x, where=where)
+
+    def affine(value: Expr, axes: tuple[Axis, ...]) -> Expr:
+        scaled = value if scale is None else value * scale[axes[1]].cast(value.dtype)
+        return scaled if bias is None else scaled + bias[axes[1]].cast(value.dtype)
+
+    return affine
 
 
 @operator
@@ -250,14 +285,7 @@ def instance_norm(
 ) -> Tensor:
     """Normalise every channel of every element of the batch of x [b, C, …] over its spatial dimensions."""
     require_rank(x, (3, 99), "[b, C, …]", where=name)
-    for parameter in (scale, bias):
-        if parameter is not None:
-            _check_per_channel(parameter, x, where=name)
-
-    def affine(value: Expr, axes: tuple[Axis, ...]) -> Expr:
-        scaled = value if scale is None else value * scale[axes[1]].cast(value.dtype)
-        return scaled if bias is None else scaled + bias[axes[1]].cast(value.dtype)
-
+    affine = _per_channel(x, scale, bias, where=name)
     return _normalise(b, x, range(2, x.rank), _inverse_root(epsilon), affine, name=name)[0]
 
 

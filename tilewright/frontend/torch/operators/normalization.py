@@ -79,8 +79,9 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    if training or running_mean is None or running_var is None:
-        raise Unsupported("statistics of the batch", help="module.eval()")
+    if running_mean is None or running_var is None:
+        return ops.batch_norm_by_batch(call.b, x, weight, bias, epsilon=eps, name=call.name)
+    refuse(training, "updates of running statistics", help="module.eval()")
     scale = weight or _constant(call, 1, running_mean, "scale")
     shift = bias or _constant(call, 0, running_mean, "shift")
     return ops.batch_norm(call.b, x, scale, shift, running_mean, running_var, epsilon=eps, name=call.name)
@@ -101,10 +102,33 @@ def batch_norm_inference(
     return (batch_norm(call, x, weight, bias, running_mean, running_var, False, momentum, eps),)
 
 
+@aten("aten._native_batch_norm_legit.no_stats")
+def batch_norm_by_batch(
+    call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor]:
+    refuse(call.wants(1) or call.wants(2), "statistics for the gradient")
+    return (ops.batch_norm_by_batch(call.b, x, weight, bias, epsilon=eps, name=call.name),)
+
+
+@aten("aten.native_batch_norm.default")
+def native_batch_norm(
+    call: Call,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor]:
+    refuse(call.wants(1) or call.wants(2), "statistics for the gradient")
+    return (batch_norm(call, x, weight, bias, running_mean, running_var, training, momentum, eps),)
+
+
 @aten("aten._native_batch_norm_legit.default", "aten._native_batch_norm_legit_functional.default")
-@aten("aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default")
 def batch_norm_training(call: Call, *_: Any) -> Tensor:
-    raise Unsupported("statistics of the batch", help="module.eval()")
+    raise Unsupported("updates of running statistics", help="module.eval()")
 
 
 @aten("aten.instance_norm.default")

@@ -128,7 +128,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
 
 def test_training_mode_is_refused_with_advice() -> None:
     module = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 1), torch.nn.BatchNorm1d(3))
-    with pytest.raises(Unsupported, match=r"statistics of the batch \(module\.eval\(\)\)"):
+    with pytest.raises(Unsupported, match=r"updates of running statistics \(module\.eval\(\)\)"):
         import_module(module.train(), (torch.randn(2, 2, 4),))
 
 

@@ -374,6 +374,9 @@ def test_norms() -> None:
             "batch": lambda x: [
                 F.batch_norm(x, shift, scale.abs() + 1, scale, shift, eps=1e-3),
                 F.batch_norm(x, shift, scale.abs() + 1),
+                F.batch_norm(x, None, None, training=True),
+                F.batch_norm(x, None, None, scale, shift, training=True, eps=1e-3),
+                torch.native_batch_norm(x, scale, shift, None, None, True, 0.1, 1e-5)[0],
             ],
             "layer": lambda x: [F.layer_norm(x, (5,)), F.layer_norm(x, (3, 5), plane, plane, 1e-3)],
             "group": lambda x: [F.group_norm(x, 3, scale, shift), F.group_norm(x, 2)],
