@@ -66,6 +66,7 @@ def cases() -> Iterator[Case]:
     yield Case("cumsum-1x131072", "updates", "copy", partial(cumulative_sum, 1, 131_072))
     yield Case("scatter-nd-8000", "updates", "copy", partial(scatter_rows, 2_048, 8_000, 16))
     yield Case("scatter-elements-4096x64", "updates", "copy", partial(scatter_elements, 4_096, 64))
+    yield Case("scatter-chain", "updates", "f32", partial(scatter_chain, 2_048, 512, 8, 4))
     for kind in GATES:
         yield Case(f"{kind}-100x128", "recurrent", "f32", partial(recurrent, kind, 100, 1, 128))
         yield Case(f"{kind}-100x16x512", "recurrent", "f32", partial(recurrent, kind, 100, 16, 512))
@@ -171,6 +172,28 @@ def scatter_rows(rows: int, updates: int, columns: int) -> Problem:
         return data.index_add(0, index[:, 0], update)
 
     return Problem(model, inputs, {"index_add": function_module(function)}, flops=updates * columns)
+
+
+def scatter_chain(rows: int, columns: int, updates: int, times: int) -> Problem:
+    """Some rows of a product replaced, several times."""
+    inputs: dict[str, Array] = {"x": normal(0, rows, 32)}
+    weights = normal(1, 32, columns, scale=32**-0.5)
+    nodes = [node("MatMul", ["x", "w"], "t0")]
+    for number in range(times):
+        places = np.random.default_rng(number).permutation(rows)[:updates, None]
+        inputs[f"index{number}"] = places.astype(np.int64)
+        inputs[f"update{number}"] = normal(2 + number, updates, columns)
+        result = f"t{number + 1}" if number < times - 1 else "y"
+        nodes.append(node("ScatterND", [f"t{number}", f"index{number}", f"update{number}"], result))
+    model = onnx_model(nodes, inputs, ("y", (rows, columns), np.float32), {"w": weights})
+
+    def function(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        result = x @ rest[-1]
+        for index, update in zip(rest[0:-1:2], rest[1:-1:2], strict=True):
+            result[index[:, 0]] = update
+        return result
+
+    return Problem(model, inputs, {"index_put": function_module(function, weights)}, 2 * rows * 32 * columns)
 
 
 def scatter_elements(rows: int, columns: int) -> Problem:

@@ -65,6 +65,7 @@ SMALL = {
     "topk": lambda: irregular.top_k(3, 17, 5),
     "cumsum": lambda: irregular.cumulative_sum(3, 7),
     "scatter-nd": lambda: irregular.scatter_rows(5, 17, 3),
+    "scatter-chain": lambda: irregular.scatter_chain(7, 5, 2, 3),
     "scatter-elements": lambda: irregular.scatter_elements(7, 3),
     "graph-layer": lambda: irregular.graph_layer(5, 17, 3),
     "lstm": lambda: irregular.recurrent("lstm", 3, 2, 5),

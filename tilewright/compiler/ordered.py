@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.compiler.in_place import place_in_initial
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.rows import fill_borders, write_rows
 from tilewright.expr.affine import affine
@@ -18,27 +19,38 @@ from tilewright.operator.ordered import OrderedWork, merged, schedule_ordered
 
 
 def plan_ordered(planning: Planning, group: Group) -> None:
-    """Place the result and add its kernels: of a scatter first the one that writes the initial values."""
+    """Place the result and add its kernels: of a scatter first the one that writes the initial values, if any."""
     node, machine = group.main, planning.machine
     assert isinstance(machine, Cpu), "GPUs run ordered accumulations as reductions"
-    planning.place_result(node.output, list(range(node.output.rank)))
-    fill_borders(planning, group.stored)
-    if node.output.size == 0:
-        return
     parts: tuple[Expr, ...] = (node.body,)
     name, updates = group.kernel, tuple[str, ...]()
     if isinstance(node.ordered, Scatter):
         assert isinstance(node.body, Apply)
         initial, parts = node.body.args[0], node.body.args[1:]
-        start = Compute(node.output, node.axes, initial, source=node.source)
-        write_rows(planning, replace(group, kind="rows", nodes=(start,), inner=()))
         name, updates = f"{group.kernel}.updates", (node.name,)
-    if points(node) == 0:
+        if not place_in_initial(planning, node, initial, parts):
+            _place(planning, group)
+            _write_initial(planning, group, initial)
+    else:
+        _place(planning, group)
+    if node.output.size == 0 or points(node) == 0:
         return
     work = merged(_work(planning, node, parts))
     schedule, decision = schedule_ordered(work, machine, planning.threads, name)
     planning.plan.decisions.append(decision)
     planning.add_kernel(name, work, schedule, work.parts, group.stored, points(node), updates)
+
+
+def _place(planning: Planning, group: Group) -> None:
+    planning.place_result(group.main.output, list(range(group.main.output.rank)))
+    fill_borders(planning, group.stored)
+
+
+def _write_initial(planning: Planning, group: Group, initial: Expr) -> None:
+    node = group.main
+    if node.output.size:
+        start = Compute(node.output, node.axes, initial, source=node.source)
+        write_rows(planning, replace(group, kind="rows", nodes=(start,), inner=()))
 
 
 def _work(planning: Planning, node: Compute, parts: tuple[Expr, ...]) -> OrderedWork:
