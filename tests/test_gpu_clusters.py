@@ -157,8 +157,10 @@ def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
 
     options = Options(cache=False, cluster=2)
     large = tilewright.compile(graph(4096, 4096, 4096), machine="sm_90a", options=options, device="emulator")
-    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages, clusters of 2 blocks" in large.explain()
-    assert "measured on no GPU" in large.explain()
+    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages, clusters of 2 blocks" in large.explain(
+        all=True
+    )
+    assert "measured on no GPU" in large.explain(all=True)
     text = large.artifact.code.decode()
     trip = text[text.index("wgmma.fence") : text.index("wgmma.commit_group")]
     assert ".reqnctapercluster 2" in text
@@ -185,7 +187,7 @@ def test_decisions_say_why_there_are_no_clusters(dtype: str, sizes: Sizes, why: 
     b, (m, n, k) = GraphBuilder(), sizes
     graph = b.finish([linalg.matmul(b, b.input("x", (m, k), dtype), b.input("w", (k, n), dtype))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False, cluster=2), device="emulator")
-    said = [line for line in module.explain().splitlines() if "no clusters of 2 blocks" in line]
+    said = [line for line in module.explain(all=True).splitlines() if "no clusters of 2 blocks" in line]
     assert said
     assert all(why in line for line in said)
     assert b".reqnctapercluster" not in module.artifact.code

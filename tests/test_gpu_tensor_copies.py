@@ -262,7 +262,7 @@ def test_a_large_product_is_that_of_the_machine_by_default() -> None:
     graph = b.finish([linalg.matmul(b, b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
     text, machine = module.artifact.code.decode(), gpu("sm_90a")
-    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages" in module.explain()
+    assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages" in module.explain(all=True)
     for part in ("cp.async.bulk.tensor.2d.shared", "cp.async.bulk.tensor.2d.global", "stmatrix", "setmaxnreg.inc",
                  "elect.sync", "wgmma.wait_group.sync.aligned 1"):  # fmt: skip
         assert part in text

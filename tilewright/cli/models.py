@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,24 @@ def plan_model(
     count = thread_count(threads) if isinstance(target, Cpu) else 1
     with progress(f"planning {path}"):
         return plan_graph(graph, target, count, options), target
+
+
+def measured_rates(machine: str) -> Cpu | None:
+    """The host with its measured rates if `machine` is its name, measured now if they never were.
+
+    None for other machines, and, with a warning, where the host is too busy to be measured.
+    """
+    from tilewright.machine import host
+    from tilewright.runtime.calibrate import BusyMachine, calibrated
+
+    if machine != host().name:
+        return None
+    try:
+        with progress("measuring the rates of this machine"):
+            return calibrated()
+    except BusyMachine as error:
+        print(f"no predicted seconds: {error}", file=sys.stderr)
+        return None
 
 
 def _check_runs_here(manifest: Manifest, machine: str) -> None:

@@ -21,7 +21,7 @@ from tilewright.cli.arguments import (
     shapes_of,
 )
 from tilewright.cli.console import progress, show_json
-from tilewright.cli.models import open_module, random_arrays
+from tilewright.cli.models import measured_rates, open_module, random_arrays
 from tilewright.runtime.profile import MOST_ROWS, TABLE_COLUMNS
 
 EPILOG = """\
@@ -59,8 +59,8 @@ def profile(
     shapes, options = shapes_of(shape), options_of(disable, no_cache)
     module = open_module(model, shapes, machine, threads, options, device=device, no_cache=no_cache)
     arrays = random_arrays(module.manifest.inputs, seed)
+    rates = measured_rates(module.manifest.machine)
     with progress("measuring"):
-        rates = _rates() if module.manifest.code == "object" else None
         times = module.profile(*arrays, repeats=repeats)
     if as_json:
         record: dict[str, Any] = {"model": str(model), "device": module.device, **times.to_json(rates)}
@@ -68,10 +68,3 @@ def profile(
         return
     print(f"{model}: {times.seconds * 1e3:.4g} ms in {len(times)} kernels, {module.threads} threads")
     print(times.table(rates, top, min(shutil.get_terminal_size((TABLE_COLUMNS, 24)).columns, 140)))
-
-
-def _rates() -> Any:
-    """The host with its measured rates; measured now if they never were."""
-    from tilewright.runtime.calibrate import calibrated
-
-    return calibrated()

@@ -23,7 +23,7 @@ from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.manifest import Manifest, TensorSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
 
@@ -182,7 +182,7 @@ def _built(
     found = recalled_model(cache, key, source, names_of_outputs) if key else None
     if found is not None:
         return found
-    from tilewright.compiler.program import Placement  # what only a plan needs
+    from tilewright.compiler.program import Placement, interface_of  # what only a plan needs
 
     graph = source.graph()
     if not graph.outputs:
@@ -196,7 +196,7 @@ def _built(
         return _generate(plan, placement, machine, options, names)
     code = code_key(plan, machine, threads, options, names)
     launches = [kernel.name for kernel in plan.kernels] if isinstance(machine, Cpu) else None
-    interface = _interface(plan, machine, names)
+    interface = interface_of(plan, machine, names)
     artifact = recalled_code(cache, code, lambda: placement.packed(plan), interface, launches)
     if artifact is None:
         artifact = _generate(plan, placement, machine, options, names)
@@ -250,13 +250,14 @@ def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:
 def _generate(
     plan: Plan, placement: Placement, machine: Cpu | Gpu, options: Options, names_of_outputs: Sequence[str]
 ) -> Artifact:
+    from tilewright.compiler.program import interface_of
     from tilewright.expr.text import print_graph
 
     if isinstance(machine, Cpu):
         code, constants, program, forms, facts = _for_cpu(plan, placement, machine, options)
     else:
         code, constants, program, forms, facts = _for_gpu(plan, placement, machine, options)
-    manifest = Manifest(**_interface(plan, machine, names_of_outputs), **facts)
+    manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **facts)
     originals = plan.graph.all_constants()
     graph = {
         "graph": serialize.to_json(plan.graph),
@@ -280,19 +281,6 @@ def _generate(
         graph=json.dumps(graph),
         plan=json.dumps(decisions),
     )
-
-
-def _interface(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) -> dict[str, Any]:
-    """The fields of a manifest that do not depend on the generated code."""
-    outputs = zip(plan.graph.outputs, names_of_outputs, strict=True)
-    return {
-        "name": plan.graph.name,
-        "inputs": tuple(_spec(tensor) for tensor in plan.graph.inputs),
-        "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
-        "features": tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
-        "triple": machine.llvm.triple,
-        "machine": machine.name,
-    }
 
 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
@@ -336,10 +324,6 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
         "kernels": gpu.kernels(made),
     }
     return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, facts
-
-
-def _spec(tensor: Any) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
 
 
 def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -12,11 +13,12 @@ import numpy as np
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
 from tilewright.expr import dtypes
-from tilewright.expr.core import Read, Tensor, walk
+from tilewright.expr.core import Read, Tensor, static_shape, walk
 from tilewright.lower.steps import Place, Repeated, Step
+from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.nest import Nest
 from tilewright.operator.nest_parts import nest_points
-from tilewright.runtime.manifest import Launch
+from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
 from tilewright.runtime.memory import Buffer, align, allocate, plan_arena
 
 
@@ -49,6 +51,36 @@ def planned_launches(plan: Plan) -> list[Launch]:
         cycles, instruction = round(kernel.cycles * trips), kernel.instruction
         found.append(Launch(kernel.name, "", 0, kernel.flops * trips, moved, (), trips, cycles, constants, instruction))
     return found
+
+
+def planned_manifest(plan: Plan, machine: Cpu | Gpu) -> Manifest:
+    """The manifest of a plan as far as it is known before there is code."""
+    placement = Placement(plan)
+    return Manifest(
+        **interface_of(plan, machine, [tensor.name for tensor in plan.graph.outputs]),
+        constants_bytes=placement.constants_bytes,
+        arena_bytes=placement.arena_bytes,
+        scratch_bytes=0,
+        launches=tuple(planned_launches(plan)),
+        code="object" if isinstance(machine, Cpu) else "ptx",
+    )
+
+
+def interface_of(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) -> dict[str, Any]:
+    """The fields of a manifest that do not depend on the generated code."""
+    outputs = zip(plan.graph.outputs, names_of_outputs, strict=True)
+    return {
+        "name": plan.graph.name,
+        "inputs": tuple(_spec(tensor) for tensor in plan.graph.inputs),
+        "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
+        "features": tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
+        "triple": machine.llvm.triple,
+        "machine": machine.name,
+    }
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
 
 
 def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:

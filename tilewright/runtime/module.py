@@ -8,7 +8,6 @@ allocates nothing but the outputs that the caller did not supply, and calls from
 from __future__ import annotations
 
 import ctypes
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
@@ -29,7 +27,7 @@ from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
-from tilewright.runtime.profile import KernelTime, Profile
+from tilewright.runtime.profile import KernelTime, Profile, host_rates
 from tilewright.runtime.tensor_call import TensorCall
 from tilewright.runtime.tensors import View, empty, is_recording, is_torch, ready_input, ready_output, written
 
@@ -134,10 +132,16 @@ class Module:
         ]  # fmt: skip
         return Profile(times, self.manifest, self.threads)
 
-    def explain(self) -> str:
-        """Every choice of the compilation: what was chosen and why, what came second, what was refused."""
-        plan = json.loads(self.artifact.plan)
-        return "\n".join(Decision.from_json(decision).explain() for decision in plan.get("decisions", ()))
+    def explain(self, kernel: str = "", *, top: int = 3, all: bool = False, profile: Profile | None = None) -> str:
+        """What was decided: summaries of the `top` most expensive kernels, or of `kernel` with all its decisions.
+
+        `all` adds every decision: what was chosen and why, what came second, what was refused. Times are predicted if
+        `tilewright calibrate` has measured this machine; a `profile` puts measured ones beside them.
+        """
+        from tilewright.runtime.explanation import Explanation
+
+        rates = host_rates() if self.manifest.code == "object" else None
+        return Explanation.of(self.artifact, self.threads, rates, profile).text(top, kernel, all)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.twm`, which `tilewright.load` reads. Raises InvalidArgument if it cannot be written."""

@@ -140,11 +140,16 @@ def measured_roofline(machine: Cpu | None, manifest: Manifest, threads: int) -> 
     """The roofline of a machine, by default the host, if its rates were measured and the code is for a CPU."""
     if manifest.code != "object":
         return None
-    if machine is None:
-        from tilewright.runtime.calibrate import host_with_rates  # brings LLVM
+    found = machine or host_rates()
+    return Roofline(found, manifest, threads) if found is not None and found.issue_cycles else None
 
-        machine = host_with_rates()
-    return Roofline(machine, manifest, threads) if machine.issue_cycles else None
+
+def host_rates() -> Cpu | None:
+    """The host with its measured rates, None where they never were; nothing is measured."""
+    from tilewright.runtime.calibrate import host_with_rates  # brings LLVM
+
+    found = host_with_rates()
+    return found if found.issue_cycles else None
 
 
 def shortened(name: str, room: int) -> str:

@@ -37,6 +37,7 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Run a command in an empty folder with a cache of its own; `status` is the expected exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "measure", lambda machine: machine)  # which takes a second
 
     def run(*arguments: str, status: int = 0, input: str | None = None) -> Any:
         result = CliRunner().invoke(app, list(arguments), input=input, prog_name="tilewright")
@@ -119,12 +120,12 @@ def test_a_search_is_reported_kept_and_explained(invoke: Invoke, model: str, mon
     assert "product 1 of 1, z" in first.stderr
     assert "the rates of this machine are measured, once" in first.stderr
     assert "product 1 of 1" not in invoke(*command).stderr, "the second time nothing is searched"
-    text = invoke("explain", "model.twm").stdout
+    text = invoke("explain", "model.twm", "--all").stdout
     assert re.search(r"search of z: .*s measured \(\S+ s predicted\)", text, re.DOTALL)
     assert "largest error" in invoke("run", "model.twm", "--check").stdout
     plan = json.loads(invoke(*command, "--emit", "plan").stdout)["decisions"]
     assert any(each["subject"] == "search of z" for each in plan)
-    assert "search of" not in invoke("explain", model, "--shape", "x=40,6").stdout, "the default is the rules"
+    assert "search of" not in invoke("explain", model, "--shape", "x=40,6", "--all").stdout, "the default is the rules"
 
 
 def test_run_with_files(invoke: Invoke, stored: str) -> None:
@@ -155,10 +156,40 @@ def test_bench(invoke: Invoke, stored: str) -> None:
 
 def test_explain_of_both_kinds_of_file_agrees(invoke: Invoke, model: str) -> None:
     invoke("compile", model, "--shape", "x=4,6")
-    text = invoke("explain", "model.twm").stdout
+    text = invoke("explain", "model.twm", "--all").stdout
     assert "because" in text
-    assert invoke("explain", model, "--shape", "x=4,6").stdout == text
-    assert len(json.loads(invoke("explain", "model.twm", "--json").stdout)) == text.count("because")
+    assert invoke("explain", model, "--shape", "x=4,6", "--all").stdout == text
+    record = json.loads(invoke("explain", "model.twm", "--json").stdout)
+    assert len(record["decisions"]) == text.count("because")
+    (kernel,) = record["kernels"]
+    assert kernel["cycles"] > 0
+    (name,) = kernel["names"]
+    alone = invoke("explain", "model.twm", "--kernel", name).stdout
+    assert alone.startswith(f"{name}: ")
+    assert alone.count("because") == len(kernel["decisions"]) > 0
+    assert "there is no kernel 'zz'" in invoke("explain", "model.twm", "--kernel", "zz", status=2).stderr
+
+
+def test_explain_times_kernels_beside_predictions(invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = replace(host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5})
+    monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
+    text = invoke("explain", model, "--shape", "x=40,6", "--measure").stdout
+    assert re.search(r"100% of the time, \S+ \S+ predicted, \S+ \S+ measured", text)
+    assert "   bound by " in text
+    assert "   tile " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_busy_machine_is_explained_without_seconds(
+    invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> None:
+        raise calibrate.BusyMachine("rates differ")
+
+    monkeypatch.setattr(calibrate, "calibrated", busy)
+    found = invoke("explain", model, "--shape", "x=40,6")
+    assert "no seconds" in found.stdout
+    assert "rates differ" in found.stderr
 
 
 def test_every_form_can_be_emitted(invoke: Invoke, model: str) -> None:

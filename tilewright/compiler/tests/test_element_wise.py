@@ -29,7 +29,7 @@ def depthwise(channels: int, size: int = 9) -> Graph:
 def chosen(graph: Graph, intrinsics: Registry | None = None) -> tuple[str, str]:
     """What the depthwise product runs on, and the program."""
     module = compile_graph(graph, machine="x86-64-v4", threads=1, options=Options(cache=False, intrinsics=intrinsics))
-    lines = [line for line in module.explain().splitlines() if line.startswith("instruction of second")]
+    lines = [line for line in module.explain(all=True).splitlines() if line.startswith("instruction of second")]
     return (lines[0] if lines else ""), module.artifact.program
 
 

@@ -54,4 +54,4 @@ def test_infinities_next_to_a_run_do_not_spread(channels: int) -> None:
 
 def test_the_decision_counts_groups() -> None:
     module = compile_graph(convolution(3, 7, 2, ("u8", "i8", "i32")), machine="znver5", threads=1, options=UNCACHED)
-    assert "6 groups of 4 instead of 7" in module.explain()
+    assert "6 groups of 4 instead of 7" in module.explain(all=True)

@@ -29,7 +29,7 @@ def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) 
     (decided,) = products(module)
     assert decided["instruction"] == instruction
     assert "wmma.mma.sync" in ptx(module)
-    assert "by wmma the one with the fewest predicted cycles" in module.explain()
+    assert "by wmma the one with the fewest predicted cycles" in module.explain(all=True)
 
 
 def test_f32_read_with_fewer_bits() -> None:
@@ -59,7 +59,7 @@ def test_one_warp_where_it_is_asked_for() -> None:
 def test_types_that_a_route_has_not_are_told() -> None:
     module = check(product("bf16", (40, 24, 48)), "sm_75", route="wmma")
     assert products(module)[0]["instruction"] == "fma"
-    assert "no matrix instruction takes bf16,bf16->f32 by wmma" in module.explain()
+    assert "no matrix instruction takes bf16,bf16->f32 by wmma" in module.explain(all=True)
 
 
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80"])

@@ -150,7 +150,7 @@ def test_each_part_takes_one_branch(name: str, empty_loads: list[int]) -> None:
     assert len(kernels) <= MOST_PARTS
     assert not any(word in module.artifact.program for word in ("mask", "gather"))
     assert not empty_loads
-    assert "conditions on these loops change there" in module.explain()
+    assert "conditions on these loops change there" in module.explain(all=True)
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -174,7 +174,7 @@ def test_the_number_of_parts_is_limited() -> None:
     small, large = (compile_graph(built(concat(1, *[3] * count)), threads=1, options=UNCACHED) for count in (40, 80))
     assert len(small.manifest.launches) == len(large.manifest.launches) == MOST_PARTS
     assert len(large.artifact.code) < 3 * len(small.artifact.code)
-    assert "16 parts of one nest" in large.explain()
+    assert "16 parts of one nest" in large.explain(all=True)
 
 
 def test_many_branches_are_cut_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_a_measured_search_computes_the_same_and_is_explained(options: Options) 
     assert close(module(image), graph, image)
     decisions = [each for each in json.loads(module.artifact.plan)["decisions"] if each["subject"].startswith("search")]
     assert [each["subject"] for each in decisions] == ["search of c0", "search of c1"]
-    text = module.explain()
+    text = module.explain(all=True)
     assert "s measured (" in text
     assert "s predicted)" in text
     assert "as the rules say" in text

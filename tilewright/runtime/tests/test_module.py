@@ -321,7 +321,9 @@ def test_profile(add_artifact: Make) -> None:
 
 def test_explain_and_repr(add_artifact: Make) -> None:
     module = Module(add_artifact((3,)), threads=2)
-    assert module.explain() == "add: one element per program, because it is a test"
+    text = module.explain(all=True)
+    assert text.endswith("\nadd: one element per program, because it is a test")
+    assert "1. c: 6 operations" in module.explain()
     assert repr(module) == "<Module add (a: f32[3], b: f32[3]) -> (c: f32[3]), 2 threads>"
 
 

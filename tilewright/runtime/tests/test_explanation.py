@@ -1,0 +1,79 @@
+"""Summaries of kernels: the most expensive first, like ones together, in lines of 80 columns."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tilewright.decision import Cost, Decision, Refusal
+from tilewright.errors import InvalidArgument
+from tilewright.runtime.explanation import Explanation
+from tilewright.runtime.profile import KernelTime, Profile
+from tilewright.runtime.tests.test_profile import COPY, PRODUCT, SORT, manifest, measured
+
+TILE = Decision(
+    "register tile of conv+relu", "6 rows by 4 vectors", "1200000 predicted cycles, fewest of 9 tiles",
+    "4 rows by 6 vectors", "1800000 cycles", (Refusal("28 rows by 1 vector", "at most 1.1 times the fewest", "2"),),
+    Cost(cycles=1.2e6), Cost(cycles=1.8e6), "conv+relu",
+)  # fmt: skip
+MAPPING = replace(TILE, subject="instruction of conv", chosen="(i|j|k) on fma_16_f32_f32", runner_up="", refused=())
+FUSED = Decision("fusion of conv", "with relu", "its only consumer reads it point by point", kernel="conv+relu")
+SCALE = Decision("scale of conv", "folded into w", "its factors are constants")
+AGAIN = replace(PRODUCT, name="conv_1+relu_1")
+ALSO = tuple(replace(each, kernel="conv_1+relu_1") for each in (FUSED, MAPPING, TILE))
+
+
+def explanation(**given: object) -> Explanation:
+    decisions = (SCALE, FUSED, MAPPING, TILE, *ALSO)
+    return Explanation(manifest(COPY, PRODUCT, AGAIN, SORT), decisions, 1, **given)  # type: ignore[arg-type]
+
+
+def test_like_kernels_are_one_and_the_most_expensive_comes_first() -> None:
+    first, second, third = explanation(machine=measured()).kernels
+    assert first.names == ("conv+relu", "conv_1+relu_1")
+    assert first.flops == 2 * PRODUCT.flops
+    assert first.decisions == (FUSED, MAPPING, TILE)
+    assert first.predicted_seconds == pytest.approx(2 * 1.2e6 / 4e9, rel=0.01)
+    assert (first.bound, second.bound, third.bound) == ("compute", "L3", None)
+
+
+def test_a_summary_says_time_bound_fusion_mapping_tile_and_refusals() -> None:
+    lines = explanation(machine=measured()).text(top=1).splitlines()
+    text = re.sub(r"\n {12}", " ", "\n".join(lines))
+    assert "1. conv+relu, 1 more alike: " in text
+    assert "bound by compute" in text
+    for part in ("fused    with relu", "mapping  (i|j|k) on fma_16_f32_f32", "second: 4 rows by 6 vectors, +50.0%",
+                 'refused  28 rows by 1 vector by "at most 1.1 times the fewest": 2', "2 other kinds"):  # fmt: skip
+        assert part in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_without_measured_rates_there_are_cycles_and_no_seconds() -> None:
+    text = explanation().text()
+    assert "no seconds" in text.replace("\n", " ")
+    assert "2,400,000 cycles predicted" in text
+    assert "bound by" not in text
+    assert " ms" not in text
+
+
+def test_a_profile_puts_measured_times_beside_predicted_ones() -> None:
+    launches = (COPY, PRODUCT, AGAIN, SORT)
+    times = [KernelTime(each.name, each.kernel, 1, each.flops, each.bytes, 1e-3) for each in launches]
+    found = explanation(machine=measured(), profile=Profile(times, manifest(*launches), 1))
+    assert [each.measured_seconds for each in found.kernels] == [2e-3, 1e-3, 1e-3]
+    assert "50% of the time, 600 µs predicted, 2 ms measured" in found.text()
+
+
+def test_one_kernel_and_all_decisions() -> None:
+    found = explanation()
+    assert found.text(kernel="conv_1+relu_1").endswith("\n".join(each.explain() for each in (FUSED, MAPPING, TILE)))
+    assert found.text(all=True).count("because") == 7
+    with pytest.raises(InvalidArgument, match=r"there is no kernel 'conv'(.|\n)*close: conv\+relu") as raised:
+        found.text(kernel="conv")
+    assert raised.value.help
+
+
+def test_json_has_numbers_as_fields() -> None:
+    first = explanation(machine=measured()).to_json()["kernels"][0]
+    assert first["decisions"][2]["cost"]["cycles"] == 1.2e6
+    assert first["predicted_seconds"] > 0
