@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from tilewright.cli.arguments import AsJson, Device, machine_option
 from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.files import require_writable, write_file
+
+if TYPE_CHECKING:
+    from tilewright.reproduce.claim import Claim
 
 EPILOG = """\
 \b
@@ -24,7 +28,8 @@ example: tilewright reproduce
              --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
-exit status: 0 every claim is met, 1 one is not, 2 bad usage or file,
+verdicts:    met or differs, by the bar that is printed; open without a device
+exit status: 0 no claim differs, 1 one does, 2 bad usage or file,
              3 no matplotlib for --plot
 """
 
@@ -131,16 +136,35 @@ def reproduce(
             print(f"{each.title}\n")
             table(each.columns, [list(row) for row in each.rows])
             print(f"\n{each.note}\n" if each.note else "")
-        for claim in report.claims:
-            print(f"{claim.name}: {claim.claim}: {'met' if claim.ok else 'NOT MET'}")
-            print(f"  reported  {claim.reported}\n  found     {claim.found}")
+        _show_claims(report.claims)
     if plot is not None:
         try:
             plots.draw(report.pictures, plot)
         except CompileError as error:
             fail(error)  # on standard error only: the results are printed already
-    if not all(claim.ok for claim in report.claims):
+    if any(claim.verdict == "differs" for claim in report.claims):
         raise typer.Exit(NEGATIVE)
+
+
+def _show_claims(claims: Sequence[Claim]) -> None:
+    """A line for each claim; below, why figures differ or are open."""
+    heads = {
+        "claim": "left",
+        "figure": "left",
+        "published": "right",
+        "ours": "right",
+        "bar": "right",
+        "verdict": "left",
+    }
+    rows = [
+        [each.name.removeprefix("spec3-"), each.subject, each.published, each.shown_ours, each.shown_bar, each.verdict]
+        for each in claims
+    ]
+    table(heads, rows)
+    for verdict in ("differs", "open"):
+        for each in claims:
+            if each.verdict == verdict:
+                print(f"\n{each.name.removeprefix('spec3-')}, {each.subject}, {verdict}: {each.reason}")
 
 
 def _numbers(text: str) -> list[int]:

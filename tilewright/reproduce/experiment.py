@@ -1,4 +1,4 @@
-"""What an experiment hands to those who show it: tables, pictures, and reported claims beside what was found."""
+"""What an experiment hands to those who show it: tables, pictures, and claims."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.files import read_bytes
+from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.pictures import Picture
 
 
@@ -25,17 +26,6 @@ class Table:
     columns: Mapping[str, str]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A reported result beside ours; `ok` by the acceptance that is stated for it."""
-
-    name: str
-    claim: str
-    reported: str
-    found: str
-    ok: bool
 
 
 class Report(Protocol):

@@ -40,7 +40,8 @@ from tilewright.machine import Cpu, host
 from tilewright.options import Options
 from tilewright.reproduce.amos.layers import named_layers
 from tilewright.reproduce.amos.operators import CONFIGURATIONS, Configuration
-from tilewright.reproduce.experiment import Claim, Table, pinned, positive
+from tilewright.reproduce.claim import NOT_STATED, Claim, Comparison
+from tilewright.reproduce.experiment import Table, pinned, positive
 from tilewright.reproduce.pictures import Bars, Picture
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
@@ -55,7 +56,8 @@ NOISE = 0.03  # differences below this are not told apart
 VECTORS = 4  # registers of a row in the materialised product: its panels are as wide as those of the best outer product
 KINDS = 4  # of mappings, at least, over the layers
 ALIKE = 1.3  # times, at most, between layouts
-GAIN = 1.1  # over the template, at least, on the layer with three channels
+MEAN_GAIN = 1.2  # over the template, at least, as geometric mean of the layers
+GAIN = 1.1  # over it, at least, on the layer with three channels
 RESULT = "y"  # name of the convolution
 SPACE = "Outer loops: a plain space of register tiles, orders and blocks of the sum, until tile trees supply them."
 
@@ -199,43 +201,58 @@ class Report:
     def _float_claims(self) -> Iterator[Claim]:
         if not self.floats:
             return
-        fixed = (UNIT, MATRIX, NONE)
-        gains = {name: [layer.gain(JOINT, name) for layer in self.floats] for name in fixed}
-        worst = min(min(each) for each in gains.values())
-        means = ", ".join(f"{_mean(each):.2f} over {name}" for name, each in gains.items())
-        yield Claim("spec3-E9", "joint search against fixed mappings", "1.79x, 1.30x, 4.96x over Ansor, AutoTVM, UNIT",
-                    f"geometric means {means}; least {worst:.3f}", worst >= 1 - NOISE)  # fmt: skip
+        device = "the publication ran it on an A100, which is not here"
+        for other, gain in (("Ansor", 1.79), ("AutoTVM-Expert", 1.30), ("UNIT", 4.96)):
+            yield _times("spec3-E9", f"gain over {other}", f"{gain:.2f}x", None, gain, ">=", device)
+        for name in (UNIT, MATRIX, NONE):
+            gains = [layer.gain(JOINT, name) for layer in self.floats]
+            reason = (f"stands in for other compilers, same search on {self.machine}; geometric mean "
+                      f"{_mean(gains):.2f}x, least on {_least(self.floats, gains)}; {NOISE:.0%} are noise")  # fmt: skip
+            yield _times("spec3-E9", f"least gain over {name}", NOT_STATED, min(gains), 1 - NOISE, ">=", reason)
+        yield _times("spec3-E10", "gain over AutoTVM in NHWC", "2.83x", None, 2.83, ">=", device)
         ratios = [layer.gain(JOINT, NHWC) for layer in self.floats]
-        yield Claim("spec3-E10", "independence of the layout", "2.83x over AutoTVM in NHWC",
-                    f"NHWC takes {min(ratios):.2f} to {max(ratios):.2f} times NCHW", max(ratios) <= ALIKE)  # fmt: skip
+        reason = f"time of NHWC over NCHW on {self.machine}, at least {min(ratios):.2f}x"
+        yield _times("spec3-E10", "most that NHWC takes of NCHW", NOT_STATED, max(ratios), ALIKE, "<=", reason)
         kinds, stayed = (sorted({layer.contenders[name].mapping for layer in self.floats}) for name in (NHWC, JOINT))
-        yield Claim("spec3-E11", "kinds of mapping that are chosen", "8 of 12 layers",
-                    f"{len(kinds)} by the search that begins nowhere (NHWC): {', '.join(kinds)}; {len(stayed)} where "
-                    f"it begins at a fixed mapping and leaves that for {LEAST_GAIN:.0%}: {', '.join(stayed)}",
-                    len(kinds) >= min(KINDS, len(self.floats)))  # fmt: skip
+        reason = (
+            f"published of an A100; {', '.join(kinds)} by the search that begins nowhere (NHWC); {', '.join(stayed)} "
+            f"where it begins at a fixed mapping and leaves that for {LEAST_GAIN:.0%}"
+        )
+        bar = min(KINDS, len(self.floats))
+        yield Claim("spec3-E11", "kinds of mapping chosen", "8 of 12", len(kinds), bar, ">=", reason)
 
     def _integer_claims(self) -> Iterator[Claim]:
         if not self.integers:
             return
         gains = [layer.gain(JOINT, TEMPLATE) for layer in self.integers]
-        few = [layer.gain(JOINT, TEMPLATE) for layer in self.integers if layer.name == "C0"]
-        found = f"geometric mean {_mean(gains):.3f}, least {min(gains):.3f}" + "".join(f", C0 {g:.3f}" for g in few)
-        ok = min(gains) >= 1 - NOISE and all(gain >= GAIN for gain in few)
-        yield Claim("spec3-E12", "u8 x s8 against a fixed template", "1.37x over TVM's, slower on C2", found, ok)
+        stays = sum(x.contenders[JOINT].mapping == x.contenders[TEMPLATE].mapping for x in self.integers)
+        reason = (
+            "the template here is ours, with the same search of tiles, not TVM's; the joint choice begins at it and "
+            f"stays with its mapping on {stays} of {len(self.integers)} layers"
+        )
+        yield _times("spec3-E12", "mean gain over the template", "1.37x", _mean(gains), MEAN_GAIN, ">=", reason)
+        reason = f"published slower on C2; least on {_least(self.integers, gains)}; {NOISE:.0%} are noise"
+        yield _times("spec3-E12", "least gain over it", NOT_STATED, min(gains), 1 - NOISE, ">=", reason)
+        for layer in self.integers:
+            if layer.name == "C0":
+                reason = "three channels: groups of four leave a quarter of the template's products empty"
+                yield _times("spec3-E12", "gain over it on C0", NOT_STATED, layer.gain(JOINT, TEMPLATE), GAIN, ">=",
+                             reason)  # fmt: skip
 
     def _dot_claims(self) -> Iterator[Claim]:
         if not self.dots:
             return
-        wrong = sum(each.mappings - each.right for each in self.dots)
         kinds = dict.fromkeys((each.record, each.operator) for each in self.dots)
-        found = ", ".join(
+        predicted = ", ".join(
             f"{operator} on {record} "
             f"{_mean([each.ratio for each in self.dots if (each.record, each.operator) == (record, operator)]):.2f}x"
             for record, operator in kinds
         )
-        yield Claim("spec3-E13", "dot products on Mali G76", "up to 25.04x over AutoTVM",
-                    f"no device; {wrong} mappings wrong in emulation; model: {found} over scalar code",
-                    not wrong)  # fmt: skip
+        yield _times("spec3-E13", "gain over AutoTVM on Mali G76", "up to 25.04x", None, 25.04, ">=",
+                     f"there is no such device here; the model predicts {predicted} over scalar code")  # fmt: skip
+        wrong = sum(each.mappings - each.right for each in self.dots)
+        yield Claim("spec3-E13", "wrong mappings in emulation", NOT_STATED, wrong, 0, "=",
+                    f"of {sum(each.mappings for each in self.dots)}, by records of Arm's dot products")  # fmt: skip
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Report:
@@ -250,7 +267,7 @@ class Report:
             "machine": self.machine, "batch": self.batch, "threads": 1, "space": SPACE,
             "f32": [layer.to_json() for layer in self.floats], "u8s8": [layer.to_json() for layer in self.integers],
             "dots": [asdict(each) for each in self.dots],
-            "claims": [asdict(claim) for claim in self.claims],
+            "claims": [claim.to_json() for claim in self.claims],
         }  # fmt: skip
 
 
@@ -266,6 +283,18 @@ def report(layers: Sequence[str] = (), trials: int = TRIALS, batch: int = 1) -> 
 
 def _us(layer: Layer, name: str) -> str:
     return f"{layer.contenders[name].seconds * 1e6:.1f}"
+
+
+def _times(
+    name: str, subject: str, published: str, ours: float | None, bar: float, comparison: Comparison, reason: str
+) -> Claim:
+    """A claim about a ratio of times."""
+    return Claim(name, subject, published, ours, bar, comparison, reason, unit="x", form=".2f")
+
+
+def _least(layers: Sequence[Layer], gains: Sequence[float]) -> str:
+    """The layer with the least gain."""
+    return min(zip(gains, (layer.name for layer in layers), strict=True))[1]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -29,7 +29,8 @@ from tilewright.options import Options
 from tilewright.reproduce.amos.cpu import RESULT, layer_graph
 from tilewright.reproduce.amos.layers import named_layers
 from tilewright.reproduce.amos.operators import Configuration
-from tilewright.reproduce.experiment import Claim, Table, pinned, positive
+from tilewright.reproduce.claim import NOT_STATED, Claim
+from tilewright.reproduce.experiment import Table, pinned, positive
 from tilewright.reproduce.pictures import Bars, Curves, Picture, Points, Scatter
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
@@ -148,12 +149,15 @@ class Report:
         compat, strict = (
             float(np.mean([getattr(layer, name) for layer in self.layers])) for name in ("compat", "strict")
         )
-        recalls = [float(np.mean([layer.recall(x) for layer in self.layers])) for x in RECALLS]
+        best = float(np.mean([layer.recall(RECALLS[1]) for layer in self.layers]))
+        reason = f"published of GPUs; the mean of layers on {self.machine}, whose bar is lower"
+        percent = {"unit": " %", "form": ".1f"}
         return (
-            Claim("spec3-E5", "ranking accuracy of the model", "85.69 %",
-                  f"compat {compat:.3f}, strict {strict:.3f} (means of layers)", compat >= COMPAT and strict >= STRICT),
-            Claim("spec3-E6", "recall of the best 40 % (30 %)", "91.4 % (above 80 %)",
-                  f"{recalls[1]:.3f} ({recalls[0]:.3f})", recalls[1] >= RECALL),
+            Claim("spec3-E5", "pairs of schedules in order", "85.69 %", 100 * compat, 100 * COMPAT, ">=", reason,
+                  **percent),
+            Claim("spec3-E5", "pairs further apart than noise", NOT_STATED, 100 * strict, 100 * STRICT, ">=", reason,
+                  **percent),
+            Claim("spec3-E6", "recall of the best 40 %", "91.4 %", 100 * best, 100 * RECALL, ">=", reason, **percent),
         )  # fmt: skip
 
     @classmethod
@@ -174,7 +178,7 @@ class Report:
                 }
                 for layer in self.layers
             ],
-            "claims": [asdict(claim) for claim in self.claims],
+            "claims": [claim.to_json() for claim in self.claims],
         }  # fmt: skip
 
 

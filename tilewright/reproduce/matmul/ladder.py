@@ -23,7 +23,8 @@ from tilewright.instruction.registry import standard
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
-from tilewright.reproduce.experiment import Claim, Table, positive
+from tilewright.reproduce.claim import NOT_STATED, Claim
+from tilewright.reproduce.experiment import Table, positive
 from tilewright.reproduce.matmul.measured import Measured, measure, torch_library
 from tilewright.reproduce.matmul.switches import (
     INTRINSICS,
@@ -145,7 +146,7 @@ class Report:
             "measured": None if self.measured is None else asdict(self.measured),
             "unmeasured": self.unmeasured,
             "switches": {name: asdict(switch) for name, switch in switches_of(self.route).items()},
-            "claims": [asdict(claim) for claim in self.claims],
+            "claims": [claim.to_json() for claim in self.claims],
         }  # fmt: skip
 
     @classmethod
@@ -383,12 +384,8 @@ def _adds(step: Step) -> str:
 def _claims(found: Report) -> Iterable[Claim]:
     steps = {step.name: step for step in found.steps}
     names = [name for name in LEVELS if name >= "L2"]
-    slower = _slower(found.seconds, names)
-    if slower is not None:
-        yield Claim("ladder", "no level from L2 on is slower than the one before by more than 3 % from 4096 on",
-                    "by the model", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
-    if found.measured is not None:
-        yield from _measured_claims(found.measured, names)
+    yield _ladder_claim("ladder", "predicted", _slower(found.seconds, names), "by the model")
+    yield from _device_claims(found, names)
     # Without padding, say, what a later level brings costs fragments that are not told more conflicts or barriers.
     if not found.without or found.route != "wmma":
         yield _counters_claim(found.route, [steps[name] for name in names])
@@ -396,17 +393,29 @@ def _claims(found: Report) -> Iterable[Claim]:
         return
     naive, full, last = steps["L4"].slice, steps["L6"].slice, steps["L7"].slice
     threads = steps["L6"].warps[0] * steps["L6"].warps[1]
-    loads = [each.global_requests / threads for each in (naive, full)]
-    yield Claim("vector-copy", "loads from global memory per thread and slice", "64 scalar, 8 of 128 bits",
-                f"{loads[0]:.0f} scalar, {loads[1]:.0f} of 128 bits", loads == [64, 8])  # fmt: skip
-    fewest = 2 if found.route == "wmma" else 1  # that schedule copies behind what a trip computes
-    counted = (full.barriers, last.barriers)
-    yield Claim("barriers", "barriers per slice", f"2 through registers, {fewest} with asynchronous copies",
-                f"{counted[0]:.0f} and {counted[1]:.0f}", counted == (2, fewest))  # fmt: skip
-    yield Claim("conflicts", "bank conflicts of the last level", "0", f"{last.conflicts:.0f}", last.conflicts == 0)
-    (bm, bn, bk) = steps["L7"].block
-    intensity = 2 * bm * bn * bk / last.global_bytes
-    yield Claim("intensity", "operations per byte from global memory", "64", f"{intensity:.0f}", intensity == 64)
+    (bm, bn, _) = steps["L7"].block
+    copied = (
+        "through registers, two barriers; asynchronous copies, one, or by wmma two: copies behind what a trip computes"
+    )
+    counted: tuple[tuple[str, str, float, float, str], ...] = (
+        ("vector-copy", "scalar loads of a thread", naive.global_requests / threads, 64, "in a slice of L4"),
+        ("vector-copy", "loads of 128 bits", full.global_requests / threads, 8, "in a slice of L6"),
+        ("barriers", "barriers of a slice, L6", full.barriers, 2, copied),
+        ("barriers", "barriers of a slice, L7", last.barriers, 2 if found.route == "wmma" else 1, copied),
+        ("conflicts", "bank conflicts of L7", last.conflicts, 0, "counted by the emulator"),
+        ("intensity", "operations per global byte", 2 * bm * bn * DEPTH / last.global_bytes, 64, "in a slice of L7"),
+    )
+    for name, subject, ours, bar, reason in counted:
+        yield Claim(name, subject, f"{bar:g}", ours, bar, "=", reason)
+
+
+def _ladder_claim(name: str, how: str, slower: list[str] | None, reason: str) -> Claim:
+    """No level is to be slower than the one before: the publication's bars are not known as numbers."""
+    subject = f"{how} levels slower than before"
+    if slower is None:
+        return Claim(name, subject, NOT_STATED, None, 0, "=", f"no size from {LARGE} on, where levels are compared")
+    reason += f", by more than {TOLERANCE:.0%} from {LARGE} on: {', '.join(slower[:4]) or 'none'}"
+    return Claim(name, subject, NOT_STATED, len(slower), 0, "=", reason)
 
 
 def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
@@ -417,19 +426,22 @@ def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
         for what in ("global_bytes", "conflicts", "barriers", "products")
         if getattr(later.slice, what) > getattr(earlier.slice, what) and (later.name, what) not in excused
     ]  # fmt: skip
-    return Claim("counters", "no level from L2 on moves more bytes, or has more conflicts, barriers or products",
-                 "counters do not get worse", ", ".join(worse) or "none does", not worse)  # fmt: skip
+    return Claim("counters", "counters worse than before", NOT_STATED, len(worse), 0, "=",
+                 f"bytes, conflicts, barriers and products from L2 on: {', '.join(worse) or 'none'}")  # fmt: skip
 
 
-def _measured_claims(timed: Measured, names: Sequence[str]) -> Iterable[Claim]:
+def _device_claims(found: Report, names: Sequence[str]) -> Iterable[Claim]:
+    """What a GPU decides; open without one."""
+    ladder, products, timed = "ladder on the device", "products on the device", found.measured
+    if timed is None:
+        reason = f"no device: {found.unmeasured or 'there was none'}"
+        yield Claim(ladder, "measured levels slower than before", NOT_STATED, None, 0, "=", reason)
+        yield Claim(products, "levels with wrong products", NOT_STATED, None, 0, "=", reason)
+        return
     seconds = {name: {size: each.seconds for size, each in times.items()} for name, times in timed.levels.items()}
-    slower = _slower(seconds, names)
-    if slower is not None:
-        yield Claim("ladder on the device",
-                    "no level from L2 on is slower than the one before by more than 3 %, 4096 on",
-                    f"measured on {timed.device}", ", ".join(slower[:4]) or "none is", not slower)  # fmt: skip
-    yield Claim("products on the device", "every level computes the product, by a sample of rows and columns in f64",
-                "none is wrong", ", ".join(timed.wrong) or "none is", not timed.wrong)  # fmt: skip
+    yield _ladder_claim(ladder, "measured", _slower(seconds, names), f"on {timed.device}")
+    yield Claim(products, "levels with wrong products", NOT_STATED, len(timed.wrong), 0, "=",
+                f"by a sample of rows and columns in f64: {', '.join(timed.wrong) or 'none'}")  # fmt: skip
 
 
 def _slower(seconds: Mapping[str, Mapping[int, float]], names: Sequence[str]) -> list[str] | None:

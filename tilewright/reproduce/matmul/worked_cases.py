@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.reproduce.experiment import Claim, Table
+from tilewright.reproduce.claim import Claim
+from tilewright.reproduce.experiment import Table
 from tilewright.reproduce.matmul.switches import Sizes, Tiling, tiles
 from tilewright.reproduce.pictures import Picture
 
@@ -391,7 +392,15 @@ class Report:
     @property
     def claims(self) -> tuple[Claim, ...]:
         return tuple(
-            Claim(f"{stages.case.name}: {fact}", stages.case.title, expected, found := find(stages), found == expected)
+            Claim(
+                stages.case.name,
+                fact,
+                expected,
+                find(stages),
+                expected,
+                "=",
+                f"worked out by hand for {stages.case.machine}",
+            )
             for stages in self.cases
             for fact, expected, find in stages.case.known
         )
@@ -410,7 +419,7 @@ class Report:
                 stages.case.name: [{"pass": each.name, "program": each.text} for each in stages.passes]
                 for stages in self.cases
             },
-            "claims": [asdict(claim) for claim in self.claims],
+            "claims": [claim.to_json() for claim in self.claims],
         }
 
 

@@ -25,17 +25,18 @@ def layer(predicted: list[float]) -> Layer:
 
 def test_a_good_model_meets_the_claims() -> None:
     found = Report("somewhere", (layer([1, 2, 3, 4, 5]), layer([1, 3, 2, 5, 4])))
-    assert [claim.ok for claim in found.claims] == [True, False]  # recall 0.75 of the two
+    assert [claim.verdict for claim in found.claims] == ["met", "met", "differs"]  # recall 0.75 of the two
+    assert [claim.shown_bar for claim in found.claims] == [">= 80.0 %", ">= 75.0 %", ">= 80.0 %"]
     assert found.layers[1].compat == 0.84
     assert found.layers[1].strict == 0.8
     assert found.layers[1].loss == 0.0
     assert found.layers[0].error == 0.0
-    assert Report("somewhere", found.layers[:1]).claims[1].ok
+    assert Report("somewhere", found.layers[:1]).claims[2].verdict == "met"
 
 
 def test_a_bad_model_does_not() -> None:
     found = Report("somewhere", (layer([5, 4, 3, 2, 1]),))
-    assert [claim.ok for claim in found.claims] == [False, False]
+    assert [claim.verdict for claim in found.claims] == ["differs"] * 3
     assert found.layers[0].loss == 4.0
 
 

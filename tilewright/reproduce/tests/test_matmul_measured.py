@@ -208,7 +208,7 @@ def test_the_report_shows_times_and_ratios(report: ladder.Report) -> None:
     assert "20% of them or less" in times.note
     assert "Left out: L2 at 8192: too slow." in times.note
     assert [row[-1] for row in ratios.rows] == ["10.0%", "20.0%", "30.0%", "40.0%", "50.0%", "60.0%"]
-    assert [claim.ok for claim in report.claims if "device" in claim.name] == [True, True]
+    assert [claim.verdict for claim in report.claims if "device" in claim.name] == ["met", "met"]
     assert len(report.pictures) == 2
     again = ladder.Report.from_json(json.loads(json.dumps(report.to_json())))
     assert (again.tables, again.claims, again.pictures) == (report.tables, report.claims, report.pictures)
@@ -219,9 +219,9 @@ def test_a_level_that_is_slower_is_a_claim_not_met(report: ladder.Report) -> Non
     slower["L6"] = {4096: Timing(1.0, 1.0, 1.0, 10)}
     timed = Measured("a GPU", "", slower, {}, ["L7 at 4096"], [])
     found = ladder.Report(report.machine, report.without, report.steps, report.seconds, timed)
-    claims = {claim.name: (claim.ok, claim.found) for claim in found.claims}
-    assert claims["ladder on the device"] == (False, "L6 at 4096")
-    assert claims["products on the device"] == (False, "L7 at 4096")
+    claims = {claim.name: (claim.verdict, claim.ours, claim.reason.rpartition(": ")[2]) for claim in found.claims}
+    assert claims["ladder on the device"] == ("differs", 1, "L6 at 4096")
+    assert claims["products on the device"] == ("differs", 1, "L7 at 4096")
     assert "no torch here" in found.tables[2].note
     assert found.tables[3].title == "What the switches change here"  # no ratios
 
@@ -231,9 +231,13 @@ def test_levels_are_not_compared_where_no_size_is_large(report: ladder.Report) -
     small = {name: {256: next(iter(times.values()))} for name, times in report.measured.levels.items()}
     found = replace(report, measured=replace(report.measured, levels=small),
                     seconds={name: {256: 1.0} for name in report.seconds})  # fmt: skip
-    names = [claim.name for claim in found.claims]
-    assert {"products on the device", "counters"} <= set(names)
-    assert not {"ladder", "ladder on the device"} & set(names)
+    verdicts = {claim.name: claim.verdict for claim in found.claims}
+    assert verdicts == {
+        "ladder": "open",
+        "ladder on the device": "open",
+        "products on the device": "met",
+        "counters": "met",
+    }
 
 
 def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
