@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,7 @@ def _compiled(
     source: Source, machine: str | os.PathLike[str], threads: int | None, options: Options | None, device: str | None
 ) -> Module:
     from tilewright.runtime.container import opened
+    from tilewright.runtime.ready import shared_code_ahead
 
     options = checked_options(options)
     target = resolve_target(machine)
@@ -86,7 +88,7 @@ def _compiled(
     if device is not None and isinstance(target, Cpu):
         fact = f"device {device!r} for {target.name}: code for a CPU runs on the CPU"
         raise InvalidArgument(fact, where="device", help="leave it out, or compile for a GPU")
-    with nesting():
+    with nesting(), shared_code_ahead(count) if isinstance(target, Cpu) else nullcontext():
         artifact = build(source, target, count, options)
     return opened(artifact, count, options, device)
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -126,6 +125,8 @@ class OnnxModel:
 
     def identity(self) -> str | None:
         """Of the bytes of the model and of the files with its other tensors, the shapes, and the onnx package."""
+        from importlib.metadata import PackageNotFoundError, version  # brings `email` and `socket`
+
         from tilewright.frontend.onnx.content import sha256
 
         shapes = _plain_shapes(self._shapes or {})

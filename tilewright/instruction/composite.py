@@ -7,7 +7,8 @@ from functools import cache
 from math import inf
 
 from tilewright.errors import InvalidArgument
-from tilewright.instruction.intrinsic import Cost, Intrinsic, Limits, Movement, Operand
+from tilewright.expr.dtypes import DType
+from tilewright.instruction.intrinsic import Cost, Intrinsic, Limits, Movement, Numerics, Operand
 from tilewright.instruction.shapes import MATRIX
 
 
@@ -78,26 +79,44 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
         target=base.target,
         compute=MATRIX,
         extents={"i1": m, "i2": n, "r1": k},
-        operands=(
-            Operand("Src1", scalar.dtype, ("i1", "r1"), "mem"),
-            Operand("Src2", vectors[0].dtype, ("r1", "i2"), "mem", packed),
-            Operand("Dst", base.destination.dtype, ("i1", "i2"), "reg"),
-        ),
+        operands=_operands(scalar.dtype, vectors[0].dtype, base.destination.dtype, packed),
         cost=Cost(base.cost.issue_cycles * accumulators * ki, base.cost.latency_cycles, base.cost.units_per_core),
         source=f"{ki} x {mi} x {ni} of {base.name}",
         features=base.features,
-        memory=(
-            Movement("lda", "Src1", "reg", "mem", "addr_a + i1 * stride_a + r1", "broadcast"),
-            Movement("ldb", "Src2", "reg", "mem", "addr_b + r1 * stride_b + i2", stride_multiple=lanes),
-            Movement("ldc", "Dst", "reg", "mem", "addr_c + i1 * stride_c + i2"),
-            Movement("stc", "Dst", "mem", "reg", "addr_c + i1 * stride_c + i2"),
-        ),
+        memory=_movements(lanes),
         limits=Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers),
-        numerics=replace(base.numerics, group=base.numerics.group or (group if base.numerics.rule == "exact" else 0)),
+        numerics=_numerics(base.numerics, group),
         emitter=base.emitter,
         realised_by=base.name,
         grid=(mi, ni, ki),
     )
+
+
+# There are hundreds of outer products, made when their module is imported; they share what few of them differ in.
+
+
+@cache
+def _operands(scalar: DType, vector: DType, accumulator: DType, packed: str) -> tuple[Operand, ...]:
+    return (
+        Operand("Src1", scalar, ("i1", "r1"), "mem"),
+        Operand("Src2", vector, ("r1", "i2"), "mem", packed),
+        Operand("Dst", accumulator, ("i1", "i2"), "reg"),
+    )
+
+
+@cache
+def _movements(lanes: int) -> tuple[Movement, ...]:
+    return (
+        Movement("lda", "Src1", "reg", "mem", "addr_a + i1 * stride_a + r1", "broadcast"),
+        Movement("ldb", "Src2", "reg", "mem", "addr_b + r1 * stride_b + i2", stride_multiple=lanes),
+        Movement("ldc", "Dst", "reg", "mem", "addr_c + i1 * stride_c + i2"),
+        Movement("stc", "Dst", "mem", "reg", "addr_c + i1 * stride_c + i2"),
+    )
+
+
+@cache
+def _numerics(base: Numerics, group: int) -> Numerics:
+    return replace(base, group=base.group or (group if base.rule == "exact" else 0))
 
 
 WIDEST = 8  # registers in a row of accumulators: a panel of Src2 twice as wide as what L1 likes gains nothing

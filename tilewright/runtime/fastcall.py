@@ -66,7 +66,7 @@ class FastCall:
         """
         specs = [*inputs, *outputs]
         self._state = np.zeros(_STATE["RECORDS"] + _RECORD_WORDS * len(specs), np.int64)
-        code = _code()
+        code = call_code()
         self._alive: list[Any] = [self._state, alive, code]
         header = (("INPUTS", len(inputs)), ("OUTPUTS", len(outputs)), ("CALL", call), ("MAIN", main))
         for name, value in (*header, ("TYPE", id(np.ndarray))):
@@ -118,7 +118,8 @@ def _fields_agree(array: np.ndarray[Any, Any], flags: int) -> bool:
 
 
 @once
-def _code() -> Code:
+def call_code() -> Code:
+    """The function that all fast calls share."""
     symbols = {name: _address(getattr(ctypes.pythonapi, name)) for name in _PYTHON}
     runtime_error = ctypes.c_void_p.in_dll(ctypes.pythonapi, "PyExc_RuntimeError").value
     words = {name: value + _HEADER for name, value in _ARRAY.items()}

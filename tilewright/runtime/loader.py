@@ -15,7 +15,7 @@ from contextlib import suppress
 import llvmlite.binding as llvm
 
 from tilewright.codegen.optimise import inline
-from tilewright.codegen.unlocked import llvm_lock
+from tilewright.codegen.unlocked import emit_object, llvm_lock
 from tilewright.errors import InvalidFile
 from tilewright.machine.detect import host
 from tilewright.runtime.manifest import Manifest
@@ -84,7 +84,7 @@ def load_ir(text: str, functions: Iterable[str], symbols: Mapping[str, int] | No
     module.verify()
     machine = llvm.Target.from_triple(host_triple()).create_target_machine(opt=2, reloc="pic", codemodel="small")
     inline(module, machine)
-    return Code(machine.emit_object(module), functions, symbols)
+    return Code(emit_object(machine, module), functions, symbols)
 
 
 def missing_features(required: Iterable[str]) -> list[str]:

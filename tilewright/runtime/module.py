@@ -8,7 +8,6 @@ allocates nothing but the outputs that the caller did not supply, and calls from
 from __future__ import annotations
 
 import ctypes
-import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
@@ -126,7 +125,7 @@ class Module:
         times = [
             KernelTime(
                 launch.name, launch.kernel, launch.programs, launch.flops, launch.bytes,
-                statistics.median(map(float, seconds[:, index])),
+                float(np.median(seconds[:, index])),
             )
             for index, launch in enumerate(launches)
         ]  # fmt: skip

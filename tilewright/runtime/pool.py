@@ -63,7 +63,7 @@ class Pool:
         self._memory = allocate(8 * (native.SLOTS + native.SLOT_WORDS * threads))
         self._words = self._memory.view(np.int64)
         self.address = int(self._memory.ctypes.data)
-        self._code = _code(threads == 1)
+        self._code = pool_code(threads == 1)
         self.parallel = self._code.address("tw_parallel")
         self._stop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._code.address("tw_stop"))
         self._fill_in(cores)
@@ -202,7 +202,7 @@ def _current_core() -> int:
 
 
 @once
-def _code(serial: bool) -> Code:
+def pool_code(serial: bool) -> Code:
     """The functions of a pool; those of a caller alone are a few instructions, which LLVM compiles in no time."""
     text = native.SERIAL_IR if serial or not native.supported() else native.pool_ir(platform.machine())
     return load_ir(text, ["tw_parallel", "tw_stop"])

@@ -91,5 +91,5 @@ def test_who_keeps_an_address_keeps_the_code() -> None:
     """Not only the cache does: a second copy of the code would be unloaded under its user."""
     if fastcall.available():
         function = fastcall.FastCall([], [], 0, 0, 0, alive=None)
-        assert any(kept is fastcall._code() for kept in function._alive)
-    assert pool.Pool(2, (), None)._code is pool._code(False)
+        assert any(kept is fastcall.call_code() for kept in function._alive)
+    assert pool.Pool(2, (), None)._code is pool.pool_code(False)

@@ -362,7 +362,7 @@ def test_a_pool_of_one_thread_compiles_no_workers(monkeypatch: pytest.MonkeyPatc
         return load_ir(text, functions)
 
     monkeypatch.setattr(pools, "load_ir", noted)
-    code = pools._code.__wrapped__.__wrapped__  # type: ignore[attr-defined]
+    code = pools.pool_code.__wrapped__.__wrapped__  # type: ignore[attr-defined]
     code(True)
     code(False)
     assert [text == pools.native.SERIAL_IR for text in compiled] == [True, False]
