@@ -61,7 +61,7 @@ def distributed(each: Product) -> ModuleOp:
     x = b.input("x", (k, m) if turned_a else (m, k), each.dtype)
     w = b.input("w", (n, k) if turned_b else (k, n), each.dtype)
     wide: Any = {"accumulate": "i32", "out_dtype": "i32"} if each.dtype == "i8" else {}
-    graph = b.finish([linalg.matmul(b, x, w, transpose_a=turned_a, transpose_b=turned_b, **wide)])
+    graph = b.finish([linalg.matmul(x, w, transpose_a=turned_a, transpose_b=turned_b, **wide)])
     machine = resolve(each.machine)
     assert isinstance(machine, Gpu)
     plan = make_plan(graph, machine, 1)

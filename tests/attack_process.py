@@ -24,7 +24,7 @@ from tilewright.runtime.module import Module
 def compile_in(folder: Path, size: int, cache_dir: str = "cache", **options: Any) -> Module:
     """A module that was compiled with the cache in `folder`, and gives a right result."""
     b = GraphBuilder("relu")
-    graph = b.finish([elementwise.relu(b, b.input("x", (size,), "f32"), name="y")])
+    graph = b.finish([elementwise.relu(b.input("x", (size,), "f32"), name="y")])
     module = compile_graph(graph, threads=1, options=Options(cache_dir=folder / cache_dir, **options))
     assert np.array_equal(module(np.full(size, 2, np.float32)), np.full(size, 2)), "a wrong result"
     return module

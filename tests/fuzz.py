@@ -133,10 +133,10 @@ def sample_graph(kind: int) -> Graph:
     b = GraphBuilder("sample")
     x = b.input("x", (5, 7), "f32")
     if kind == 0:
-        return b.finish([norm.softmax(b, linalg.linear(b, x, b.input("w", (3, 7), "f32")), name="y")])
+        return b.finish([norm.softmax(linalg.linear(x, b.input("w", (3, 7), "f32")), name="y")])
     if kind == 1:
-        return b.finish([indexing.gather(b, x, b.input("rows", (4,), "i64"), axis=0, name="y")])
-    return b.finish([elementwise.relu(b, x, name="y"), elementwise.cast(b, x, "i32", name="z")])
+        return b.finish([indexing.gather(x, b.input("rows", (4,), "i64"), axis=0, name="y")])
+    return b.finish([elementwise.relu(x, name="y"), elementwise.cast(x, "i32", name="z")])
 
 
 @cache

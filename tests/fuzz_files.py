@@ -122,7 +122,7 @@ def graph(size: int) -> Graph:
     b = GraphBuilder("sample")
     weights = np.ones((size, 7), np.float32)
     x = b.input("x", (5, 7), "f32")
-    return b.finish([elementwise.relu(b, linalg.linear(b, x, b.constant(weights, "w")), name="y")])
+    return b.finish([elementwise.relu(linalg.linear(x, b.constant(weights, "w")), name="y")])
 
 
 def expected(size: int) -> Any:

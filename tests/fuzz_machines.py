@@ -134,8 +134,8 @@ def sample(dtype: str) -> Graph:
     """A ragged product, and a row reduction behind a map."""
     b = GraphBuilder("sample")
     x, w = b.input("x", (33, 48), dtype), b.input("w", (48, 40), dtype)
-    z = elementwise.gelu(b, b.input("z", (5, 37), "f32"))
-    return b.finish([linalg.matmul(b, x, w), norm.softmax(b, z)])
+    z = elementwise.gelu(b.input("z", (5, 37), "f32"))
+    return b.finish([linalg.matmul(x, w), norm.softmax(z)])
 
 
 def compiled(machine: Cpu | Gpu, graph: Graph) -> None:

@@ -166,8 +166,8 @@ def _convolution(given: Sequence[Array]) -> Array:
 
 def _relu_of_sums(b: GraphBuilder) -> Tensor:
     """A product of bf16, a bias, and what is above zero."""
-    product = linalg.matmul(b, b.input("x", (200, 136), "bf16"), b.input("w", (136, 264), "bf16"))
-    return elementwise.relu(b, elementwise.binary(b, product, b.input("bias", (264,), "bf16"), "add"))
+    product = linalg.matmul(b.input("x", (200, 136), "bf16"), b.input("w", (136, 264), "bf16"))
+    return elementwise.relu(elementwise.binary(product, b.input("bias", (264,), "bf16"), "add"))
 
 
 def _relu_of_sums_wanted(given: Sequence[Array]) -> Array:
@@ -281,7 +281,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # Two tiles of five slices for one block: 4 boxes of each leave by two buffers. What large products get.
     "large product": Family(
-        lambda b: linalg.matmul(b, b.input("x", (256, 320), "f16"), b.input("w", (320, 256), "f16")), "sm_90a",
+        lambda b: linalg.matmul(b.input("x", (256, 320), "f16"), b.input("w", (320, 256), "f16")), "sm_90a",
         _product(256, 256, 320, result=np.float16), 16384, wanted=_times(256, 256, 320), multiprocessors=1,
     ),
     "large product of bf16, bias, relu": Family(
@@ -303,20 +303,20 @@ FAMILIES: dict[str, Family] = {
         np.zeros(16, np.int32)], 16, wanted=lambda given: np.bincount(given[0], minlength=16),
     ),
     "graph: softmax": Family(
-        lambda b: norm.softmax(b, b.input("x", (3, 300), "f32")), "sm_80", _mapped(900, 900), 8,
+        lambda b: norm.softmax(b.input("x", (3, 300), "f32")), "sm_80", _mapped(900, 900), 8,
         wanted=_softmax(3, 300),
     ),
     "graph: layer norm": Family(
         lambda b: norm.layer_norm(
-            b, b.input("x", (5, 200), "f32"), b.input("scale", (200,), "f32"), b.input("bias", (200,), "f32")
+            b.input("x", (5, 200), "f32"), b.input("scale", (200,), "f32"), b.input("bias", (200,), "f32")
         ), "sm_80", _normalised(5, 200), 8, wanted=_layer_norm(5, 200),
     ),
     "graph: convolution": Family(
-        lambda b: conv.conv(b, b.input("x", (1, 8, 6, 6), "f16"), b.input("w", (18, 8, 2, 2), "f16"), pads=1), "sm_80",
+        lambda b: conv.conv(b.input("x", (1, 8, 6, 6), "f16"), b.input("w", (18, 8, 2, 2), "f16"), pads=1), "sm_80",
         lambda: [*_integers(8 * 36, 18 * 32), np.full(18 * 49, np.nan, np.float16)], 512, wanted=_convolution,
     ),
     "graph: attention": Family(
-        lambda b: attention.attention(b, *(b.input(x, (1, 40, 16), "f16") for x in "qkv"), scale=0.25), "sm_80",
+        lambda b: attention.attention(*(b.input(x, (1, 40, 16), "f16") for x in "qkv"), scale=0.25), "sm_80",
         lambda: [*_rows_of_heads(1, 40, 16)()[:3], np.full(640, np.nan, np.float16)], 512,
         wanted=_attention(1, 40, 16), tolerance=5e-3,
     ),

@@ -28,7 +28,7 @@ def restored() -> Iterator[None]:
 
 def graph() -> Graph:
     b = GraphBuilder("relu")
-    return b.finish([elementwise.relu(b, b.input("x", (3,), "f32"))])
+    return b.finish([elementwise.relu(b.input("x", (3,), "f32"))])
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -75,7 +75,7 @@ def test_each_timed_schedule_is_followed_by_a_collection(monkeypatch: pytest.Mon
     monkeypatch.setattr(stopwatch, "collect_new", lambda: collections.append(None))
     monkeypatch.setattr(calibrate, "measure", lambda machine: machine)
     b = GraphBuilder("product")
-    product = linalg.matmul(b, b.input("x", (40, 24), "f32"), b.input("w", (24, 48), "f32"))
+    product = linalg.matmul(b.input("x", (40, 24), "f32"), b.input("w", (24, 48), "f32"))
     options = Options(cache=False, search="joint", trials=2)
     compiling.compile_graph(b.finish([product]), threads=1, options=options)
     assert len(collections) >= 2

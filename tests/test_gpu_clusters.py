@@ -153,7 +153,7 @@ def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
 
     def graph(m: int, n: int, k: int) -> Any:
         b = GraphBuilder()
-        return b.finish([linalg.matmul(b, b.input("x", (m, k), "f16"), b.input("w", (k, n), "f16"))])
+        return b.finish([linalg.matmul(b.input("x", (m, k), "f16"), b.input("w", (k, n), "f16"))])
 
     options = Options(cache=False, cluster=2)
     large = tilewright.compile(graph(4096, 4096, 4096), machine="sm_90a", options=options, device="emulator")
@@ -185,7 +185,7 @@ def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
 )  # fmt: skip
 def test_decisions_say_why_there_are_no_clusters(dtype: str, sizes: Sizes, why: str) -> None:
     b, (m, n, k) = GraphBuilder(), sizes
-    graph = b.finish([linalg.matmul(b, b.input("x", (m, k), dtype), b.input("w", (k, n), dtype))])
+    graph = b.finish([linalg.matmul(b.input("x", (m, k), dtype), b.input("w", (k, n), dtype))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False, cluster=2), device="emulator")
     said = [line for line in module.explain(all=True).splitlines() if "no clusters of 2 blocks" in line]
     assert said
@@ -196,7 +196,7 @@ def test_decisions_say_why_there_are_no_clusters(dtype: str, sizes: Sizes, why: 
 GRAPHS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
     "residual": (
         ((392, 136), (136, 264), (392, 264)),
-        lambda b, x, w, c: elementwise.binary(b, linalg.matmul(b, x, w), c, "add"), lambda x, w, c: x @ w + c,
+        lambda x, w, c: elementwise.binary(linalg.matmul(x, w), c, "add"), lambda x, w, c: x @ w + c,
     ),
     "batches": (((3, 136, 264), (3, 264, 72)), linalg.matmul, np.matmul),
     "batches, one b": (((3, 136, 264), (264, 72)), linalg.matmul, np.matmul),
@@ -209,7 +209,7 @@ def test_graphs_of_ragged_sizes(name: str, tmp_path: Path) -> None:
     few = tmp_path / "few.yaml"  # of so few multiprocessors that blocks are large
     few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
     (shapes, build, wanted), b = GRAPHS[name], GraphBuilder()
-    graph = b.finish([build(b, *(b.input(f"x{number}", shape, "f16") for number, shape in enumerate(shapes)))])
+    graph = b.finish([build(*(b.input(f"x{number}", shape, "f16") for number, shape in enumerate(shapes)))])
     module = tilewright.compile(graph, machine=few, options=Options(cache=False, cluster=2), device="emulator")
     assert b".multicast::cluster" in module.artifact.code
     arrays = [RNG.integers(-2, 3, shape).astype(np.float16) for shape in shapes]
@@ -221,7 +221,7 @@ def test_clusters_that_there_are_not_are_refused() -> None:
         with pytest.raises(InvalidArgument, match=f"cluster is {cluster!r}"):
             Options(cluster=cluster)  # type: ignore[arg-type]
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (32, 32), "f16"), b.input("w", (32, 32), "f16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (32, 32), "f16"), b.input("w", (32, 32), "f16"))])
     for machine in ("host", "sm_80"):
         with pytest.raises(InvalidArgument, match="no clusters of blocks that share boxes: it lacks cluster"):
             tilewright.compile(graph, machine=machine, options=Options(cache=False, cluster=2))

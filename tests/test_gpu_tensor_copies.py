@@ -249,7 +249,7 @@ def test_warps_that_fill_leave_alone_what_comes_before_copies() -> None:
 
 def test_a_graph_gets_products_of_four_warps() -> None:
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (512, 128), "f16"), b.input("w", (128, 512), "f16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (512, 128), "f16"), b.input("w", (128, 512), "f16"))])
     x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((512, 128), (128, 512)))
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False))
     assert b"wgmma.mma_async" in module.artifact.code
@@ -259,7 +259,7 @@ def test_a_graph_gets_products_of_four_warps() -> None:
 def test_a_large_product_is_that_of_the_machine_by_default() -> None:
     """Tiles of 128 x 256 on groups of four warps, a ring as deep as memory is, blocks that stay; nothing spills."""
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
     text, machine = module.artifact.code.decode(), gpu("sm_90a")
     assert "128x256x64 on 8x1 warps with wgmma_m64n256k16_f16_f32, 4 stages" in module.explain(all=True)
@@ -307,7 +307,7 @@ def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> N
     few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
     b = GraphBuilder()
     stored = (3, 72, 264) if transposed else (3, 264, 72)
-    graph = b.finish([linalg.matmul(b, b.input("x", (3, 136, 264), "f16"), b.input("w", stored, "f16"),
+    graph = b.finish([linalg.matmul(b.input("x", (3, 136, 264), "f16"), b.input("w", stored, "f16"),
                                     transpose_b=transposed)])  # fmt: skip
     module = tilewright.compile(graph, machine=few, options=Options(cache=False), device="emulator")
     assert b"cp.async.bulk.tensor.3d.shared" in module.artifact.code
@@ -323,7 +323,7 @@ def test_epilogues_stay_where_products_lie(epilogue: str) -> None:
     b = GraphBuilder()
     x, w = b.input("x", (256, 64), "f16"), b.input("w", (64, 512), "f16")
     c = b.input("c", (512,) if epilogue == "bias" else (256, 512), "f16")
-    graph = b.finish([elementwise.binary(b, linalg.matmul(b, x, w), c, "add")])
+    graph = b.finish([elementwise.binary(linalg.matmul(x, w), c, "add")])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
     text = module.artifact.code.decode()
     resources = ptxas.check(text, "sm_90a")

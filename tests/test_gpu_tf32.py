@@ -193,7 +193,7 @@ def test_products_of_products_are_rounded() -> None:
 
 def product(m: int, n: int, k: int) -> Graph:
     def build(b: GraphBuilder) -> Tensor:
-        return linalg.matmul(b, b.input("x", (m, k), "f32"), b.input("w", (n, k), "f32"), transpose_b=True)
+        return linalg.matmul(b.input("x", (m, k), "f32"), b.input("w", (n, k), "f32"), transpose_b=True)
 
     b = GraphBuilder()
     return b.finish([build(b)])

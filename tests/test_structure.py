@@ -217,7 +217,7 @@ import pathlib, sys, tilewright
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise
 b = GraphBuilder("relu")
-graph = b.finish([elementwise.relu(b, b.input("x", (4, 4), "f32"))])
+graph = b.finish([elementwise.relu(b.input("x", (4, 4), "f32"))])
 tilewright.compile(graph, threads=1, options=tilewright.Options(cache_dir=pathlib.Path({str(tmp_path)!r})))
 words = ("compiler.plan", "lower", "kernel", "graph", "operator", "instruction", "codegen.cpu")
 mine = [name.removeprefix("tilewright.") for name in sys.modules if name.startswith("tilewright.")]
@@ -234,7 +234,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import linalg
 b = GraphBuilder()
 x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
-tilewright.compile(b.finish([linalg.linear(b, x, w)]), threads=1, options=tilewright.Options(cache=False))
+tilewright.compile(b.finish([linalg.linear(x, w)]), threads=1, options=tilewright.Options(cache=False))
 words = (
     "nvptx", "amdgpu", ".cuda", "emulator", "instruction.mma", "block_tiles", "kernel.distribute", "layouts.mma",
     "layouts.conversion", "frontend", "reproduce", ".cli",

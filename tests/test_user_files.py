@@ -356,7 +356,7 @@ def _module() -> Any:
     from tilewright.expr.ops import elementwise
 
     b = GraphBuilder("relu")
-    return tilewright.compile(b.finish([elementwise.relu(b, b.input("x", (3,), "f32"), name="y")]), threads=1)
+    return tilewright.compile(b.finish([elementwise.relu(b.input("x", (3,), "f32"), name="y")]), threads=1)
 
 
 def test_a_text_is_a_cache_directory(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Case:
         assert self.build is not None
         b = GraphBuilder(self.name)
         tensors = [b.input(f"x{number}", shape, self.dtype) for number, shape in enumerate(self.shapes)]
-        return b.finish([self.build(b, *tensors)])
+        return b.finish([self.build(*tensors)])
 
 
 def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool = False, batch: int = 0) -> Case:
@@ -76,9 +76,9 @@ def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool 
     w = (*lead, *((k, n) if layout[1] == "n" else (n, k)))
     flags = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
 
-    def build(b: GraphBuilder, x: Tensor, y: Tensor, *bias: Tensor) -> Tensor:
-        product = linalg.matmul(b, x, y, **flags)
-        return elementwise.relu(b, elementwise.binary(b, product, bias[0], "add")) if bias else product
+    def build(x: Tensor, y: Tensor, *bias: Tensor) -> Tensor:
+        product = linalg.matmul(x, y, **flags)
+        return elementwise.relu(elementwise.binary(product, bias[0], "add")) if bias else product
 
     def torch(x: Any, y: Any, *bias: Any) -> Any:
         product = (x.mT if flags["transpose_a"] else x) @ (y.mT if flags["transpose_b"] else y)
@@ -119,7 +119,7 @@ def convolution(n: int, c: int, size: int, k: int, kernel: int, stride: int, dty
     return Case(
         "convolution", f"{n}x{c}x{size}² to {k}, {kernel}x{kernel} / {stride}", dtype,
         ((n, c, size, size), (k, c, kernel, kernel)),
-        lambda b, x, w: conv.conv(b, x, w, pads=kernel // 2, strides=stride), torch,
+        lambda x, w: conv.conv(x, w, pads=kernel // 2, strides=stride), torch,
         2 * n * k * out * out * c * kernel * kernel, (n, k, out, out), one_call=True,
     )  # fmt: skip
 
@@ -141,7 +141,7 @@ def layer_norm(rows: int, columns: int, dtype: str) -> Case:
 
 def row_sum(rows: int, columns: int, dtype: str) -> Case:
     return Case("rows", f"sum {rows}x{columns}", dtype, ((rows, columns),),
-                lambda b, x: reduce.reduce_sum(b, x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1))  # fmt: skip
+                lambda x: reduce.reduce_sum(x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1))  # fmt: skip
 
 
 def gelu_gate(elements: int, dtype: str) -> Case:
@@ -151,7 +151,7 @@ def gelu_gate(elements: int, dtype: str) -> Case:
         return gelu(x) * y
 
     return Case("elementwise", f"gelu(x) * y, {elements}", dtype, ((elements,), (elements,)),
-                lambda b, x, y: elementwise.binary(b, elementwise.gelu(b, x), y, "mul"), torch, 0,
+                lambda x, y: elementwise.binary(elementwise.gelu(x), y, "mul"), torch, 0,
                 (elements,))  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def attend(batch: int, heads: int, length: int, width: int, dtype: str) -> Case:
         return (q @ k.mT * width**-0.5).softmax(-1) @ v
 
     return Case("attention", f"{batch}x{heads}x{length}x{width}", dtype, (shape, shape, shape),
-                lambda b, q, k, v: attention.attention(b, q, k, v, scale=width**-0.5), torch,
+                lambda q, k, v: attention.attention(q, k, v, scale=width**-0.5), torch,
                 4 * batch * heads * length * length * width, shape, sdpa=True)  # fmt: skip
 
 

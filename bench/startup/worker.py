@@ -24,7 +24,7 @@ def product() -> None:
 
     b = GraphBuilder("product")
     x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
-    module = tilewright.compile(b.finish([linalg.linear(b, x, w)]))
+    module = tilewright.compile(b.finish([linalg.linear(x, w)]))
     found = module(np.ones((16, 32), np.float32), np.ones((8, 32), np.float32))
     assert (found == 32).all()
 

@@ -24,8 +24,8 @@ def perceptron(rows: int, widths: Sequence[int]) -> Graph:
     for layer, (inner, outer) in enumerate(pairwise(widths)):
         weights = generator.standard_normal((outer, inner), np.float32) / np.float32(np.sqrt(inner))
         bias = generator.standard_normal(outer, np.float32)
-        x = linear(b, relu(b, x) if layer else x, b.constant(weights, f"w{layer}"), b.constant(bias, f"b{layer}"))
-    return b.finish([softmax(b, x, name="probabilities")])
+        x = linear(relu(x) if layer else x, b.constant(weights, f"w{layer}"), b.constant(bias, f"b{layer}"))
+    return b.finish([softmax(x, name="probabilities")])
 
 
 def perceptron_in_numpy(graph: Graph, x: Array) -> Array:

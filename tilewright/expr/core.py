@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import copysign, prod
-from typing import Any
+from types import EllipsisType
+from typing import Any, overload
 
 import numpy as np
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import DType, DTypeLike
+from tilewright.expr.operators import TensorOperators
 from tilewright.expr.ordered import SCATTER, Ordered, PrefixScan, Scatter, Sort
 
 
@@ -240,7 +242,8 @@ class Expr:
     def ne(self, other: Operand) -> Expr:
         return _binary("ne", self, other)
 
-    def cast(self, dtype: DType) -> Expr:
+    def cast(self, dtype: DTypeLike) -> Expr:
+        dtype = dtypes.named(dtype)
         return self if self.dtype == dtype else Cast(self, dtype)
 
     def children(self) -> tuple[Expr, ...]:
@@ -309,8 +312,11 @@ def _as_extent(extent: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """A logical tensor: a name that is unique in its graph, a shape, an element type. It has no storage order."""
+class Tensor(TensorOperators):
+    """A logical tensor: a name that is unique in its graph, a shape, an element type. It has no storage order.
+
+    Tensors of a `GraphBuilder` have the operators of NumPy (`TensorOperators`); ``==`` compares name, shape and type.
+    """
 
     name: str
     shape: tuple[Extent, ...]
@@ -328,14 +334,28 @@ class Tensor:
                     f"tensor {self.name} has shape {self.shape}", help="extents that are integers of 0 or more"
                 )
         if not isinstance(self.dtype, str) or self.dtype not in dtypes.DTYPES:
-            raise InvalidExpression(
-                f"tensor {self.name} has unknown dtype {self.dtype!r}",
-                help=f"one of {', '.join(dtypes.DTYPES)}",
-            )
+            object.__setattr__(self, "dtype", dtypes.named(self.dtype, where=f"tensor {self.name}"))
 
-    def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Read:
+    @overload
+    def __getitem__(self, indices: Expr | tuple[Expr, ...]) -> Read: ...
+
+    @overload
+    def __getitem__(self, indices: Part | tuple[Part, ...]) -> Tensor: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __getitem__(self, indices: tuple[Operand, ...]) -> Read: ...
+
+    def __getitem__(self, indices: Any) -> Read | Tensor:
+        """One element where an index is an expression or the tensor a scalar, else the part that NumPy would give.
+
+        >>> x = Tensor("x", (4, 3), "f32")
+        >>> x[Axis("i", 4), 0]
+        Read(tensor=Tensor(name='x', shape=(4, 3), dtype='f32'), indices=(i:4, Const(value=0, dtype='i64')))
+        """
         items = indices if isinstance(indices, tuple) else (indices,)
-        return Read(self, tuple(as_expr(item, dtypes.INDEX) for item in items))
+        if not items or any(isinstance(item, Expr) for item in items):
+            return Read(self, tuple(as_expr(item, dtypes.INDEX) for item in items))
+        return self.part(items)
 
     @property
     def rank(self) -> int:
@@ -417,10 +437,16 @@ class Cast(Expr):
 
 
 Operand = Expr | int | float | bool
+Part = int | slice | EllipsisType | None  # an index that takes a part of a tensor
 
 
 def as_expr(value: Operand, dtype: DType) -> Expr:
-    return value if isinstance(value, Expr) else Const(value, dtype)
+    if isinstance(value, Expr):
+        return value
+    if not isinstance(value, int | float | np.number | np.bool_):
+        help = "an expression or a number; x[i, j] is one element of a tensor x"
+        raise InvalidExpression(f"an operand is a {type(value).__name__}: {value}", help=help)
+    return Const(value, dtype)
 
 
 def _kind(dtype: DType) -> str:
@@ -462,8 +488,8 @@ def select(condition: Operand, yes: Operand, no: Operand) -> Expr:
     return apply("select", condition, yes, no)
 
 
-def const(value: bool | float, dtype: DType) -> Const:
-    return Const(value, dtype)
+def const(value: bool | float, dtype: DTypeLike) -> Const:
+    return Const(value, dtypes.named(dtype))
 
 
 #: Accumulations and their identities, as functions of the dtype.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from tilewright.errors import InvalidExpression
 
-DType = str
+DType = str  # one of `DTYPES`
+
+#: What a user may give as an element type: see `named`. Builders of `expr.ops` get the name (`ops.arguments`).
+DTypeLike: TypeAlias = Annotated[Any, "element type"]
 
 FLOATS: tuple[DType, ...] = ("bf16", "f16", "f32", "f64")
 SIGNED: tuple[DType, ...] = ("i8", "i16", "i32", "i64")
@@ -23,6 +26,47 @@ _NUMPY = {
     "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "f16": np.float16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
+
+_BY_WORD: dict[str, DType] = (
+    {name: name for name in DTYPES}
+    | {np.dtype(numpy).name: name for name, numpy in _NUMPY.items()}
+    | {"bfloat16": "bf16"}
+)
+
+
+def named(dtype: DTypeLike, *, where: str = "") -> DType:
+    """The name of an element type, given by this name, by the word that NumPy uses, or by a type of NumPy or torch.
+
+    Short codes of NumPy are not taken: they count bytes ("i8" is int64 there), and the names of `DTYPES` count bits.
+    Raises InvalidExpression for what is no element type.
+
+    >>> [named(dtype) for dtype in ("f32", "float32", np.float32, np.dtype("f4"), "bfloat16", "i8", bool)]
+    ['f32', 'f32', 'f32', 'f32', 'bf16', 'i8', 'bool']
+    """
+    if isinstance(dtype, str):
+        found = _BY_WORD.get(dtype)
+    else:
+        found = _BY_WORD.get(_word(dtype))
+    if found is None:
+        shown = repr(dtype) if len(repr(dtype)) <= 60 else type(dtype).__name__
+        fact = f"unknown dtype {shown}"
+        help = f"one of {', '.join(DTYPES)}, or as NumPy has them: 'float32', np.float32"
+        raise InvalidExpression(fact, where=where, help=help)
+    return found
+
+
+def _word(dtype: object) -> str:
+    """What NumPy or torch calls a dtype of theirs, in the byte order of this machine; "" for anything else."""
+    shown = str(dtype)
+    if shown.startswith("torch."):
+        return shown.removeprefix("torch.")
+    if not isinstance(dtype, type | np.dtype):
+        return ""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        return ""
+    return found.name if found.isnative else ""
 
 
 @cache

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
-from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.core import Compute, Extent, Tensor
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import copy_of
 
@@ -312,10 +312,15 @@ def loop_of(
 
 
 class GraphBuilder:
-    """Collects nodes with unique names; what frontends and the operator library build graphs with."""
+    """Collects nodes with unique names; what frontends and the operator library build graphs with.
+
+    Its tensors know it while it exists (`Tensor.builder`), so that operators and builders need not be told. After
+    `finish` nothing can be added.
+    """
 
     def __init__(self, name: str = "main") -> None:
         self.name = name
+        self.finished = False
         self.inputs: list[Tensor] = []
         self.nodes: list[Compute] = []
         self.loops: list[Loop] = []
@@ -327,28 +332,37 @@ class GraphBuilder:
         """`hint`, or `hint.1`, `hint.2`, … if it is taken."""
         return claim(hint, self._taken)
 
-    def input(self, name: str, shape: tuple[int, ...], dtype: dtypes.DType) -> Tensor:
+    def input(self, name: str, shape: tuple[int, ...], dtype: dtypes.DTypeLike) -> Tensor:
         """A new input. Raises InvalidExpression for a name that is taken: callers give inputs by name."""
+        self.check_open(name)
         tensor = Tensor(name, shape, dtype)
         if name in self._taken:
             raise InvalidExpression(f"a tensor is called {name!r} already", where=self.name, help="another name")
         self._taken.add(name)
         self.inputs.append(tensor)
-        return tensor
+        return tensor.bind(self)
 
     def constant(self, array: np.ndarray[Any, Any], hint: str = "const") -> Tensor:
+        self.check_open(hint)
         if not isinstance(array, np.ndarray | np.generic):
             fact = f"constant {hint!r} is a {type(array).__name__}"
             raise InvalidExpression(fact, where=self.name, help="a NumPy array")
         contiguous = np.ascontiguousarray(array).reshape(array.shape)
         tensor = Tensor(self.unique(hint), array.shape, dtypes.from_numpy(array.dtype))
         self.constants[tensor.name] = contiguous
-        return tensor
+        return tensor.bind(self)
 
     def add(self, compute: Compute) -> Tensor:
         """Append a compute whose output name is already unique (see `unique`); returns its output."""
+        self.check_open(compute.name)
         self.nodes.append(compute)
-        return compute.output
+        return compute.output.bind(self)
+
+    def check_open(self, where: str) -> None:
+        """Raise InvalidExpression, at the operator `where`, if the graph is finished."""
+        if self.finished:
+            help = "add every operator before `finish`, or build another graph"
+            raise InvalidExpression(f"graph {self.name!r} is finished", where=where, help=help)
 
     def loop(
         self,
@@ -364,24 +378,25 @@ class GraphBuilder:
         gets the slices and the states, adds the nodes of one trip, and returns the states that follow, and what to
         stack, each with whether backwards. What it raises leaves the builder as it was.
         """
+        self.check_open(name)
         name = claim(name, self._loop_names)  # a tensor may have it too
         parts = [
-            Sliced(Tensor(self.unique(f"{name}.slice"), whole.shape[1:], whole.dtype), whole, backwards)
+            Sliced(self._new(f"{name}.slice", whole.shape[1:], whole.dtype), whole, backwards)
             for whole, backwards in sliced
         ]
-        states = [Tensor(self.unique(f"{name}.state"), first.shape, first.dtype) for first in initial]
+        states = [self._new(f"{name}.state", first.shape, first.dtype) for first in initial]
         nodes, loops = self.nodes, self.loops
         self.nodes, self.loops = [], []
         try:
             following, rows = body([each.part for each in parts], states)
             carried = [
-                Carried(state, first, after, Tensor(self.unique(f"{name}.final"), state.shape, state.dtype))
+                Carried(state, first, after, self._new(f"{name}.final", state.shape, state.dtype))
                 for state, first, after in zip(states, initial, following, strict=True)
             ]
             stacked: list[Stacked] = []
             for row, backwards in rows:
                 part = self._copied(row) if any(row == each.part for each in stacked) else row
-                whole = Tensor(self.unique(f"{name}.stacked"), (trips, *row.shape), row.dtype)
+                whole = self._new(f"{name}.stacked", (trips, *row.shape), row.dtype)
                 stacked.append(Stacked(part, whole, backwards))
             made = loop_of(name, trips, self.nodes, self.loops, {}, parts, carried, stacked)
         finally:
@@ -390,11 +405,17 @@ class GraphBuilder:
         return [each.final for each in carried], [each.whole for each in stacked]
 
     def _copied(self, tensor: Tensor) -> Tensor:
-        copied = Tensor(self.unique(f"{tensor.name}.copy"), tensor.shape, tensor.dtype)
+        copied = self._new(f"{tensor.name}.copy", tensor.shape, tensor.dtype)
         return self.add(copy_of(tensor, copied))
 
+    def _new(self, hint: str, shape: Sequence[Extent], dtype: dtypes.DType) -> Tensor:
+        return Tensor(self.unique(hint), tuple(shape), dtype).bind(self)
+
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
-        """The graph with these outputs. Raises InvalidExpression for none, and for what no node here writes."""
+        """The graph with these outputs. Raises InvalidExpression for none, and for what no node here writes.
+
+        Nothing can be added afterwards; the same nodes can be finished again, with other outputs.
+        """
         if isinstance(outputs, Tensor) or not isinstance(outputs, Sequence):
             fact = f"outputs are a {type(outputs).__name__}"
             raise InvalidExpression(fact, where=self.name, help="a list of tensors: [y]")
@@ -404,4 +425,5 @@ class GraphBuilder:
         graph = Graph(
             tuple(self.inputs), tuple(outputs), tuple(self.nodes), dict(self.constants), self.name, tuple(self.loops)
         )
+        self.finished = True
         return graph.closed(graph.opened(), graph.loops) if graph.loops else graph

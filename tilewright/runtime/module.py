@@ -1,4 +1,4 @@
-"""A compiled module that can be called: `module(x, y)`, `module(x, y, out=z)`.
+"""A compiled module that can be called: `module(x, y)`, `module(x=x, y=y)`, `module(x, y, out=z)`.
 
 A call fills in a *context* (the call structure of the binary interface, an arena and scratch space) and runs
 `tw_main` without the interpreter lock. Contexts are made when calls overlap and kept for later ones, so that a call
@@ -24,6 +24,7 @@ from tilewright.runtime.counter import ticks_per_second
 from tilewright.runtime.loader import load_object
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import aligned, allocate
+from tilewright.runtime.named_inputs import in_order
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
 from tilewright.runtime.profile import KernelTime, Profile, host_rates
@@ -41,8 +42,8 @@ class Module:
     """An artifact, loaded: call it with arrays.
 
     Inputs are NumPy arrays, torch tensors, or other objects with `__dlpack__`, on the CPU, in the order of
-    `manifest.inputs`. They are used where they are; only an input that is not contiguous is copied. Results are torch
-    tensors if an input was one, else NumPy arrays: one, or a tuple where the module has several outputs.
+    `manifest.inputs` or by name. They are used where they are; only an input that is not contiguous is copied. Results
+    are torch tensors if an input was one, else NumPy arrays: one, or a tuple where the module has several outputs.
     """
 
     def __init__(self, artifact: Artifact, threads: int | None = None, options: Options | None = None) -> None:
@@ -86,11 +87,13 @@ class Module:
     def pool(self) -> Pool:
         return self._pool
 
-    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+    def __call__(self, /, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the module. `out`: an array, or a sequence with one array per output, that receives the results.
 
         Raises InvalidArgument that names the tensor, what is wrong with it and the nearest fix.
         """
+        if named:
+            arrays = in_order(self.manifest, arrays, named)
         if self._fast is not None and (not arrays or type(arrays[0]) is np.ndarray):
             if out is None:
                 results: tuple[Any, ...] = tuple([empty() for empty in self._empty])
@@ -107,14 +110,16 @@ class Module:
                 return found[0] if self._single else tuple(found)
         return self._call_any(arrays, out)
 
-    def profile(self, *arrays: Any, repeats: int = 10) -> Profile:
+    def profile(self, /, *arrays: Any, repeats: int = 10, **named: Any) -> Profile:
         """Time every launch: run once to warm up, then `repeats` times, and take the median. No arrays: zeros.
 
         The result is a sequence of the launches; printed it is a table, the longest first.
         """
         check_repeats(repeats)
         launches = self.manifest.launches
-        if not arrays:
+        if named:
+            arrays = in_order(self.manifest, arrays, named)
+        elif not arrays:
             arrays = tuple(np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.inputs)
         inputs = self._ready_inputs(arrays)
         outputs = self._ready_outputs(inputs, None)

@@ -412,7 +412,7 @@ def test_a_tensor_may_have_any_name(invoke: Invoke) -> None:
 
     b = GraphBuilder("strange")
     b_input = b.input("file", (3,), "f32")
-    build(b.finish([relu(b, b_input, name="args")]), host(), 1, Options(cache=False)).save("strange.twm")
+    build(b.finish([relu(b_input, name="args")]), host(), 1, Options(cache=False)).save("strange.twm")
     invoke("run", "strange.twm", "-o", "out.npz")
     with np.load("out.npz") as outputs:
         assert outputs.files == ["args"]

@@ -34,14 +34,14 @@ RNG = np.random.default_rng(0)
 def _network(b: GraphBuilder) -> Tensor:
     x = b.input("x", (1, 3, 8, 8), "f32")
     weights = b.constant(np.linspace(-1, 1, 108, dtype=np.float32).reshape(4, 3, 3, 3))
-    y = elementwise.relu(b, conv.conv(b, x, weights, pads=1))
-    return norm.softmax(b, pool.global_average_pool(b, y), axis=1)
+    y = elementwise.relu(conv.conv(x, weights, pads=1))
+    return norm.softmax(pool.global_average_pool(y), axis=1)
 
 
 GRAPHS = {
-    "gelu": lambda b: elementwise.gelu(b, b.input("x", (7, 33), "f32")),
-    "long softmax": lambda b: norm.softmax(b, b.input("x", (3, 1300), "f32")),
-    "matmul": lambda b: linalg.matmul(b, b.input("x", (13, 17), "f32"), b.input("w", (17, 9), "f32")),
+    "gelu": lambda b: elementwise.gelu(b.input("x", (7, 33), "f32")),
+    "long softmax": lambda b: norm.softmax(b.input("x", (3, 1300), "f32")),
+    "matmul": lambda b: linalg.matmul(b.input("x", (13, 17), "f32"), b.input("w", (17, 9), "f32")),
     "network": _network,
 }
 
@@ -86,7 +86,7 @@ PRODUCTS = {
 @pytest.mark.parametrize(("machine", "name"), [("gfx908", "16x16x8_bf16_f32"), ("gfx90a", "16x16x16_bf16_f32")])
 def test_products_of_bf16_take_the_instruction_of_their_processor(machine: str, name: str) -> None:
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "bf16"), b.input("w", (50, 72), "bf16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (37, 50), "bf16"), b.input("w", (50, 72), "bf16"))])
     target = resolve(machine)
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)
@@ -104,7 +104,7 @@ def test_products_of_bf16_take_the_instruction_of_their_processor(machine: str, 
 def test_products_reach_matrix_instructions(machine: str) -> None:
     """Ragged in every dimension; small whole numbers, exact in any order."""
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (37, 50), "f16"), b.input("w", (50, 72), "f16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (37, 50), "f16"), b.input("w", (50, 72), "f16"))])
     target = resolve(machine)
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)

@@ -27,7 +27,7 @@ Blocks = dict[str, Any]
 
 def graph(size: int = 37) -> Graph:
     b = GraphBuilder("relu")
-    return b.finish([elementwise.relu(b, b.input("x", (size,), "f32"), name="y")])
+    return b.finish([elementwise.relu(b.input("x", (size,), "f32"), name="y")])
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_an_entry_under_the_key_of_another_model_is_not_used(options: Options, p
 def scaled(factor: float, name: str = "y") -> Graph:
     b = GraphBuilder("scaled")
     factors = b.constant(np.full(X.size, factor, np.float32), "factors")
-    return b.finish([elementwise.binary(b, b.input("x", X.shape, "f32"), factors, "mul", name=name)])
+    return b.finish([elementwise.binary(b.input("x", X.shape, "f32"), factors, "mul", name=name)])
 
 
 def onnx_model(weight: float = 2.0) -> Any:

@@ -21,7 +21,7 @@ OPTIONS = replace(Options(), cache=False)
 
 def relu(*extents: int) -> Graph:
     b = GraphBuilder("relu")
-    return b.finish([elementwise.relu(b, b.input("x", extents, "f32"))])
+    return b.finish([elementwise.relu(b.input("x", extents, "f32"))])
 
 
 @pytest.mark.parametrize("extents", [(1 << 20, 1 << 20), (1 << 40, 1 << 40), (1 << 62,)])
@@ -36,7 +36,7 @@ def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     b = GraphBuilder("product")
     x, y = (b.input(name, (1 << 12, 1 << 12), "f32") for name in "xy")
-    graph = b.finish([linalg.matmul(b, x, y)])
+    graph = b.finish([linalg.matmul(x, y)])
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(InvalidArgument, match=r"product: .* bytes of arena .* do not fit into the memory"):
         compile_graph(graph, threads=1, options=OPTIONS)
@@ -84,7 +84,7 @@ def test_long_chain_of_maps() -> None:
     b = GraphBuilder("chain")
     x = y = b.input("x", (5,), "f32")
     for _ in range(400):
-        y = elementwise.unary(b, y, "tanh")
+        y = elementwise.unary(y, "tanh")
     module = compile(b.finish([y]), threads=1, options=OPTIONS)
     expected = 1.0
     for _ in range(400):
@@ -95,7 +95,7 @@ def test_long_chain_of_maps() -> None:
 def test_wrong_index_stays_inside_the_tensor() -> None:
     b = GraphBuilder("gather")
     x, indices = b.input("x", (4, 3), "f32"), b.input("i", (5,), "i64")
-    module = compile(b.finish([indexing.gather(b, x, indices)]), threads=1, options=OPTIONS)
+    module = compile(b.finish([indexing.gather(x, indices)]), threads=1, options=OPTIONS)
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     found = module(table, np.asarray([2, -1, 1 << 40, -(1 << 62), 7]))
     np.testing.assert_array_equal(found[:2], table[[2, -1]])

@@ -23,7 +23,7 @@ F32 = np.float32
 def compile_and_run() -> None:
     b = GraphBuilder()
     x, y = b.input("x", (5, 33), "f32"), b.input("y", (5, 33), "f32")
-    module = compile_graph(b.finish([binary(b, x, y, "add")]), threads=1, options=Options(cache=False))
+    module = compile_graph(b.finish([binary(x, y, "add")]), threads=1, options=Options(cache=False))
     assert (module(np.ones((5, 33), F32), np.ones((5, 33), F32)) == 2).all()
 
 

@@ -139,13 +139,13 @@ def test_integer_products(dtype: str) -> None:
             if left in ("i8", "u8"):
                 graph = built(
                     lambda b, t, l=left, r=right, m=m, n=n, k=k: linalg.matmul_integer(  # type: ignore[misc]
-                        b, b.input("a", (m, k), l), b.input("b", (k, n), r)
+                        b.input("a", (m, k), l), b.input("b", (k, n), r)
                     ),
                     dtype,
                 )
             else:
                 graph = built(
-                    lambda b, t, m=m, n=n, k=k: linalg.matmul(b, b.input("a", (m, k), t), b.input("b", (k, n), t)),  # type: ignore[misc]
+                    lambda b, t, m=m, n=n, k=k: linalg.matmul(b.input("a", (m, k), t), b.input("b", (k, n), t)),  # type: ignore[misc]
                     dtype,
                 )
             check(graph)
@@ -170,7 +170,7 @@ def test_integer_products(dtype: str) -> None:
     ],
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
-    graph = built(lambda b, t: linalg.matmul(b, b.input("a", left, t), b.input("b", right, t)), dtype)
+    graph = built(lambda b, t: linalg.matmul(b.input("a", left, t), b.input("b", right, t)), dtype)
     check(graph)
     check(constant_weights(graph))
 
@@ -182,7 +182,7 @@ def test_einsum(equation: str) -> None:
     extents = dict(zip("bhijk", (2, 3, 5, 7, 11), strict=True))
     terms = equation.split("->")[0].split(",")
     for dtype in ("f32", "bf16"):
-        check(built(lambda b, t: linalg.einsum(b, equation, [
+        check(built(lambda b, t: linalg.einsum(equation, [
             b.input(f"x{n}", tuple(extents[c] for c in term), t) for n, term in enumerate(terms)]), dtype))  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_attention(sizes: tuple[int, int, int, int], dtype: str) -> None:
 
     def build(b: GraphBuilder, t: str, **more: Any) -> Tensor:
         q, k, v = (b.input(name, (2, heads, n, depth), t) for name, n in (("q", rows), ("k", keys), ("v", keys)))
-        return attention.attention(b, q, k, v, scale=0.25, **more)
+        return attention.attention(q, k, v, scale=0.25, **more)
 
     check(built(build, dtype))
     check(built(lambda b, t: build(b, t, causal=True, causal_offset=2), dtype))
@@ -216,9 +216,9 @@ def test_rows(extents: tuple[int, ...], axis: int, dtype: str) -> None:
         tail = extents[axis:]
         weights = b.input("w", tail, t), b.input("c", tail, t)
         return [
-            norm.softmax(b, x, axis=axis), norm.log_softmax(b, x, axis=axis), norm.lp_norm(b, x, axis=axis),
-            norm.layer_norm(b, x, *weights, axis=axis), norm.rms_norm(b, x, weights[0], axis=axis),
-            reduce.cum_sum(b, x, axis=axis) if dtype == "f32" else elementwise.relu(b, x),
+            norm.softmax(x, axis=axis), norm.log_softmax(x, axis=axis), norm.lp_norm(x, axis=axis),
+            norm.layer_norm(x, *weights, axis=axis), norm.rms_norm(x, weights[0], axis=axis),
+            reduce.cum_sum(x, axis=axis) if dtype == "f32" else elementwise.relu(x),
         ]  # fmt: skip
 
     check(built(build, dtype))
@@ -233,10 +233,10 @@ def test_reductions_over_every_subset(extents: tuple[int, ...], dtype: str) -> N
         for count in range(len(extents) + 1):
             for axes in itertools.combinations(range(len(extents)), count):
                 keep = bool(count % 2)
-                made.append(reduce.reduce_sum(b, x, axes, keepdims=keep))
-                made.append(reduce.reduce_max(b, x, axes, keepdims=keep))
-                made.append(reduce.reduce_min(b, x, axes, keepdims=keep))
-        made.append(reduce.reduce_prod(b, x))
+                made.append(reduce.reduce_sum(x, axes, keepdims=keep))
+                made.append(reduce.reduce_max(x, axes, keepdims=keep))
+                made.append(reduce.reduce_min(x, axes, keepdims=keep))
+        made.append(reduce.reduce_prod(x))
         return made
 
     check(built(build, dtype))
@@ -245,9 +245,7 @@ def test_reductions_over_every_subset(extents: tuple[int, ...], dtype: str) -> N
 def test_reductions_of_bool() -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", (5, 37), t)
-        return [reduce.reduce_max(b, x, (axis,)) for axis in (0, 1)] + [
-            reduce.reduce_min(b, x, (axis,)) for axis in (0, 1)
-        ]
+        return [reduce.reduce_max(x, (axis,)) for axis in (0, 1)] + [reduce.reduce_min(x, (axis,)) for axis in (0, 1)]
 
     check(built(build, "bool"))
 
@@ -258,12 +256,12 @@ def test_arg_and_sorting(extents: tuple[int, ...]) -> None:
         x = b.input("x", extents, t)
         made = []
         for axis in range(len(extents)):
-            made += [reduce.arg_max(b, x, axis=axis), reduce.arg_min(b, x, axis=axis), reduce.hardmax(b, x, axis=axis)]
-            made += list(reduce.top_k(b, x, k=1, axis=axis))
+            made += [reduce.arg_max(x, axis=axis), reduce.arg_min(x, axis=axis), reduce.hardmax(x, axis=axis)]
+            made += list(reduce.top_k(x, k=1, axis=axis))
         return made
 
     check(built(build, "f32"))
-    check(built(lambda b, t: [reduce.arg_max(b, b.input("x", extents, t), axis=0)], "i32"))
+    check(built(lambda b, t: [reduce.arg_max(b.input("x", extents, t), axis=0)], "i32"))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -272,8 +270,8 @@ def test_image_norms(dtype: str) -> None:
         x, y = b.input("x", (2, 6, 5, 7), t), [b.input(f"w{n}", (6,), t) for n in range(2)]
         stats = [b.constant(np.linspace(0.5, 1.5, 6).astype(dtypes.numpy_dtype(t)), f"s{n}") for n in range(2)]
         return [
-            norm.batch_norm(b, x, *y, *stats), norm.instance_norm(b, x, *y), norm.group_norm(b, x, *y, groups=3),
-            norm.local_response_norm(b, x, size=3),
+            norm.batch_norm(x, *y, *stats), norm.instance_norm(x, *y), norm.group_norm(x, *y, groups=3),
+            norm.local_response_norm(x, size=3),
         ]  # fmt: skip
 
     check(built(build, dtype))
@@ -297,9 +295,9 @@ def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", extents, t)
         return [
-            pool.max_pool(b, x, kernel, **more), pool.average_pool(b, x, kernel, **more),
-            *pool.max_pool_indices(b, x, kernel, **more), pool.lp_pool(b, x, kernel, **more),
-            pool.global_average_pool(b, x), pool.global_max_pool(b, x),
+            pool.max_pool(x, kernel, **more), pool.average_pool(x, kernel, **more),
+            *pool.max_pool_indices(x, kernel, **more), pool.lp_pool(x, kernel, **more),
+            pool.global_average_pool(x), pool.global_max_pool(x),
         ]  # fmt: skip
 
     check(built(build, dtype))
@@ -323,8 +321,8 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, An
 
     def build(b: GraphBuilder, t: str) -> Tensor:
         image, weights, bias = b.input("x", x, t), b.input("w", w, t), b.input("c", (w[0],), t)
-        y = conv.conv(b, elementwise.relu(b, image), weights, bias, **more)
-        return elementwise.gelu(b, y)
+        y = conv.conv(elementwise.relu(image), weights, bias, **more)
+        return elementwise.gelu(y)
 
     for dtype in ("f32", "bf16", "f64"):
         graph = built(build, dtype)
@@ -338,32 +336,32 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, An
 def test_shapes(dtype: str) -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x, y = b.input("x", (3, 5, 17), t), b.input("y", (3, 2, 17), t)
-        made = [shape.transpose(b, x, perm) for perm in itertools.permutations(range(3))]
-        made += [shape.reshape(b, x, size) for size in ((15, 17), (255,), (17, 15), (5, 51), (1, 3, 85, 1))]
-        made += [shape.flip(b, x, axes) for axes in ((0,), (2,), (0, 1, 2))]
+        made = [shape.transpose(x, perm) for perm in itertools.permutations(range(3))]
+        made += [shape.reshape(x, size) for size in ((15, 17), (255,), (17, 15), (5, 51), (1, 3, 85, 1))]
+        made += [shape.flip(x, axes) for axes in ((0,), (2,), (0, 1, 2))]
         made += [
-            shape.pad(b, x, (1, 0, 3), (2, 1, 0), mode=mode)
+            shape.pad(x, (1, 0, 3), (2, 1, 0), mode=mode)
             for mode in ("constant", "reflect", "edge", "wrap", "symmetric")
         ]
         made += [
-            shape.pad(b, x, (0, -1, -2), (0, -2, 5)),
-            shape.concat(b, [x, y, x], axis=1),
-            shape.stack(b, [x, x], axis=2),
+            shape.pad(x, (0, -1, -2), (0, -2, 5)),
+            shape.concat([x, y, x], axis=1),
+            shape.stack([x, x], axis=2),
         ]
         made += [
-            shape.slice_(b, x, (2, 1, 16), (2, 2, 6), (-1, 2, -3)),
-            shape.tile(b, y, (2, 1, 3)),
-            shape.roll(b, x, (1, 5), (0, 2)),
+            shape.slice_(x, (2, 1, 16), (2, 2, 6), (-1, 2, -3)),
+            shape.tile(y, (2, 1, 3)),
+            shape.roll(x, (1, 5), (0, 2)),
         ]
         made += [
-            shape.expand(b, b.input("z", (5, 1), t), (2, 5, 7)),
-            shape.trilu(b, x, 1),
-            shape.trilu(b, x, -1, upper=False),
+            shape.expand(b.input("z", (5, 1), t), (2, 5, 7)),
+            shape.trilu(x, 1),
+            shape.trilu(x, -1, upper=False),
         ]
         d = b.input("d", (2, 8, 3, 5), t)
         made += [
-            special_ops.depth_to_space(b, d, block=2),
-            special_ops.space_to_depth(b, shape.pad(b, d, (0,) * 4, (0, 0, 1, 1)), block=2),
+            special_ops.depth_to_space(d, block=2),
+            special_ops.space_to_depth(shape.pad(d, (0,) * 4, (0, 0, 1, 1)), block=2),
         ]
         return made
 
@@ -376,10 +374,10 @@ def test_gathers(dtype: str) -> None:
         x = b.input("x", (5, 7, 17), t)
         i, wide = b.input("i", (3, 2), "i64"), b.input("e", (5, 3, 17), "i64")
         rows = b.input("n", (4, 2), "i32")
-        made = [indexing.gather(b, x, i, axis=axis) for axis in range(3)]
-        made += [indexing.gather_elements(b, x, wide, axis=1), indexing.gather_nd(b, x, rows)]
-        made += [indexing.scatter_elements(b, x, wide, b.input("u", (5, 3, 17), t), axis=1, reduction="max")]
-        made += [indexing.one_hot(b, i, 9, b.input("values", (2,), t), axis=-1)]
+        made = [indexing.gather(x, i, axis=axis) for axis in range(3)]
+        made += [indexing.gather_elements(x, wide, axis=1), indexing.gather_nd(x, rows)]
+        made += [indexing.scatter_elements(x, wide, b.input("u", (5, 3, 17), t), axis=1, reduction="max")]
+        made += [indexing.one_hot(i, 9, b.input("values", (2,), t), axis=-1)]
         return made
 
     generator = np.random.default_rng(0)
@@ -395,12 +393,12 @@ def test_empty_and_scalar(extents: tuple[int, ...]) -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", extents, t)
         made = [
-            elementwise.relu(b, x),
-            elementwise.binary(b, x, x, "add"),
-            reduce.reduce_sum(b, x),
-            shape.stack(b, [x, x]),
+            elementwise.relu(x),
+            elementwise.binary(x, x, "add"),
+            reduce.reduce_sum(x),
+            shape.stack([x, x]),
         ]
-        return [*made, elementwise.cast(b, x, "i32"), x]
+        return [*made, elementwise.cast(x, "i32"), x]
 
     for dtype in ("f32", "bf16"):
         check(built(build, dtype))
@@ -414,7 +412,7 @@ def test_a_part_of_a_row_is_no_row() -> None:
 
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", (3, 5), t)
-        total = reduce.reduce_max(b, x, (1,))
+        total = reduce.reduce_max(x, (1,))
         i, j, k = Axis("i", 3), Axis("j", 5), Axis("k", 3)
         shifted = b.add(Compute(Tensor("s", (3, 5), t), (i, j), x[i, j] - total[i, 0]))
         part = b.add(Compute(Tensor("p", (3,), t), (i,), shifted[i, k], (k,), "sum"))

@@ -26,7 +26,7 @@ def convolution(kernel: int, stride: int) -> tuple[Graph, np.ndarray]:  # type: 
     image = generator.standard_normal((1, 6, 11, 9), np.float32)
     x = b.input("x", image.shape, "f32")
     w = b.constant(generator.standard_normal((40, 6, kernel, kernel), np.float32), "w")
-    return b.finish([conv.conv(b, x, w, strides=stride, pads=kernel // 2, name="y")]), image
+    return b.finish([conv.conv(x, w, strides=stride, pads=kernel // 2, name="y")]), image
 
 
 def space_of(graph: Graph) -> ProductSpace:

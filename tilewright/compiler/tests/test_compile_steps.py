@@ -26,14 +26,14 @@ Build = Callable[[GraphBuilder, int], list[Tensor]]
 def chain_of_selects(b: GraphBuilder, n: int) -> list[Tensor]:
     x = b.input("x", (17, 33), "f32")
     for _ in range(n):
-        x = elementwise.map_elements(b, [x], lambda v: select(v > 0.0, v, v * 0.1), name="leaky")
+        x = elementwise.map_elements([x], lambda v: select(v > 0.0, v, v * 0.1), name="leaky")
     return [x]
 
 
 def residual(b: GraphBuilder, n: int) -> list[Tensor]:
     x = b.input("x", (17, 33), "f32")
     for _ in range(n):
-        x = elementwise.binary(b, x, elementwise.unary(b, x, "tanh"), "add")
+        x = elementwise.binary(x, elementwise.unary(x, "tanh"), "add")
     return [x]
 
 
@@ -42,7 +42,7 @@ def scaled_products(b: GraphBuilder, n: int) -> list[Tensor]:
     for i in range(n):
         weight = b.constant(np.full((8, 8), 1 / (i + 1), np.float32))
         scale = b.constant(np.full((8,), i + 2, np.float32))
-        x = elementwise.binary(b, linalg.matmul(b, x, weight), scale, "mul")
+        x = elementwise.binary(linalg.matmul(x, weight), scale, "mul")
     return [x]
 
 
@@ -50,29 +50,29 @@ def grouped_convolutions(b: GraphBuilder, n: int) -> list[Tensor]:
     x = b.input("x", (1, 4, 7, 7), "f32")
     for i in range(n):
         weight = b.constant(np.full((4, 2, 3, 3), i + 1, np.float32))
-        x = elementwise.relu(b, conv.conv(b, x, weight, groups=2, pads=(1, 1, 1, 1)))
+        x = elementwise.relu(conv.conv(x, weight, groups=2, pads=(1, 1, 1, 1)))
     return [x]
 
 
 def row_groups(b: GraphBuilder, n: int) -> list[Tensor]:
     x = b.input("x", (5, 17), "f32")
     for _ in range(n):
-        x = elementwise.relu(b, norm.softmax(b, x))
+        x = elementwise.relu(norm.softmax(x))
     return [x]
 
 
 def fan_out_and_in(b: GraphBuilder, n: int) -> list[Tensor]:
-    x = elementwise.unary(b, b.input("x", (n, 3), "f32"), "tanh")
-    return [shape.concat(b, [elementwise.relu(b, shape.narrow(b, x, 0, i, 1)) for i in range(n)], axis=0)]
+    x = elementwise.unary(b.input("x", (n, 3), "f32"), "tanh")
+    return [shape.concat([elementwise.relu(shape.narrow(x, 0, i, 1)) for i in range(n)], axis=0)]
 
 
 def wide_sum(b: GraphBuilder, n: int) -> list[Tensor]:
-    return [elementwise.variadic(b, [b.input(f"x{i}", (1, 3), "f32") for i in range(n)], "add")]
+    return [elementwise.variadic([b.input(f"x{i}", (1, 3), "f32") for i in range(n)], "add")]
 
 
 def many_outputs(b: GraphBuilder, n: int) -> list[Tensor]:
     x = b.input("x", (n, 3), "f32")
-    return [shape.narrow(b, x, 0, i, 1) for i in range(n)]
+    return [shape.narrow(x, 0, i, 1) for i in range(n)]
 
 
 GRAPHS: dict[Build, int] = {

@@ -18,8 +18,8 @@ MACHINES = ("znver5", "x86-64-v2", "x86-64-v3", "aarch64", "sm_80", "sm_90a", "g
 def attention(rows: int, width: int, dtype: str = "f16") -> Graph:
     b = GraphBuilder()
     q, k, v = (b.input(name, (rows, width), dtype) for name in "qkv")
-    scores = norm.softmax(b, linalg.linear(b, q, k, name="scores"), name="weights")
-    return b.finish([linalg.matmul(b, scores, v, name="y")])
+    scores = norm.softmax(linalg.linear(q, k, name="scores"), name="weights")
+    return b.finish([linalg.matmul(scores, v, name="y")])
 
 
 def lost(decisions: list[Decision]) -> list[str]:

@@ -19,10 +19,10 @@ def depthwise(channels: int, size: int = 9) -> Graph:
     b = GraphBuilder()
     rng = np.random.default_rng(0)
     x = b.input("x", (1, 5, size, size), "f32")
-    first = conv.conv(b, x, b.constant(rng.standard_normal((channels, 5, 1, 1)).astype("f4"), "v"), name="first")
+    first = conv.conv(x, b.constant(rng.standard_normal((channels, 5, 1, 1)).astype("f4"), "v"), name="first")
     w = b.constant(rng.standard_normal((channels, 1, 3, 3)).astype("f4"), "w")
-    second = conv.conv(b, first, w, pads=1, groups=channels, name="second")
-    last = conv.conv(b, second, b.constant(rng.standard_normal((7, channels, 1, 1)).astype("f4"), "u"), name="last")
+    second = conv.conv(first, w, pads=1, groups=channels, name="second")
+    last = conv.conv(second, b.constant(rng.standard_normal((7, channels, 1, 1)).astype("f4"), "u"), name="last")
     return b.finish([last])
 
 
@@ -60,7 +60,7 @@ def test_lone_images_have_the_pixels_of_a_row_as_lanes(image: str, kernel: str, 
     factor = rng.integers(-3, 4, (3, 1, 3, 3)).astype({"f32": "f4", "f64": "f8", "i8": "i1"}[kernel])
     w = b.constant(factor, "w")
     accumulate = "i32" if kernel == "i8" else None
-    graph = b.finish([conv.conv(b, x, w, pads=1, strides=2, groups=3, name="second", accumulate=accumulate)])
+    graph = b.finish([conv.conv(x, w, pads=1, strides=2, groups=3, name="second", accumulate=accumulate)])
     line, program = chosen(graph)
     record = {"f32": "fma_16_f32_f32", "f64": "fma_8_f64_f64", "i8": "widen_16_s8u8_s32"}[kernel]
     assert f"on {record}, because the loop indexes one factor" in line

@@ -18,46 +18,46 @@ from tilewright.expr.tests.units import units_between
 from tilewright.options import Options
 
 Array = np.ndarray[Any, Any]
-Build = Callable[[GraphBuilder, Tensor, Tensor], Tensor]
+Build = Callable[[Tensor, Tensor], Tensor]
 
 #: Two results of one operator may lie on both sides of a number: half a unit each where f32 is rounded once, and the
 #: units of the elementary functions of NumPy and of ours where the type is computed in itself.
 UNITS = {"f16": 1, "bf16": 1, "f32": 5, "f64": 8}
 
 _FUNCTIONS: dict[str, Build] = {
-    name: (lambda b, x, y, name=name: ops.map_elements(b, [x, y][: FUNCTIONS[name].arity], lambda *v: apply(name, *v)))
+    name: (lambda x, y, name=name: ops.map_elements([x, y][: FUNCTIONS[name].arity], lambda *v: apply(name, *v)))
     for name, function in FUNCTIONS.items()
     if "f" in function.kinds and name != "select"
 }
 _OPERATORS: dict[str, Build] = {
-    "leaky_relu": lambda b, x, y: ops.leaky_relu(b, x),
+    "leaky_relu": lambda x, y: ops.leaky_relu(x),
     "prelu": ops.prelu,
-    "elu": lambda b, x, y: ops.elu(b, x, alpha=0.7),
-    "selu": lambda b, x, y: ops.selu(b, x),
-    "celu": lambda b, x, y: ops.celu(b, x, alpha=0.7),
-    "gelu": lambda b, x, y: ops.gelu(b, x),
-    "gelu by tanh": lambda b, x, y: ops.gelu(b, x, approximate="tanh"),
-    "softplus": lambda b, x, y: ops.softplus(b, x),
-    "softsign": lambda b, x, y: ops.softsign(b, x),
-    "mish": lambda b, x, y: ops.mish(b, x),
-    "swish": lambda b, x, y: ops.swish(b, x, alpha=0.7),
-    "silu": lambda b, x, y: ops.swish(b, x),
-    "hard_sigmoid": lambda b, x, y: ops.hard_sigmoid(b, x),
-    "hard_swish": lambda b, x, y: ops.hard_swish(b, x),
-    "thresholded_relu": lambda b, x, y: ops.thresholded_relu(b, x),
-    "shrink": lambda b, x, y: ops.shrink(b, x, bias=0.3),
-    "mean": lambda b, x, y: ops.mean(b, [x, y, x]),
-    "sum": lambda b, x, y: ops.variadic(b, [x, y, x], "add"),
-    "square root of a square": lambda b, x, y: ops.power_constant(b, x, 0.5),
-    "cube": lambda b, x, y: ops.power_constant(b, x, 3.0),
-    "power": lambda b, x, y: ops.power_constant(b, x, 1.7),
-    "reciprocal": lambda b, x, y: ops.power_constant(b, x, -1.0),
+    "elu": lambda x, y: ops.elu(x, alpha=0.7),
+    "selu": lambda x, y: ops.selu(x),
+    "celu": lambda x, y: ops.celu(x, alpha=0.7),
+    "gelu": lambda x, y: ops.gelu(x),
+    "gelu by tanh": lambda x, y: ops.gelu(x, approximate="tanh"),
+    "softplus": lambda x, y: ops.softplus(x),
+    "softsign": lambda x, y: ops.softsign(x),
+    "mish": lambda x, y: ops.mish(x),
+    "swish": lambda x, y: ops.swish(x, alpha=0.7),
+    "silu": lambda x, y: ops.swish(x),
+    "hard_sigmoid": lambda x, y: ops.hard_sigmoid(x),
+    "hard_swish": lambda x, y: ops.hard_swish(x),
+    "thresholded_relu": lambda x, y: ops.thresholded_relu(x),
+    "shrink": lambda x, y: ops.shrink(x, bias=0.3),
+    "mean": lambda x, y: ops.mean([x, y, x]),
+    "sum": lambda x, y: ops.variadic([x, y, x], "add"),
+    "square root of a square": lambda x, y: ops.power_constant(x, 0.5),
+    "cube": lambda x, y: ops.power_constant(x, 3.0),
+    "power": lambda x, y: ops.power_constant(x, 1.7),
+    "reciprocal": lambda x, y: ops.power_constant(x, -1.0),
 }
 BUILDERS = {**_FUNCTIONS, **_OPERATORS}
 #: Several operators in one kernel; their roundings to f16 and bf16 hide what the first ones differ in.
 CHAINS: dict[str, Build] = {
-    "two operators": lambda b, x, y: ops.mish(b, ops.binary(b, x, y, "mul")),
-    "three operators": lambda b, x, y: ops.swish(b, ops.binary(b, ops.softplus(b, x), y, "add")),
+    "two operators": lambda x, y: ops.mish(ops.binary(x, y, "mul")),
+    "three operators": lambda x, y: ops.swish(ops.binary(ops.softplus(x), y, "add")),
 }
 
 
@@ -92,6 +92,6 @@ def _results(dtype: str, builders: Mapping[str, Build], arrays: Sequence[Array],
         b.constant(array, name) if constant else b.input(name, shape, dtype)
         for array, name in zip(arrays, "xy", strict=True)
     ]
-    graph = b.finish([build(b, *given) for build in builders.values()])
+    graph = b.finish([build(*given) for build in builders.values()])
     module = compile_graph(graph, "host", 1, replace(Options(), cache=False))
     return list(module(*([] if constant else arrays)))

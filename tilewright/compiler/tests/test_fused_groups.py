@@ -26,7 +26,7 @@ def convolution(channels: int, kernel: int, stride: int, dtypes: tuple[str, str,
         import ml_dtypes
 
         w = b.constant(rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16), "w")
-    return b.finish([conv.conv(b, x, w, strides=stride, pads=kernel // 2, out_dtype=dtypes[2], name="y")])
+    return b.finish([conv.conv(x, w, strides=stride, pads=kernel // 2, out_dtype=dtypes[2], name="y")])
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 7])

@@ -31,8 +31,8 @@ def network() -> Graph:
     b = GraphBuilder("net")
     x = b.input("x", (1, 3, 6, 6), "f32")
     w = b.constant(RNG.standard_normal((4, 3, 3, 3)).astype(np.float32))
-    y = elementwise.relu(b, conv.conv(b, x, w, pads=1))
-    return b.finish([norm.softmax(b, pool.global_average_pool(b, y), axis=1, name="probabilities")])
+    y = elementwise.relu(conv.conv(x, w, pads=1))
+    return b.finish([norm.softmax(pool.global_average_pool(y), axis=1, name="probabilities")])
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_module_for_a_gpu_is_rebuilt_for_the_host(network: Graph, options: Opt
 
 def test_a_graph_that_computes_nothing_new(options: Options) -> None:
     b = GraphBuilder("copy")
-    graph = b.finish([elementwise.relu(b, b.input("x", (0, 3), "f32"))])
+    graph = b.finish([elementwise.relu(b.input("x", (0, 3), "f32"))])
     assert tilewright.compile(graph, machine="sm_80", options=options)(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
@@ -101,7 +101,7 @@ def test_products_whose_operands_the_copy_engine_moves(options: Options, tmp_pat
     few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
     b = GraphBuilder("product")
     x, w = b.input("x", (256, 64), "f16"), b.input("w", (64, 128), "f16")
-    module = tilewright.compile(b.finish([linalg.matmul(b, x, w)]), machine=few, options=options)
+    module = tilewright.compile(b.finish([linalg.matmul(x, w)]), machine=few, options=options)
     (kernel,) = module.manifest.kernels
     assert sorted(seen.argument for seen in kernel.tensor_maps) == [0, 1, 2]
     module.save(tmp_path / "product.twm")

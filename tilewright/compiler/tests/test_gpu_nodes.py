@@ -91,7 +91,7 @@ def test_operators_on_older_machines(machine: str) -> None:
 def test_a_window_over_one_channel(dtype: str) -> None:
     """Two loops of a load have stride 1: pieces of several elements do not all begin at multiples of their size."""
     b = GraphBuilder("window")
-    y = conv.conv(b, b.input("x", (1, 1, 12, 10), dtype), b.input("w", (2, 1, 3, 3), dtype))
+    y = conv.conv(b.input("x", (1, 1, 12, 10), dtype), b.input("w", (2, 1, 3, 3), dtype))
     graph = b.finish([y])
     rng = np.random.default_rng(0)
     arrays = [
@@ -107,7 +107,7 @@ def test_loops_without_points(extents: tuple[int, ...]) -> None:
     """Where there is nothing to sum, sums are known; where there is nothing to store, there is no kernel."""
     b = GraphBuilder("empty")
     x = b.input("x", extents, "f32")
-    y = [reduce.reduce_sum(b, x, [1]), reduce.reduce_max(b, x, [0]), norm.softmax(b, x), reduce.reduce_prod(b, x, [-1])]
+    y = [reduce.reduce_sum(x, [1]), reduce.reduce_max(x, [0]), norm.softmax(x), reduce.reduce_prod(x, [-1])]
     graph = b.finish(y)
     arrays = [np.zeros(extents, np.float32)]
     results = compile_graph(graph, "sm_90a", 1, Options(cache=False), "emulator")(*arrays)

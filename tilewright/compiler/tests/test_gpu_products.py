@@ -77,14 +77,14 @@ def product(
         x = b.input("x", (*batch, *((k, m) if "a" in transposes else (m, k))), dtype)
         w = b.input("w", (*(() if shared else batch), *((n, k) if "b" in transposes else (k, n))), dtype)
         wide: dict[str, Any] = {"accumulate": "i32", "out_dtype": "i32"} if dtype == "i8" else {}
-        y = linalg.matmul(b, x, w, transpose_a="a" in transposes, transpose_b="b" in transposes, **wide)
+        y = linalg.matmul(x, w, transpose_a="a" in transposes, transpose_b="b" in transposes, **wide)
         match epilogue:
             case "bias":
-                return elementwise.binary(b, y, b.input("c", (n,), y.dtype), "add")
+                return elementwise.binary(y, b.input("c", (n,), y.dtype), "add")
             case "residual":
-                return elementwise.binary(b, y, b.input("c", static_shape(y.shape), y.dtype), "add")
+                return elementwise.binary(y, b.input("c", static_shape(y.shape), y.dtype), "add")
             case "gelu":
-                return elementwise.gelu(b, y)
+                return elementwise.gelu(y)
         return y
 
     return build
@@ -137,17 +137,17 @@ def constant(b: GraphBuilder, extents: tuple[int, ...], dtype: str) -> Tensor:
 
 CONVOLUTIONS: dict[str, Build] = {
     "stride 2": lambda b: conv.conv(
-        b, b.input("x", (1, 3, 9, 9), "f32"), b.input("w", (5, 3, 3, 3), "f32"), pads=1, strides=2
+        b.input("x", (1, 3, 9, 9), "f32"), b.input("w", (5, 3, 3, 3), "f32"), pads=1, strides=2
     ),
     "many channels": lambda b: conv.conv(
-        b, b.input("x", (2, 24, 9, 7), "f16"), constant(b, (20, 24, 3, 3), "f16"), pads=1
+        b.input("x", (2, 24, 9, 7), "f16"), constant(b, (20, 24, 3, 3), "f16"), pads=1
     ),
     "dilated": lambda b: conv.conv(
-        b, b.input("x", (1, 16, 12, 11), "f16"), constant(b, (8, 16, 3, 3), "f16"), dilations=2
+        b.input("x", (1, 16, 12, 11), "f16"), constant(b, (8, 16, 3, 3), "f16"), dilations=2
     ),
-    "1x1": lambda b: conv.conv(b, b.input("x", (2, 40, 6, 5), "f16"), constant(b, (33, 40, 1, 1), "f16")),
+    "1x1": lambda b: conv.conv(b.input("x", (2, 40, 6, 5), "f16"), constant(b, (33, 40, 1, 1), "f16")),
     "groups": lambda b: conv.conv(
-        b, b.input("x", (1, 32, 8, 8), "f16"), constant(b, (32, 16, 3, 3), "f16"), pads=1, groups=2
+        b.input("x", (1, 32, 8, 8), "f16"), constant(b, (32, 16, 3, 3), "f16"), pads=1, groups=2
     ),
 }
 
@@ -186,7 +186,7 @@ def test_random_convolutions(seed: int) -> None:
 
     def build(b: GraphBuilder) -> Tensor:
         weights = constant(b, kernel, dtype) if known else b.input("w", kernel, dtype)
-        return elementwise.relu(b, conv.conv(b, b.input("x", image, dtype), weights, groups=groups, **settings))
+        return elementwise.relu(conv.conv(b.input("x", image, dtype), weights, groups=groups, **settings))
 
     check(build, machine)
 
@@ -194,10 +194,10 @@ def test_random_convolutions(seed: int) -> None:
 def test_a_small_network() -> None:
     def build(b: GraphBuilder) -> Tensor:
         x = b.input("x", (1, 3, 12, 12), "f16")
-        x = elementwise.relu(b, conv.conv(b, x, constant(b, (8, 3, 3, 3), "f16"), pads=1))
-        x = elementwise.relu(b, conv.conv(b, x, constant(b, (16, 8, 3, 3), "f16"), pads=1, strides=2))
-        x = shape.flatten(b, pool.global_average_pool(b, x))
-        return norm.softmax(b, linalg.linear(b, x, constant(b, (10, 16), "f16")))
+        x = elementwise.relu(conv.conv(x, constant(b, (8, 3, 3, 3), "f16"), pads=1))
+        x = elementwise.relu(conv.conv(x, constant(b, (16, 8, 3, 3), "f16"), pads=1, strides=2))
+        x = shape.flatten(pool.global_average_pool(x))
+        return norm.softmax(linalg.linear(x, constant(b, (10, 16), "f16")))
 
     assert len(products(check(build))) >= 2
 
@@ -209,23 +209,23 @@ def transformer(dtype: str) -> Build:
 
     def build(b: GraphBuilder) -> Tensor:
         def linear(y: Tensor, columns: int) -> Tensor:
-            made = linalg.matmul(b, y, constant(b, (static_shape(y.shape)[-1], columns), dtype))
-            return elementwise.binary(b, made, constant(b, (columns,), dtype), "add")
+            made = linalg.matmul(y, constant(b, (static_shape(y.shape)[-1], columns), dtype))
+            return elementwise.binary(made, constant(b, (columns,), dtype), "add")
 
         def split(y: Tensor) -> Tensor:
-            return shape.transpose(b, shape.reshape(b, y, (1, rows, heads, own)), (0, 2, 1, 3))
+            return shape.transpose(shape.reshape(y, (1, rows, heads, own)), (0, 2, 1, 3))
 
         def normed(y: Tensor) -> Tensor:
-            return norm.layer_norm(b, y, constant(b, (width,), dtype), constant(b, (width,), dtype))
+            return norm.layer_norm(y, constant(b, (width,), dtype), constant(b, (width,), dtype))
 
         x = b.input("x", (1, rows, width), dtype)
         q, k, v = (split(linear(normed(x), width)) for _ in range(3))
-        scores = linalg.matmul(b, q, k, transpose_b=True)
+        scores = linalg.matmul(q, k, transpose_b=True)
         scale = b.constant(np.asarray(own**-0.5).astype(dtypes.numpy_dtype(dtype)))
-        weights = norm.softmax(b, elementwise.binary(b, scores, scale, "mul"), axis=-1)
-        mixed = shape.transpose(b, linalg.matmul(b, weights, v), (0, 2, 1, 3))
-        y = elementwise.binary(b, x, linear(shape.reshape(b, mixed, (1, rows, width)), width), "add")
-        return elementwise.binary(b, y, linear(elementwise.gelu(b, linear(normed(y), 4 * width)), width), "add")
+        weights = norm.softmax(elementwise.binary(scores, scale, "mul"), axis=-1)
+        mixed = shape.transpose(linalg.matmul(weights, v), (0, 2, 1, 3))
+        y = elementwise.binary(x, linear(shape.reshape(mixed, (1, rows, width)), width), "add")
+        return elementwise.binary(y, linear(elementwise.gelu(linear(normed(y), 4 * width)), width), "add")
 
     return build
 

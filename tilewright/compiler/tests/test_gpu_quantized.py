@@ -27,7 +27,7 @@ def product(x: str, w: str, sizes: tuple[int, int, int], transposes: str = "") -
     def build(b: GraphBuilder) -> Tensor:
         first = b.input("x", (k, m) if "a" in transposes else (m, k), x)
         second = b.input("w", (n, k) if "b" in transposes else (k, n), w)
-        return linalg.matmul(b, first, second, transpose_a="a" in transposes, transpose_b="b" in transposes,
+        return linalg.matmul(first, second, transpose_a="a" in transposes, transpose_b="b" in transposes,
                              accumulate="i32", out_dtype="i32")  # fmt: skip
 
     return build

@@ -15,7 +15,7 @@ OPTIONS = Options(cache=False)
 
 def product() -> Graph:
     b = GraphBuilder()
-    return b.finish([linalg.matmul(b, b.input("x", (256, 128), "f16"), b.input("y", (128, 256), "f16"))])
+    return b.finish([linalg.matmul(b.input("x", (256, 128), "f16"), b.input("y", (128, 256), "f16"))])
 
 
 def machine() -> Gpu:
@@ -40,5 +40,5 @@ def test_the_first_variant_is_what_compile_makes() -> None:
 
 def test_there_are_no_more_variants_than_tiles() -> None:
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (1, 8), "f32"), b.input("y", (8, 1), "f32"))])
+    graph = b.finish([linalg.matmul(b.input("x", (1, 8), "f32"), b.input("y", (8, 1), "f32"))])
     assert [name for name, _ in variants(graph, machine(), OPTIONS)] == [""]

@@ -28,14 +28,14 @@ def built(build: Callable[[GraphBuilder, Tensor], Tensor | Sequence[Tensor]]) ->
     """A graph of a product `t`, which no map can be inlined into."""
     b = GraphBuilder("updates")
     weights = b.constant(np.random.default_rng(0).standard_normal((5, COLUMNS)).astype(np.float32), "w")
-    made = build(b, linalg.matmul(b, b.input("x", (ROWS, 5), "f32"), weights, name="t"))
+    made = build(b, linalg.matmul(b.input("x", (ROWS, 5), "f32"), weights, name="t"))
     return b.finish([made] if isinstance(made, Tensor) else list(made))
 
 
 def updated(b: GraphBuilder, tensor: Tensor, number: int = 0) -> Tensor:
     """Three rows of a tensor replaced."""
     rows = b.input(f"i{number}", (3, 1), "i64")
-    return indexing.scatter_nd(b, tensor, rows, b.input(f"u{number}", (3, int(tensor.shape[1])), "f32"))  # type: ignore[arg-type]
+    return indexing.scatter_nd(tensor, rows, b.input(f"u{number}", (3, int(tensor.shape[1])), "f32"))  # type: ignore[arg-type]
 
 
 def plan_of(graph: Graph) -> Plan:
@@ -73,7 +73,7 @@ def test_an_intermediate_is_updated_where_it_is() -> None:
     """The result is read by a product, which wants rows."""
 
     def build(b: GraphBuilder, t: Tensor) -> Tensor:
-        return linalg.matmul(b, updated(b, t), b.input("v", (COLUMNS, 3), "f32"))
+        return linalg.matmul(updated(b, t), b.input("v", (COLUMNS, 3), "f32"))
 
     check(built(build), 1, 0)
 
@@ -82,24 +82,24 @@ def test_an_intermediate_is_updated_where_it_is() -> None:
 def test_initial_values_that_must_stay_are_copied(why: str) -> None:
     def build(b: GraphBuilder, t: Tensor) -> list[Tensor]:
         if why == "read later":
-            return [updated(b, t), linalg.matmul(b, t, b.input("v", (COLUMNS, 3), "f32"))]
+            return [updated(b, t), linalg.matmul(t, b.input("v", (COLUMNS, 3), "f32"))]
         if why == "an output":
             return [updated(b, t), t]
         if why == "an input":
             return [updated(b, b.input("y", (ROWS, COLUMNS), "f32")), t]
         if why == "read by the updates":
             rows = b.input("i", (3, 1), "i64")
-            return [indexing.scatter_nd(b, t, rows, elementwise.relu(b, shape.slice_(b, t, (1, 0), (3, COLUMNS))))]
+            return [indexing.scatter_nd(t, rows, elementwise.relu(shape.slice_(t, (1, 0), (3, COLUMNS))))]
         if why == "transposed":
-            return [updated(b, shape.transpose(b, t, (1, 0)))]
-        return [updated(b, shape.slice_(b, t, (2, 0), (18, COLUMNS)))]
+            return [updated(b, shape.transpose(t, (1, 0)))]
+        return [updated(b, shape.slice_(t, (2, 0), (18, COLUMNS)))]
 
     check(built(build), 1, 1)
 
 
 def test_a_reshaped_initial_value_is_updated_too() -> None:
     """The reshape is a view, which only the scatter reads."""
-    check(built(lambda b, t: updated(b, shape.reshape(b, t, (ROWS * 2, COLUMNS // 2)))), 1, 0)
+    check(built(lambda b, t: updated(b, shape.reshape(t, (ROWS * 2, COLUMNS // 2)))), 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_initial_values_in_a_loop(initial: str, copies: int) -> None:
 
         def body(slices: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, bool]]]:
             (part,), (state,) = slices, states
-            inner = linalg.matmul(b, state, weights)
+            inner = linalg.matmul(state, weights)
             begins = {"computed in each trip": inner, "computed before": t, "the state": state}[initial]
-            made = indexing.scatter_nd(b, begins, rows, shape.slice_(b, part, (0, 0), (3, COLUMNS)))
-            return [elementwise.binary(b, made, state if begins is inner else inner, "add")], []
+            made = indexing.scatter_nd(begins, rows, shape.slice_(part, (0, 0), (3, COLUMNS)))
+            return [elementwise.binary(made, state if begins is inner else inner, "add")], []
 
         (final,), _ = b.loop("trips", 3, [(parts, False)], [t], body)
         return final

@@ -42,7 +42,7 @@ def layer(
         weights = generator.standard_normal((40, channels, kernel, kernel), np.float32)
     x = b.input("x", image.shape, "u8" if integer else "f32")
     kind = "i32" if integer else None
-    y = conv.conv(b, x, b.constant(weights, "w"), strides=stride, pads=kernel // 2, name="y", accumulate=kind,
+    y = conv.conv(x, b.constant(weights, "w"), strides=stride, pads=kernel // 2, name="y", accumulate=kind,
                   out_dtype=kind)  # fmt: skip
     return b.finish([y]), image
 

@@ -193,8 +193,8 @@ def recurrent(kind: str, steps: int, batch: int, hidden: int, directions: tuple[
     layer = ops.Layer(x, weights(5), weights(hidden), directions=directions, name=kind)
     sigmoid, tanh = ops.Activation("Sigmoid"), ops.Activation("Tanh")
     if kind == "lstm":
-        return b.finish(list(ops.lstm(b, layer, [sigmoid, tanh, tanh] * len(directions))))
-    return b.finish(list(ops.gru(b, layer, [sigmoid, tanh] * len(directions))))
+        return b.finish(list(ops.lstm(layer, [sigmoid, tanh, tanh] * len(directions))))
+    return b.finish(list(ops.gru(layer, [sigmoid, tanh] * len(directions))))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -26,7 +26,7 @@ def norm(rows: int, points: int, dtype: str, machine: str, threads: int = 1) -> 
     b = GraphBuilder()
     x = b.input("x", (rows, points), dtype)
     scale, bias = b.input("scale", (points,), dtype), b.input("bias", (points,), dtype)
-    return compile_graph(b.finish([layer_norm(b, x, scale, bias)]), machine, threads, UNCACHED)
+    return compile_graph(b.finish([layer_norm(x, scale, bias)]), machine, threads, UNCACHED)
 
 
 def in_f64(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:

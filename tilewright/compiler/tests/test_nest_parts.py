@@ -40,34 +40,34 @@ def concat(axis: int, *extents: int) -> Build:
             dims = [13, 17, 29]
             dims[axis] = extent
             parts.append(b.input(f"x{number}", tuple(dims), "f32"))
-        return shape.concat(b, parts, axis=axis, name="y")
+        return shape.concat(parts, axis=axis, name="y")
 
     return build
 
 
-def of(size: tuple[int, ...], build: Callable[[GraphBuilder, Tensor], Tensor]) -> Build:
-    return lambda b: build(b, b.input("x", size, "f32"))
+def of(size: tuple[int, ...], build: Callable[[Tensor], Tensor]) -> Build:
+    return lambda b: build(b.input("x", size, "f32"))
 
 
 def pad(mode: str) -> Build:
-    return of((17, 31, 43), lambda b, x: shape.pad(b, x, (0, 2, 7), (0, 3, 5), mode=mode, value=2.0, name="y"))
+    return of((17, 31, 43), lambda x: shape.pad(x, (0, 2, 7), (0, 3, 5), mode=mode, value=2.0, name="y"))
 
 
-def causal(b: GraphBuilder, x: Tensor) -> Tensor:
+def causal(x: Tensor) -> Tensor:
     i, j = Axis("i", 67), Axis("j", 67)
-    return emit(b, (i, j), select(j <= i, x[(i, j)], Const(-1.0, "f32")), name="y")
+    return emit(x.builder, (i, j), select(j <= i, x[(i, j)], Const(-1.0, "f32")), name="y")
 
 
-def chosen(b: GraphBuilder, x: Tensor) -> Tensor:
+def chosen(x: Tensor) -> Tensor:
     i, j = Axis("i", 67), Axis("j", 97)
-    return emit(b, (i, j), select(i >= 41, x[(j, i - 41)], x[(j, i)]), name="y")
+    return emit(x.builder, (i, j), select(i >= 41, x[(j, i - 41)], x[(j, i)]), name="y")
 
 
-def shifted(b: GraphBuilder, x: Tensor) -> Tensor:
+def shifted(x: Tensor) -> Tensor:
     """Reads far outside where its condition fails, in both loops at once: nothing to cut."""
     i, j = Axis("i", 67), Axis("j", 67)
     here = (i + j) < 67
-    return emit(b, (i, j), select(here, x[(i + j,)], Const(3.0, "f32")), name="y")
+    return emit(x.builder, (i, j), select(here, x[(i + j,)], Const(3.0, "f32")), name="y")
 
 
 def heads(b: GraphBuilder) -> Tensor:
@@ -76,8 +76,8 @@ def heads(b: GraphBuilder) -> Tensor:
     parts = []
     for number, (boxes, height, width) in enumerate(images):
         x = b.input(f"x{number}", (1, boxes * 5, height, width), "f32")
-        parts.append(shape.reshape(b, shape.transpose(b, x, (0, 2, 3, 1)), (1, boxes * height * width, 5)))
-    return elementwise.unary(b, shape.concat(b, parts, axis=1), "sigmoid")
+        parts.append(shape.reshape(shape.transpose(x, (0, 2, 3, 1)), (1, boxes * height * width, 5)))
+    return elementwise.unary(shape.concat(parts, axis=1), "sigmoid")
 
 
 DECIDED = {
@@ -89,20 +89,20 @@ DECIDED = {
     "pad reflect": (pad("reflect"), None),
     "pad symmetric": (pad("symmetric"), None),
     "pad wrap": (pad("wrap"), None),
-    "roll": (of((17, 31, 43), lambda b, x: shape.roll(b, x, (3, -5), (1, 2), name="y")), 4),
-    "tile": (of((31, 67), lambda b, x: shape.slice_(b, shape.tile(b, x, (1, 3)), (0, 5), (31, 190))), 3),
+    "roll": (of((17, 31, 43), lambda x: shape.roll(x, (3, -5), (1, 2), name="y")), 4),
+    "tile": (of((31, 67), lambda x: shape.slice_(shape.tile(x, (1, 3)), (0, 5), (31, 190))), 3),
     "concat of reshaped and transposed": (
-        lambda b: shape.concat(b, [shape.reshape(b, shape.transpose(b, b.input(f"x{n}", (3, 5, n + 9, 11), "f32"),
+        lambda b: shape.concat([shape.reshape(shape.transpose(b.input(f"x{n}", (3, 5, n + 9, 11), "f32"),
                                    (2, 3, 0, 1)), (-(-(n + 9) * 33), 5)) for n in range(3)], axis=0), 3),
-    "flip of a pad": (of((67, 67), lambda b, x: shape.flip(b, shape.pad(b, x, (3, 0), (0, 3)), (0, 1))), 3),
+    "flip of a pad": (of((67, 67), lambda x: shape.flip(shape.pad(x, (3, 0), (0, 3)), (0, 1))), 3),
     "slice backwards of a concat": (
-        lambda b: shape.slice_(b, concat(2, 300, 301)(b), (0, 16, 600), (13, 9, 301), (1, -2, -2)), 2),
+        lambda b: shape.slice_(concat(2, 300, 301)(b), (0, 16, 600), (13, 9, 301), (1, -2, -2)), 2),
     "where with a condition on a loop": (of((97, 67), chosen), 2),
 }  # fmt: skip
 OPEN = {
     "causal mask": of((67, 67), causal),
     "a diagonal": of((67,), shifted),
-    "concat that is summed": lambda b: reduce.reduce_sum(b, concat(2, 3, 301, 4)(b), axes=(2,)),
+    "concat that is summed": lambda b: reduce.reduce_sum(concat(2, 3, 301, 4)(b), axes=(2,)),
     "concat of 40": concat(1, *range(1, 41)),
     "small": concat(2, 3, 5),
 }
@@ -162,7 +162,7 @@ def test_loads_that_take_nothing_form_no_address_outside(name: str) -> None:
 def normalised(b: GraphBuilder) -> Tensor:
     """Rows over merged dimensions of a tensor that is stored with the first of them innermost."""
     x = b.input("x", (2, 9, 7, 17), "f32")
-    return norm.layer_norm(b, shape.reshape(b, shape.transpose(b, x, (0, 3, 1, 2)), (2, 17 * 63)), axis=1)
+    return norm.layer_norm(shape.reshape(shape.transpose(x, (0, 3, 1, 2)), (2, 17 * 63)), axis=1)
 
 
 def test_sums_over_merged_dimensions_gather_nothing() -> None:
@@ -194,7 +194,7 @@ def test_many_branches_are_cut_by_halves(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_parts_are_dealt_to_threads() -> None:
-    graph = built(lambda b: shape.concat(b, [b.input(f"x{n}", (3, 50_001), "f32") for n in range(3)], axis=0))
+    graph = built(lambda b: shape.concat([b.input(f"x{n}", (3, 50_001), "f32") for n in range(3)], axis=0))
     checked(replace(graph), 2)
 
 

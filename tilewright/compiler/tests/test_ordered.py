@@ -79,8 +79,8 @@ def test_scan(shape: tuple[int, ...], axis: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, n = b.input("x", shape, "f32"), b.input("n", shape, "i32")
         ways = [(t, e) for t in (x, n) for e in (False, True)]
-        made = [reduce.cum_sum(b, t, axis=axis, exclusive=e, reverse=not e) for t, e in ways]
-        return [*made, reduce.cum_prod(b, x, axis=axis), reduce.cum_sum(b, x, axis=axis, exclusive=True, reverse=True)]
+        made = [reduce.cum_sum(t, axis=axis, exclusive=e, reverse=not e) for t, e in ways]
+        return [*made, reduce.cum_prod(x, axis=axis), reduce.cum_sum(x, axis=axis, exclusive=True, reverse=True)]
 
     graph = built(build)
     agrees(graph, {tensor.name: random_array(tensor, 3) for tensor in graph.inputs})
@@ -93,8 +93,8 @@ def test_scan_of_neighbours(n: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, m = b.input("x", (3, n), "f32"), b.input("m", (3, n), "bool")
         ways = [(e, r) for e in (False, True) for r in (False, True)]
-        sums = [reduce.cum_sum(b, x, axis=1, exclusive=e, reverse=r) for e, r in ways]
-        return [*sums, *(t for each in (x, m) for t in order_statistics.cum_extreme(b, each, axis=1))]
+        sums = [reduce.cum_sum(x, axis=1, exclusive=e, reverse=r) for e, r in ways]
+        return [*sums, *(t for each in (x, m) for t in order_statistics.cum_extreme(each, axis=1))]
 
     graph = built(build)
     agrees(graph, {"x": special((3, n), "f32"), "m": special((3, n), "bool")}, threads=2)
@@ -102,13 +102,13 @@ def test_scan_of_neighbours(n: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i64", "u8"])
 def test_scan_of_type(dtype: str) -> None:
-    graph = built(lambda b: reduce.cum_sum(b, b.input("x", (5, 37), dtype), axis=1))
+    graph = built(lambda b: reduce.cum_sum(b.input("x", (5, 37), dtype), axis=1))
     agrees(graph, {"x": random_array(graph.inputs[0], 1)}, threads=2)
 
 
 def test_long_scan_keeps_its_digits() -> None:
     """f32 added one after the other was off by some thousand units after so many elements."""
-    graph = built(lambda b: reduce.cum_sum(b, b.input("x", (2, 20000), "f32"), axis=1))
+    graph = built(lambda b: reduce.cum_sum(b.input("x", (2, 20000), "f32"), axis=1))
     x = random_array(graph.inputs[0], 0)
     (found,) = [compile_graph(graph, "host", 1, UNCACHED)(x)]
     np.testing.assert_array_max_ulp(found, np.cumsum(x.astype(np.float64), axis=1).astype(np.float32), 1)
@@ -125,7 +125,7 @@ def test_sort(shape: tuple[int, ...], axis: int, largest: bool) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x = b.input("x", shape, "f32")
         counts = {shape[axis], min(3, shape[axis])}
-        return [each for k in sorted(counts) for each in reduce.top_k(b, x, k, axis=axis, largest=largest)]
+        return [each for k in sorted(counts) for each in reduce.top_k(x, k, axis=axis, largest=largest)]
 
     agrees(built(build), {"x": special(shape, "f32")})
 
@@ -136,7 +136,7 @@ def test_sort_of_type(dtype: str) -> None:
 
     def build(b: GraphBuilder) -> list[Tensor]:
         x, y = b.input("x", (3, 19), dtype), b.input("y", (1, 70), dtype)
-        return [*reduce.top_k(b, x, 19, largest=False), *reduce.top_k(b, y, 67)]
+        return [*reduce.top_k(x, 19, largest=False), *reduce.top_k(y, 67)]
 
     graph = built(build)
     agrees(graph, {"x": special((3, 19), dtype), "y": random_array(graph.inputs[1], 2)})
@@ -150,7 +150,7 @@ def test_sort_of_type(dtype: str) -> None:
 def test_selection_of_a_few_from_many(n: int, k: int, x: str) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         given = b.input("x", (2, n), "f32")
-        return [*reduce.top_k(b, given, k), *reduce.top_k(b, given, k, largest=False)]
+        return [*reduce.top_k(given, k), *reduce.top_k(given, k, largest=False)]
 
     graph = built(build)
     made = {"normal": random_array(graph.inputs[0]), "equal": np.full((2, n), 3, np.float32),
@@ -166,7 +166,7 @@ def test_selection_of_type(dtype: str) -> None:
 
     def build(b: GraphBuilder) -> list[Tensor]:
         x = b.input("x", (1, 283), dtype)
-        return [*reduce.top_k(b, x, 5), *reduce.top_k(b, x, 70, largest=False)]
+        return [*reduce.top_k(x, 5), *reduce.top_k(x, 70, largest=False)]
 
     agrees(built(build), {"x": special((1, 283), dtype)})
 
@@ -181,7 +181,7 @@ def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: in
 
     def build(b: GraphBuilder) -> list[Tensor]:
         given = b.input("x", shape, "f32")
-        return [t for largest in (True, False) for t in reduce.top_k(b, given, k, axis=axis, largest=largest)]
+        return [t for largest in (True, False) for t in reduce.top_k(given, k, axis=axis, largest=largest)]
 
     graph = built(build)
     assert _method(graph).startswith("insertion")
@@ -191,7 +191,7 @@ def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: in
 @pytest.mark.parametrize("x", ["normal", "equal", "nan", "rising", "falling"])
 def test_insertion_of_all_orders(x: str) -> None:
     """Elements that all displace others, none that does, and all alike."""
-    graph = built(lambda b: reduce.top_k(b, b.input("x", (48, 300), "f32"), 7))
+    graph = built(lambda b: reduce.top_k(b.input("x", (48, 300), "f32"), 7))
     made = random_array(graph.inputs[0])
     rows = {"normal": made, "equal": np.full_like(made, 3), "nan": np.full_like(made, np.nan),
             "rising": np.sort(made, 1), "falling": -np.sort(-made, 1)}[x]  # fmt: skip
@@ -201,7 +201,7 @@ def test_insertion_of_all_orders(x: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
 def test_insertion_of_type(dtype: str) -> None:
-    graph = built(lambda b: reduce.top_k(b, b.input("x", (41, 35), dtype), 5))
+    graph = built(lambda b: reduce.top_k(b.input("x", (41, 35), dtype), 5))
     assert _method(graph).startswith("insertion")
     agrees(graph, {"x": special((41, 35), dtype)})
 
@@ -211,7 +211,7 @@ def test_insertion_of_rows_that_are_computed() -> None:
 
     def build(b: GraphBuilder) -> Tensor:
         table, at = b.input("table", (9, 40), "f32"), b.input("at", (64,), "i64")
-        return reduce.top_k(b, indexing.gather(b, table, at), 3)[1]
+        return reduce.top_k(indexing.gather(table, at), 3)[1]
 
     graph = built(build)
     at = np.random.default_rng(0).integers(0, 9, 64)
@@ -224,7 +224,7 @@ def test_method_of_a_sort_is_the_cheapest() -> None:
     cases = {(64, 128, 8): "insertion", (1, 25600, 300): f"{selected} digits", (1, 1000, 10): f"{selected} counting",
              (1, 40, 40): "by counting", (1, 1000, 1000): "by digits"}  # fmt: skip
     for (rows, n, k), expected in cases.items():
-        graph = built(lambda b, rows=rows, n=n, k=k: reduce.top_k(b, b.input("x", (rows, n), "f32"), k)[1])  # type: ignore[misc]
+        graph = built(lambda b, rows=rows, n=n, k=k: reduce.top_k(b.input("x", (rows, n), "f32"), k)[1])  # type: ignore[misc]
         assert _method(graph).startswith(expected)
 
 
@@ -245,11 +245,11 @@ def test_scatter(reduction: str) -> None:
         x, made = b.input("x", (4, 3, 18), "f32"), []
         for axis, picks in enumerate([(7, 3, 17), (4, 5, 18), (3, 3, 25)]):
             i, u = b.input(f"i{axis}", picks, "i64"), b.input(f"u{axis}", picks, "f32")
-            made.append(indexing.scatter_elements(b, x, i, u, axis=axis, reduction=reduction))
+            made.append(indexing.scatter_elements(x, i, u, axis=axis, reduction=reduction))
         for depth in (1, 2, 3):
             i = b.input(f"j{depth}", (2, 5, depth), "i32")
             u = b.input(f"v{depth}", (2, 5, *static_shape(x.shape)[depth:]), "f32")
-            made.append(indexing.scatter_nd(b, x, i, u, reduction=reduction))
+            made.append(indexing.scatter_nd(x, i, u, reduction=reduction))
         return made
 
     graph = built(build)
@@ -264,7 +264,7 @@ def test_scatter_of_type(dtype: str) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, i, u = b.input("x", (6, 18), dtype), b.input("i", (9, 18), "i64"), b.input("u", (9, 18), dtype)
         kinds = ("none", "max") if dtype == "bool" else ("none", "add", "max")
-        return [indexing.scatter_elements(b, x, i, u, axis=0, reduction=kind) for kind in kinds]
+        return [indexing.scatter_elements(x, i, u, axis=0, reduction=kind) for kind in kinds]
 
     graph = built(build)
     inputs = {tensor.name: random_array(tensor, n) for n, tensor in enumerate(graph.inputs)}
@@ -277,7 +277,7 @@ def test_rows_are_added_in_threads(shape: tuple[int, int]) -> None:
 
     def build(b: GraphBuilder) -> Tensor:
         x, i = b.input("x", shape, "f32"), b.input("i", (901, 1), "i64")
-        return indexing.scatter_nd(b, x, i, b.input("u", (901, shape[1]), "f32"), reduction="add")
+        return indexing.scatter_nd(x, i, b.input("u", (901, shape[1]), "f32"), reduction="add")
 
     graph = built(build)
     inputs = {tensor.name: random_array(tensor, n) for n, tensor in enumerate(graph.inputs)}
@@ -292,9 +292,9 @@ def test_rows_are_added_in_threads(shape: tuple[int, int]) -> None:
 
 def _all(b: GraphBuilder) -> list[Tensor]:
     x, i, u = b.input("x", (5, 9), "f32"), b.input("i", (7, 9), "i64"), b.input("u", (7, 9), "f32")
-    sums = reduce.cum_sum(b, x, axis=1, exclusive=True, reverse=True)
-    sorts = reduce.top_k(b, x, 4, axis=0, largest=False)
-    return [sums, *sorts, *(indexing.scatter_elements(b, x, i, u, reduction=r) for r in ("none", "add"))]
+    sums = reduce.cum_sum(x, axis=1, exclusive=True, reverse=True)
+    sorts = reduce.top_k(x, 4, axis=0, largest=False)
+    return [sums, *sorts, *(indexing.scatter_elements(x, i, u, reduction=r) for r in ("none", "add"))]
 
 
 def _given() -> list[Array]:
@@ -354,9 +354,9 @@ def test_work_grows_with_the_number_of_elements(kind: str, monkeypatch: pytest.M
             if kind.startswith("scatter"):
                 row = (3,) if kind == "scatter rows" else ()
                 x, i = b.input("x", (n, *row), "f32"), b.input("i", (n, 1), "i64")
-                return indexing.scatter_nd(b, x, i, b.input("u", (n, *row), "f32"), reduction="add")
+                return indexing.scatter_nd(x, i, b.input("u", (n, *row), "f32"), reduction="add")
             x = b.input("x", (n,), "f32")
-            return reduce.cum_sum(b, x, axis=0) if kind == "scan" else reduce.top_k(b, x, n if kind == "sort" else 3)
+            return reduce.cum_sum(x, axis=0) if kind == "scan" else reduce.top_k(x, n if kind == "sort" else 3)
 
         graph = built(build)
         rng = np.random.default_rng(0)
@@ -370,7 +370,7 @@ def test_work_grows_with_the_number_of_elements(kind: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("n", [65, 300])
 def test_a_few_of_a_row_take_less_work_than_its_order(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, all_ = (built(lambda b, k=k: reduce.top_k(b, b.input("x", (n,), "f32"), k)[1]) for k in (4, n))
+    few, all_ = (built(lambda b, k=k: reduce.top_k(b.input("x", (n,), "f32"), k)[1]) for k in (4, n))
     x = [random_array(few.inputs[0])]
     assert 3 * steps(few, x, monkeypatch) < steps(all_, x, monkeypatch)
 
@@ -384,8 +384,8 @@ def test_a_row_of_a_table_is_loaded_not_gathered(width: int) -> None:
 
     def build(b: GraphBuilder) -> list[Tensor]:
         x, i, j = b.input("x", (9, width), "f32"), b.input("i", (13,), "i64"), b.input("j", (13,), "i32")
-        rows = [indexing.gather(b, x, at) for at in (i, j)]
-        return [*rows, shape.concat(b, [*rows, b.input("y", (13, 3), "f32")], axis=1)]
+        rows = [indexing.gather(x, at) for at in (i, j)]
+        return [*rows, shape.concat([*rows, b.input("y", (13, 3), "f32")], axis=1)]
 
     graph = built(build)
     rng = np.random.default_rng(0)

@@ -132,7 +132,7 @@ def test_what_the_machine_lacks_is_refused_by_name_and_rule() -> None:
 def test_a_refusal_is_told_once() -> None:
     b = GraphBuilder()
     x, w = b.input("x", (1, 16), "u8"), b.input("w", (16, 1), "i8")
-    total = linalg.matmul(b, x, w, accumulate="i32", out_dtype="i32")
+    total = linalg.matmul(x, w, accumulate="i32", out_dtype="i32")
     (decision,) = instructions(make_plan(b.finish([total]), resolve_cpu("x86-64-v4"), 1))
     told = [str(each) for each in decision.refused]
     assert len(set(told)) == len(told) >= 2
@@ -159,7 +159,7 @@ def large_product() -> Graph:
     """One that fills register tiles of any shape."""
     builder = GraphBuilder("large")
     x, w = builder.input("rows", (96, 64), "f32"), builder.input("columns", (64, 384), "f32")
-    return builder.finish([linalg.matmul(builder, x, w, name="total")])
+    return builder.finish([linalg.matmul(x, w, name="total")])
 
 
 def test_an_outer_product_of_registers_is_what_the_code_is_made_of() -> None:
@@ -224,9 +224,9 @@ def network() -> Graph:
     builder = GraphBuilder("network")
     weights = np.random.default_rng(0).standard_normal((24, 8, 3, 3), np.float32)
     image, filters = builder.input("image", (1, 8, 10, 10), "f32"), builder.constant(weights, "filters")
-    x = elementwise.relu(builder, conv.conv(builder, image, filters, pads=1, name="convolved"), name="kept")
-    y = linalg.matmul(builder, x, builder.input("matrix", (10, 50), "f32"), name="multiplied")
-    return builder.finish([elementwise.relu(builder, y, name="result")])
+    x = elementwise.relu(conv.conv(image, filters, pads=1, name="convolved"), name="kept")
+    y = linalg.matmul(x, builder.input("matrix", (10, 50), "f32"), name="multiplied")
+    return builder.finish([elementwise.relu(y, name="result")])
 
 
 @pytest.mark.parametrize("machine", ["x86-64-v4", "x86-64-v3", "aarch64"])
@@ -344,7 +344,7 @@ def test_random_graphs_agree_with_the_evaluator_whatever_records_there_are(
 def test_a_refused_operand_names_its_record() -> None:
     """The order of the factors of a product with a vector that has no loop of its own is refused once per record."""
     b = GraphBuilder("matvec")
-    y = linalg.matmul(b, b.input("a", (32, 64), "f32"), b.input("x", (64, 1), "f32"), name="y")
+    y = linalg.matmul(b.input("a", (32, 64), "f32"), b.input("x", (64, 1), "f32"), name="y")
     (decision,) = instructions(make_plan(b.finish([y]), resolve_cpu("x86-64-v3"), 1))
     candidates = [each.candidate for each in decision.refused if "no loop indexes b" in each.rule]
     assert candidates, decision.explain()

@@ -49,7 +49,7 @@ def convolution(constant: bool, types: tuple[str, str, str] = ("f32", "f32", "f3
     values = RNG.integers(-3, 4, shape).astype(dtypes.numpy_dtype(types[1]))
     filters = b.constant(values, "filters") if constant else b.input("filters", shape, types[1])
     to = types[2]
-    return b.finish([conv.conv(b, image, filters, pads=1, strides=2, accumulate=to, out_dtype=to, name="y")])
+    return b.finish([conv.conv(image, filters, pads=1, strides=2, accumulate=to, out_dtype=to, name="y")])
 
 
 # What is in the graph ---------------------------------------------------------------------------------------------
@@ -82,8 +82,8 @@ def test_relayouts_of_constants_are_folded_to_what_the_module_holds(types: tuple
 def test_equal_relayouts_of_one_tensor_are_one_node() -> None:
     b = GraphBuilder()
     w = b.input("w", (33, 40), "f32")
-    y = linalg.matmul(b, b.input("x", (70, 33), "f32"), w)
-    z = linalg.matmul(b, b.input("u", (70, 33), "f32"), w)
+    y = linalg.matmul(b.input("x", (70, 33), "f32"), w)
+    z = linalg.matmul(b.input("u", (70, 33), "f32"), w)
     plan = same(b.finish([y, z]))
     assert len(relayouts(plan.mapped_graph())) == 1
 
@@ -93,7 +93,7 @@ def test_names_say_what_is_computed_not_for_whom() -> None:
     for node in ("first", "second"):
         b = GraphBuilder()
         x, w = b.input("x", (70, 33), "f32"), b.input("w", (33, 40), "f32")
-        plan = same(b.finish([linalg.matmul(b, x, w, name=node)]))
+        plan = same(b.finish([linalg.matmul(x, w, name=node)]))
         names.append([each.name for each in relayouts(plan.mapped_graph())])
     assert names[0] == names[1] != []
 
@@ -104,9 +104,9 @@ def test_names_say_what_is_computed_not_for_whom() -> None:
 def scaled(rows: int, used_twice: bool = False) -> Graph:
     b = GraphBuilder()
     x, w = b.input("x", (rows, 33), "f32"), b.input("w", (33, 40), "f32")
-    doubled = elementwise.relu(b, elementwise.unary(b, w, "neg"), name="doubled")
-    y = linalg.matmul(b, x, doubled, name="y")
-    return b.finish([y, elementwise.unary(b, doubled, "neg")] if used_twice else [y])
+    doubled = elementwise.relu(elementwise.unary(w, "neg"), name="doubled")
+    y = linalg.matmul(x, doubled, name="y")
+    return b.finish([y, elementwise.unary(doubled, "neg")] if used_twice else [y])
 
 
 def check(graph: Graph) -> None:
@@ -138,7 +138,7 @@ def test_few_rows_read_a_map_along_its_columns_as_panels_that_compute_it() -> No
     """Few rows: the operand is packed only because it is stored the other way round. That then computes the map too."""
     b = GraphBuilder()
     x, w = b.input("x", (7, 33), "f32"), b.input("w", (40, 33), "f32")
-    graph = b.finish([linalg.linear(b, x, elementwise.relu(b, w, name="positive"), name="y")])
+    graph = b.finish([linalg.linear(x, elementwise.relu(w, name="positive"), name="y")])
     plan = same(graph)
     assert "positive" not in {kernel.name for kernel in plan.kernels}
     check(graph)
@@ -148,11 +148,11 @@ def columns(types: tuple[str, str, str], last: bool = False, used_twice: bool = 
     """A map of x, x[k, m] or x[m, k], times w[k, n]."""
     b = GraphBuilder()
     x, w = b.input("x", (70, 33) if last else (33, 70), "f32"), b.constant(np.ones((33, 40), np.int8), "w")
-    rounded = elementwise.cast(b, elementwise.relu(b, x), types[0], name="rounded")
-    weights = elementwise.cast(b, w, types[1]) if types[1] != "i8" else w
+    rounded = elementwise.cast(elementwise.relu(x), types[0], name="rounded")
+    weights = elementwise.cast(w, types[1]) if types[1] != "i8" else w
     equation = "mk,kn->mn" if last else "km,kn->mn"
-    y = linalg.einsum(b, equation, [rounded, weights], accumulate=types[2], out_dtype=types[2], name="y")
-    twice = [elementwise.unary(b, rounded, "abs")] if used_twice else []
+    y = linalg.einsum(equation, [rounded, weights], accumulate=types[2], out_dtype=types[2], name="y")
+    twice = [elementwise.unary(rounded, "abs")] if used_twice else []
     return b.finish([y, *twice, *([rounded] if output else [])])
 
 
@@ -193,8 +193,8 @@ def test_a_reshape_that_is_no_view_is_done_while_it_is_packed(shape: tuple[int, 
     b = GraphBuilder()
     image, filters = b.input("image", (1, 4, 9, 32), "f32"), b.constant(np.ones((32, 4, 1, 1), np.float32), "filters")
     rows = b.input("rows", (70, shape[0]), "f32")
-    flat = reshape(b, conv.conv(b, image, filters, name="features"), shape, name="flat")
-    graph = b.finish([linalg.matmul(b, rows, flat, name="y")])
+    flat = reshape(conv.conv(image, filters, name="features"), shape, name="flat")
+    graph = b.finish([linalg.matmul(rows, flat, name="y")])
     plan = same(graph)
     assert "flat" not in {kernel.name for kernel in plan.kernels}
     assert ("computed with flat" if copied else "after flat: it is a view of features") in reasons(plan, "flat")
@@ -209,7 +209,7 @@ def test_explain_says_why_a_map_is_not_computed_while_it_is_packed() -> None:
     assert "after doubled: 2 nodes read it" in reasons(same(scaled(70, used_twice=True)), "doubled")
     b = GraphBuilder()
     x, u, w = b.input("x", (70, 33), "f32"), b.input("u", (33, 20), "f32"), b.input("w", (20, 40), "f32")
-    y = linalg.matmul(b, x, linalg.matmul(b, u, w, name="inner"), name="y")
+    y = linalg.matmul(x, linalg.matmul(u, w, name="inner"), name="y")
     assert "after inner: it sums" in reasons(same(b.finish([y])), "inner")
 
 
@@ -217,7 +217,7 @@ def test_a_map_is_not_computed_again_for_every_window_that_an_element_is_in() ->
     """An image as vectors, which is asked for here: packing takes an element for each of the windows that hold it."""
     b = GraphBuilder()
     image, filters = b.input("image", (1, 4, 9, 32), "f32"), b.input("filters", (5, 4, 3, 3), "f32")
-    graph = b.finish([conv.conv(b, elementwise.relu(b, image, name="positive"), filters, name="y")])
+    graph = b.finish([conv.conv(elementwise.relu(image, name="positive"), filters, name="y")])
     vectors = ChooseProduct(lambda _, found: next(each for each in found if each.b.tensor.name == "positive"))
     plan = make_plan(graph, resolve_cpu("x86-64-v4"), 1, choose=vectors)
     assert "after positive: packing takes elements of it several times" in reasons(plan, "positive")
@@ -254,12 +254,12 @@ def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataOb
             operand = b.input(name, shape, dtype)
         if data.draw(st.booleans()):
             one = b.constant(np.ones((1,), dtypes.numpy_dtype(dtype)), f"{name}.one")
-            operand = elementwise.binary(b, operand, one, "max")
+            operand = elementwise.binary(operand, one, "max")
         operands.append(operand)
         subscripts.append(order)
     to = "bmn" if batched else "mn"
     equation = f"{','.join(subscripts)}->{to}"
-    y = linalg.einsum(b, equation, operands, accumulate=types[2], out_dtype=types[2])
+    y = linalg.einsum(equation, operands, accumulate=types[2], out_dtype=types[2])
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
 
 
@@ -277,7 +277,7 @@ def test_the_compiled_graph_of_random_convolutions_computes_the_same(data: st.Da
     else:
         weights = b.input("weights", shape, types[1])
     to = types[2]
-    y = conv.conv(b, image, weights, strides=stride, pads=pads, groups=groups, accumulate=to, out_dtype=to)
+    y = conv.conv(image, weights, strides=stride, pads=pads, groups=groups, accumulate=to, out_dtype=to)
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
 
 
@@ -286,8 +286,8 @@ def test_kernels_are_named_after_products_and_no_two_alike() -> None:
     b = GraphBuilder()
     x, r = b.input("x", (1, 16, 9, 9), "f32"), b.input("r", (1, 32, 9, 9), "f32")
     w = b.constant(np.ones((32, 16, 3, 3), np.float32), "w")
-    added = elementwise.binary(b, conv.conv(b, x, w, pads=1, name="conv"), r, "add", name="added")
-    plan = same(b.finish([elementwise.relu(b, added, name="y")]))
+    added = elementwise.binary(conv.conv(x, w, pads=1, name="conv"), r, "add", name="added")
+    plan = same(b.finish([elementwise.relu(added, name="y")]))
     names = [kernel.name for kernel in plan.kernels]
     assert len(set(names)) == len(names)
     assert {"conv+added+y", "y.unpacked"} <= set(names)

@@ -42,7 +42,7 @@ def network(layers: int = 2) -> tuple[Graph, Array]:
     x = b.input("x", image.shape, "f32")
     for number in range(layers):
         w = b.constant(generator.standard_normal((16, 16, 3, 3), np.float32) / 12, f"w{number}")
-        x = elementwise.relu(b, conv.conv(b, x, w, pads=1, name=f"c{number}"), name=f"y{number}")
+        x = elementwise.relu(conv.conv(x, w, pads=1, name=f"c{number}"), name=f"y{number}")
     return b.finish([x]), image
 
 
@@ -228,7 +228,7 @@ def test_surroundings_end_at_the_next_products() -> None:
 def test_points_are_dealt_to_threads() -> None:
     b = GraphBuilder("product")
     x, w = b.input("x", (512, 256), "f32"), np.ones((256, 128), np.float32)
-    graph = b.finish([linalg.matmul(b, x, b.constant(w, "w"), name="y")])
+    graph = b.finish([linalg.matmul(x, b.constant(w, "w"), name="y")])
 
     def programs(threads: int) -> int:
         from tilewright.compiler.joint import candidates, replay

@@ -25,7 +25,7 @@ def work(number):
     for turn in range(rounds):
         b = GraphBuilder()
         x = b.input("x", (7 + number + turn,), "f32")
-        graph = b.finish([elementwise.gelu(b, x) if number % 2 else elementwise.relu(b, x)])
+        graph = b.finish([elementwise.gelu(x) if number % 2 else elementwise.relu(x)])
         module = compile_graph(graph, machine=machine, threads=1 + number % 2, options=Options(cache=False))
         given = np.linspace(-1, 1, 7 + number + turn, dtype=np.float32)
         found, (wanted,) = module(given), evaluate(graph, [given])

@@ -175,26 +175,26 @@ def test_random_grouped_convolutions(data: st.DataObject) -> None:
 
     b = GraphBuilder()
     c, k = groups * inside, groups * outside
-    x = relu(b, b.input("x", (draw(st.integers(1, 2), label="batch"), c, size, size + 1), "f32"))
+    x = relu(b.input("x", (draw(st.integers(1, 2), label="batch"), c, size, size + 1), "f32"))
     bias = weights(k) if draw(st.booleans(), label="bias") else None
     if transposed:
         w = weights(c, outside, kernel, kernel)
-        y = conv_transpose(b, x, w, bias, groups=groups, strides=strides, pads=min(pads, kernel - 1))
+        y = conv_transpose(x, w, bias, groups=groups, strides=strides, pads=min(pads, kernel - 1))
     else:
         w = weights(k, inside, kernel, kernel)
-        y = conv(b, x, w, bias, groups=groups, strides=strides, pads=pads)
+        y = conv(x, w, bias, groups=groups, strides=strides, pads=pads)
     if following:
-        y = relu(b, y)
+        y = relu(y)
     shape = tuple(map(int, y.shape))
     if following == "window":
-        y = conv(b, y, weights(3, k, 1, 2), pads=[0, 1, 0, 1])
+        y = conv(y, weights(3, k, 1, 2), pads=[0, 1, 0, 1])
     elif following == "grouped":
-        y = conv(b, y, weights(k, outside, 1, 1), groups=groups)
+        y = conv(y, weights(k, outside, 1, 1), groups=groups)
     elif following == "sum":
-        y = binary(b, y, conv(b, y, weights(k, k, 1, 1)), "add")
+        y = binary(y, conv(y, weights(k, k, 1, 1)), "add")
     elif following == "shuffle":
-        y = reshape(b, y, (shape[0], groups, outside, *shape[2:]))
-        y = conv(b, reshape(b, transpose(b, y, (0, 2, 1, 3, 4)), shape), weights(4, k, 1, 1))
+        y = reshape(y, (shape[0], groups, outside, *shape[2:]))
+        y = conv(reshape(transpose(y, (0, 2, 1, 3, 4)), shape), weights(4, k, 1, 1))
     run(b.finish([y]), threads=2)
 
 
@@ -205,9 +205,9 @@ def block(groups: int, outputs: bool = False) -> Graph:
         return b.constant(rng.uniform(-1, 1, shape).astype(np.float32))
 
     b = GraphBuilder()
-    x = relu(b, conv(b, b.input("x", (1, 8, 6, 7), "f32"), weights(32, 8, 1, 1)))
-    grouped = relu(b, conv(b, x, weights(32, 32 // groups, 3, 3), weights(32), groups=groups, pads=1), name="grouped")
-    y = relu(b, conv(b, grouped, weights(16, 32, 3, 3), pads=1))
+    x = relu(conv(b.input("x", (1, 8, 6, 7), "f32"), weights(32, 8, 1, 1)))
+    grouped = relu(conv(x, weights(32, 32 // groups, 3, 3), weights(32), groups=groups, pads=1), name="grouped")
+    y = relu(conv(grouped, weights(16, 32, 3, 3), pads=1))
     return b.finish([y, grouped] if outputs else [y])
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 
 from tilewright.errors import ExtentMismatch
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, apply, const, select, static_shape
-from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import element, emit
 from tilewright.expr.ops.linalg import check_broadcasts_to
@@ -24,7 +23,6 @@ Storage = Literal["rows", "columns"]
 
 @operator
 def attention(
-    b: GraphBuilder,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -47,6 +45,7 @@ def attention(
     kept is NaN. Fewer heads (third dimension from the end) of k and v than of q are shared by equal numbers of its
     heads in turn. `simplified_softmax` leaves out max and sub.
     """
+    b = q.builder
     for operand in (q, k, v):
         require_float(operand, where=name)
         require_rank(operand, q.rank, "q, k and v of one rank", where=name)
@@ -75,14 +74,13 @@ def attention(
         axes = (*batch, i, l)
         body = _changed(scores[axes], axes, mask, scale, causal_offset if causal else None, softcap, where=name)
         scores = emit(b, axes, body, name=f"{name}.masked", source=name)
-    weights = softmax(b, scores, simplified=simplified_softmax, out_dtype=v.dtype, name=f"{name}.weights")
+    weights = softmax(scores, simplified=simplified_softmax, out_dtype=v.dtype, name=f"{name}.weights")
     factors = [weights[(*batch, i, l)], v[value_place]]
     return contract(b, (*batch, i, j), factors, [l], accumulate=None, out_dtype=q.dtype, name=name)
 
 
 @operator
 def multi_head_attention(
-    b: GraphBuilder,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -102,20 +100,21 @@ def multi_head_attention(
     """
     for operand in (q, k, v):
         require_rank(operand, 3, "[b, tokens, heads*d]", where=name)
-    q4 = split_heads(b, q, heads, name=f"{name}.q")
-    k4 = split_heads(b, k, kv_heads or heads, name=f"{name}.k")
-    v4 = split_heads(b, v, kv_heads or heads, name=f"{name}.v")
+    q4 = split_heads(q, heads, name=f"{name}.q")
+    k4 = split_heads(k, kv_heads or heads, name=f"{name}.k")
+    v4 = split_heads(v, kv_heads or heads, name=f"{name}.v")
     (width,) = static_shape(q4.shape[-1:])
     mixed = attention(
-        b, q4, k4, v4, mask, scale=1 / sqrt(max(width, 1)) if scale is None else scale, causal=causal,
+        q4, k4, v4, mask, scale=1 / sqrt(max(width, 1)) if scale is None else scale, causal=causal,
         causal_offset=causal_offset, softcap=softcap, name=f"{name}.heads",
     )  # fmt: skip
-    return merge_heads(b, mixed, name=name)
+    return merge_heads(mixed, name=name)
 
 
 @operator
-def split_heads(b: GraphBuilder, x: Tensor, heads: int, *, name: str = "split_heads") -> Tensor:
+def split_heads(x: Tensor, heads: int, *, name: str = "split_heads") -> Tensor:
     """x [b, i, heads*d] as [b, heads, i, d]."""
+    b = x.builder
     require_rank(x, 3, "[b, i, heads*d]", where=name)
     (width,) = static_shape(x.shape[-1:])
     if heads < 1 or width % heads:
@@ -127,8 +126,9 @@ def split_heads(b: GraphBuilder, x: Tensor, heads: int, *, name: str = "split_he
 
 
 @operator
-def merge_heads(b: GraphBuilder, x: Tensor, *, name: str = "merge_heads") -> Tensor:
+def merge_heads(x: Tensor, *, name: str = "merge_heads") -> Tensor:
     """x [b, h, i, d] as [b, i, h*d]."""
+    b = x.builder
     require_rank(x, 4, "[b, h, i, d]", where=name)
     heads, width = static_shape((x.shape[1], x.shape[3]))
     axes = (Axis("b", x.shape[0]), Axis("i", x.shape[2]), Axis("e", heads * width))

@@ -75,16 +75,16 @@ def _named(graph: Graph, names: list[str]) -> Graph:
 
 def _gemv(b: GraphBuilder, t: DType, rows: int, columns: int, unit: bool = False) -> Tensor:
     vector = b.input("B", (columns, 1) if unit else (columns,), t)
-    return linalg.gemv(b, b.input("A", (rows, columns), t), vector, name="O")
+    return linalg.gemv(b.input("A", (rows, columns), t), vector, name="O")
 
 
 def _gemm(b: GraphBuilder, t: DType, m: int, n: int, k: int) -> Tensor:
-    return linalg.gemm(b, b.input("A", (m, k), t), b.input("B", (k, n), t), name="O")
+    return linalg.gemm(b.input("A", (m, k), t), b.input("B", (k, n), t), name="O")
 
 
 def _bilinear(b: GraphBuilder, t: DType, n: int, m: int, k: int, l: int) -> Tensor:
     a, w, c = b.input("A", (n, k), t), b.input("B", (m, k, l), t), b.input("C", (n, l), t)
-    return linalg.bilinear(b, a, w, c, name="O")
+    return linalg.bilinear(a, w, c, name="O")
 
 
 def _conv(rank: int) -> Make:
@@ -97,7 +97,7 @@ def _conv(rank: int) -> Make:
         x = b.input("I", (batch, c, *[depth] * front, *[size] * rest), t)
         w = b.input("W", (k, c, *[depth_kernel] * front, *[kernel] * rest), t)
         return conv.conv(
-            b, x, w, strides=[*[depth_stride] * front, *[stride] * rest], pads=[*[depth_pad] * front, *[pad] * rest],
+            x, w, strides=[*[depth_stride] * front, *[stride] * rest], pads=[*[depth_pad] * front, *[pad] * rest],
             dilations=dilation, keep_nodes=True, name="O",
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ def _conv_transpose(rank: int) -> Make:
         x = b.input("I", (batch, c, *[depth] * front, *[size] * rest), t)
         w = b.input("W", (c, k, *[depth_kernel] * front, *[kernel] * rest), t)
         return conv.conv_transpose(
-            b, x, w, strides=[*[depth_stride] * front, *[stride] * rest], pads=[*[depth_pad] * front, *[pad] * rest],
+            x, w, strides=[*[depth_stride] * front, *[stride] * rest], pads=[*[depth_pad] * front, *[pad] * rest],
             dilations=dilation, output_padding=[*[0] * front, *[output_padding] * rest], keep_nodes=True, name="O",
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ def _grouped(
         weight_shape = (groups, k // groups, c // groups, kernel, kernel)
     x, w = b.input("I", input_shape, t), b.input("W", weight_shape, t)
     return conv.conv(
-        b, x, w, strides=stride, pads=pad, dilations=dilation, groups=groups, channels=channels, keep_nodes=True,
+        x, w, strides=stride, pads=pad, dilations=dilation, groups=groups, channels=channels, keep_nodes=True,
         name="O",
     )  # fmt: skip
 
@@ -146,7 +146,7 @@ def _depthwise(
 ) -> Tensor:  # fmt: skip
     x, w = b.input("I", (batch, c, size, size), t), b.input("W", (c, multiplier, kernel, kernel), t)
     return conv.depthwise_conv(
-        b, x, w, strides=stride, pads=pad, dilations=dilation, channels=channels, keep_nodes=True, name="O"
+        x, w, strides=stride, pads=pad, dilations=dilation, channels=channels, keep_nodes=True, name="O"
     )
 
 
@@ -154,43 +154,43 @@ def _capsule(
     b: GraphBuilder, t: DType, batch: int, c: int, size: int, k: int, kernel: int, stride: int, pad: int, capsules: int
 ) -> Tensor:
     x, w = b.input("X", (batch, c, size, size), t), b.input("W", (k, c, kernel, kernel, capsules), t)
-    return special_ops.capsule_conv(b, x, w, strides=stride, pads=pad, keep_nodes=True, name="Y")
+    return special_ops.capsule_conv(x, w, strides=stride, pads=pad, keep_nodes=True, name="Y")
 
 
 def _batched_weights(
     b: GraphBuilder, t: DType, batch: int, c: int, size: int, k: int, kernel: int, stride: int, pad: int
 ) -> Tensor:
     x, w = b.input("X", (batch, c, size, size), t), b.input("W", (batch, k, c, kernel, kernel), t)
-    return special_ops.batched_weights_conv(b, x, w, strides=stride, pads=pad, keep_nodes=True, name="Y")
+    return special_ops.batched_weights_conv(x, w, strides=stride, pads=pad, keep_nodes=True, name="Y")
 
 
 def _grouped_linear(b: GraphBuilder, t: DType, batch: int, c: int, k: int, groups: int) -> Tensor:
     conv.check_groups(Tensor("X", (batch, c), t), c, groups, where="GFC")
     conv.check_groups(Tensor("Y", (batch, k), t), k, groups, where="GFC")
     x = b.input("X", (batch, groups, c // groups), t)
-    return special_ops.grouped_linear(b, x, b.input("W", (groups, k // groups, c // groups), t), name="Y")
+    return special_ops.grouped_linear(x, b.input("W", (groups, k // groups, c // groups), t), name="Y")
 
 
 def _block_circulant(b: GraphBuilder, t: DType, rows: int, columns: int, block: int) -> Tensor:
-    return special_ops.block_circulant(b, b.input("I", (rows, columns), t), block=block, name="O")
+    return special_ops.block_circulant(b.input("I", (rows, columns), t), block=block, name="O")
 
 
 def _shift(b: GraphBuilder, t: DType, batch: int, size: int, c: int, kernel: int, dilation: int) -> Tensor:
     positions = b.constant(np.arange(c, dtype=np.int64) % (kernel * kernel), "P")
     x = b.input("I", (batch, size, size, c), t)
-    return special_ops.shift(b, x, positions, kernel=kernel, dilation=dilation, keep_nodes=True, name="O")
+    return special_ops.shift(x, positions, kernel=kernel, dilation=dilation, keep_nodes=True, name="O")
 
 
 def _mean(b: GraphBuilder, t: DType, batch: int, c: int, size: int) -> Tensor:
-    return special_ops.channel_mean(b, b.input("A", (batch, c, size, size), t), name="M")
+    return special_ops.channel_mean(b.input("A", (batch, c, size, size), t), name="M")
 
 
 def _variance(b: GraphBuilder, t: DType, batch: int, c: int, size: int) -> Tensor:
-    return special_ops.channel_variance(b, b.input("A", (batch, c, size, size), t), name="V")
+    return special_ops.channel_variance(b.input("A", (batch, c, size, size), t), name="V")
 
 
 def _scan(b: GraphBuilder, t: DType, m: int, n: int, k: int) -> Tensor:
-    return special_ops.scan(b, b.input("A", (m, k), t), columns=n, name="C")
+    return special_ops.scan(b.input("A", (m, k), t), columns=n, name="C")
 
 
 _WINDOW = {"kernel": 3, "stride": 1, "pad": 1, "dilation": 1}

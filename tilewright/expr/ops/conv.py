@@ -12,7 +12,7 @@ from typing import Literal, Unpack
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, select, static_shape
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit
@@ -34,7 +34,6 @@ Channels = Literal["flat", "split"]
 
 @operator
 def conv(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
@@ -43,8 +42,8 @@ def conv(
     channels: Channels = "flat",
     pad_value: Expr | float = 0,
     keep_nodes: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "conv",
     **sliding: Unpack[Sliding],
 ) -> Tensor:
@@ -56,6 +55,7 @@ def conv(
     Extent of an output dimension: ``(n + begin + end - d*(k-1) - 1) // s + 1``.
     `bias` has one value per output channel ([K], or [g, K/g] if split).
     """
+    b = x.builder
     lead = 2 if channels == "flat" else 3
     shape = "[b, C, …]" if channels == "flat" else "[b, g, C/g, …]"
     require_rank(x, (lead + 1, 99), shape, where=name)
@@ -99,15 +99,14 @@ def conv(
 
 @operator
 def depthwise_conv(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
     *,
     channels: Channels = "flat",
     keep_nodes: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "depthwise",
     **sliding: Unpack[Sliding],
 ) -> Tensor:
@@ -116,6 +115,7 @@ def depthwise_conv(
     flat: the result is [b, C*M, …] and output channel q reads input channel ``q//M`` with kernel ``w[q//M, q%M]``.
     split: the result is [b, C, M, …] (Table 5.3's DEP). `bias` is [C*M], or [C, M] if split.
     """
+    b = x.builder
     require_rank(x, (3, 99), "[b, C, …]", where=name)
     require_rank(w, x.rank, "[C, M, kernel…]", where=name)
     require_equal(
@@ -148,7 +148,6 @@ def depthwise_conv(
 
 @operator
 def conv_transpose(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
@@ -161,8 +160,8 @@ def conv_transpose(
     groups: int = 1,
     channels: Channels = "flat",
     keep_nodes: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "conv_transpose",
 ) -> Tensor:
     """The adjoint of `conv` with respect to its input.
@@ -171,6 +170,7 @@ def conv_transpose(
     result [b, g, K/g, …]. Extent of an output dimension: ``(n-1)*s - begin - end + d*(k-1) + 1 + output_padding``.
     With `output_shape` (spatial extents) or pads "same_upper"/"same_lower" the pads follow from it; "same" means n*s.
     """
+    b = x.builder
     lead = 2 if channels == "flat" else 3
     require_rank(x, (lead + 1, 99), "[b, C, …]" if channels == "flat" else "[b, g, C/g, …]", where=name)
     rank = x.rank - lead

@@ -7,7 +7,7 @@ from typing import Literal
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Const, Expr, Tensor, apply, const, scatter_body, select, static_shape
-from tilewright.expr.dtypes import INDEX, DType
+from tilewright.expr.dtypes import INDEX, DType, DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, clamp, emit, identity, map_elements
@@ -20,12 +20,13 @@ Bag = Literal["sum", "mean", "max"]
 
 
 @operator
-def histogram(b: GraphBuilder, x: Tensor, bins: int, low: float, high: float, *, name: str = "histogram") -> Tensor:
+def histogram(x: Tensor, bins: int, low: float, high: float, *, name: str = "histogram") -> Tensor:
     """How many elements of the vector x lie in each of `bins` equal parts of [low, high], in the dtype of x.
 
     `high` belongs to the last part. Elements outside and NaN are not counted. With low equal to high the range is that
     of the elements; a range that is one number v becomes [v - 1, v + 1].
     """
+    b = x.builder
     require_rank(x, 1, "a vector", where=name)
     if bins < 1:
         raise InvalidExpression(f"{bins} bins", where=name, help="1 or more")
@@ -58,13 +59,14 @@ def _bounds(b: GraphBuilder, x: Tensor, low: float, high: float, wide: DType, na
 
 @operator
 def search_sorted(
-    b: GraphBuilder, boundaries: Tensor, x: Tensor, *, right: bool = False, dtype: DType = INDEX,
+    boundaries: Tensor, x: Tensor, *, right: bool = False, dtype: DTypeLike = INDEX,
     name: str = "search_sorted",
 ) -> Tensor:  # fmt: skip
     """How many of the sorted `boundaries` stand before each element of x: those below it, with `right` also equal ones.
 
     `boundaries` is a vector for all of x, or has the dimensions of x up to the last, which may differ.
     """
+    b = boundaries.builder
     lead = static_shape(boundaries.shape)[:-1]
     if not boundaries.rank or (lead and lead != static_shape(x.shape)[:-1]):
         raise ExtentMismatch(f"boundaries {boundaries} for {x}", where=name, help="a vector, or equal leading extents")
@@ -77,7 +79,7 @@ def search_sorted(
 
 @operator
 def embedding_bag(
-    b: GraphBuilder, table: Tensor, indices: Tensor, offsets: Tensor, *, mode: Bag = "sum",
+    table: Tensor, indices: Tensor, offsets: Tensor, *, mode: Bag = "sum",
     weights: Tensor | None = None, include_last: bool = False, padding: int | None = None, name: str = "embedding_bag",
 ) -> Tensor:  # fmt: skip
     """Sums, means or maxima of the rows ``table[indices]`` over bags: ``out[bag, f]``.
@@ -86,6 +88,7 @@ def embedding_bag(
     offset is the end of the last bag, and indices behind it are in none. Rows are multiplied by `weights` before they
     are added. An index that equals `padding` is left out, of the count of a mean too. An empty bag is 0.
     """
+    b = table.builder
     if mode not in ("sum", "mean", "max"):
         raise InvalidExpression(f"bags by {mode!r}", where=name, help="sum, mean or max")
     for tensor, rank, meaning in ((table, 2, "[rows, features]"), (indices, 1, "a vector"), (offsets, 1, "a vector")):
@@ -127,25 +130,26 @@ def _bag_of(b: GraphBuilder, offsets: Tensor, starts: int, count: int, name: str
     marks = emit(b, (i,), begins, reduce=(k,), accum=Scatter((0,), "sum"), name=f"{name}.begins", source=name)
     j = Axis("r0", count)
     begun = emit(b, (i,), marks[j], reduce=(j,), accum=PrefixScan(0, "sum"), name=f"{name}.begun", source=name)
-    return map_elements(b, [begun], lambda v: v - 1, name=f"{name}.bag")
+    return map_elements([begun], lambda v: v - 1, name=f"{name}.bag")
 
 
 @operator
-def masked_scatter(b: GraphBuilder, x: Tensor, mask: Tensor, source: Tensor, *, name: str = "masked_scatter") -> Tensor:
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor, *, name: str = "masked_scatter") -> Tensor:
     """x with the elements where `mask` (of the shape of x) is true replaced by those of the vector `source`, in order.
 
     The last element of `source` stands for those that it lacks; an empty one replaces nothing.
     """
+    b = x.builder
     require_rank(source, 1, "a vector", where=name)
     if mask.shape != x.shape:
         raise ExtentMismatch(f"a mask {mask} for {x}", where=name, help="equal shapes")
     if not source.size:
-        return identity(b, x, name=name)
-    line = reshape(b, mask, (x.size,), name=f"{name}.line")
+        return identity(x, name=name)
+    line = reshape(mask, (x.size,), name=f"{name}.line")
     (i,), k = axes_of(line.shape), Axis("r0", x.size)
     flag = line[k].cast(INDEX)
     rank = emit(b, (i,), flag, reduce=(k,), accum=PrefixScan(0, "sum"), name=f"{name}.rank", source=name)
-    rank = reshape(b, rank, static_shape(x.shape), name=f"{name}.place")
+    rank = reshape(rank, static_shape(x.shape), name=f"{name}.place")
     axes = axes_of(x.shape)
     place = clamp(rank[axes] - 1, 0, source.size - 1)
     return emit(b, axes, select(mask[axes], source[place], x[axes]), name=name)

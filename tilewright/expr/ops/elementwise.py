@@ -1,6 +1,6 @@
 """Elementwise operators with NumPy broadcasting, activations, casts and quantisation.
 
-Every builder appends computes to a `GraphBuilder` and returns the output tensor. `emit`, `axes_of`,
+Every builder appends computes to the `GraphBuilder` of its tensors and returns the output tensor. `emit`, `axes_of`,
 `broadcast_shapes` and `element` are what the other operator files build with.
 """
 
@@ -27,11 +27,12 @@ from tilewright.expr.core import (
     Read,
     Tensor,
     apply,
+    as_expr,
     const,
     select,
     walk,
 )
-from tilewright.expr.dtypes import INDEX, DType
+from tilewright.expr.dtypes import INDEX, DType, DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ordered import Ordered, Sort
@@ -108,30 +109,41 @@ def element(x: Tensor, axes: Sequence[Expr]) -> Read:
     return x[tuple(const(0, dtypes.INDEX) if e == 1 else axis for e, axis in zip(x.shape, tail, strict=True))]
 
 
+def read(x: Tensor, indices: Sequence[Operand]) -> Read:
+    """The element of `x` at these indices, of which all may be numbers; ``x[0]`` is a part of x."""
+    return Read(x, tuple(as_expr(index, INDEX) for index in indices))
+
+
+def only(x: Tensor) -> Read:
+    """The element of `x` that has one, or the first."""
+    return read(x, (0,) * x.rank)
+
+
 @operator
-def map_elements(b: GraphBuilder, tensors: Sequence[Tensor], body: Callable[..., Expr], *, name: str = "map") -> Tensor:
+def map_elements(tensors: Sequence[Tensor], body: Callable[..., Expr], *, name: str = "map") -> Tensor:
     """``out = body(elements of tensors)``, broadcast."""
+    _require_any(tensors, name)
     axes = axes_of(broadcast_shapes(*(tensor.shape for tensor in tensors)))
-    return emit(b, axes, body(*(element(tensor, axes) for tensor in tensors)), name=name)
+    return emit(tensors[0].builder, axes, body(*(element(tensor, axes) for tensor in tensors)), name=name)
 
 
 @operator
-def unary(b: GraphBuilder, x: Tensor, function: str, *, name: str = "") -> Tensor:
+def unary(x: Tensor, function: str, *, name: str = "") -> Tensor:
     """A one-argument function of `expr.core.FUNCTIONS`."""
-    return map_elements(b, [x], lambda v: apply(function, v), name=name or function)
+    return map_elements([x], lambda v: apply(function, v), name=name or function)
 
 
 @operator
-def binary(b: GraphBuilder, x: Tensor, y: Tensor, function: str, *, name: str = "") -> Tensor:
+def binary(x: Tensor, y: Tensor, function: str, *, name: str = "") -> Tensor:
     """A two-argument function of `expr.core.FUNCTIONS`; both tensors have one dtype, except for comparisons' result."""
-    return map_elements(b, [x, y], lambda v, w: apply(function, v, w), name=name or function)
+    return map_elements([x, y], lambda v, w: apply(function, v, w), name=name or function)
 
 
 _MOST_OPERANDS = 64  # of one node: passes visit bodies by recursion, and kernels have as many arguments
 
 
 @operator
-def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name: str = "") -> Tensor:
+def variadic(tensors: Sequence[Tensor], function: str, *, name: str = "") -> Tensor:
     """``function`` folded over one or more tensors from the first to the last, many of them in several computes."""
 
     def fold(*values: Expr) -> Expr:
@@ -146,9 +158,9 @@ def variadic(b: GraphBuilder, tensors: Sequence[Tensor], function: str, *, name:
     total, begin = tensors[:1], 1
     while len(tensors) - begin >= _MOST_OPERANDS:
         following = tensors[begin : begin + _MOST_OPERANDS - 1]
-        total = [map_elements(b, [*total, *following], fold, name=f"{name}.{begin}")]
+        total = [map_elements([*total, *following], fold, name=f"{name}.{begin}")]
         begin += len(following)
-    return map_elements(b, [*total, *tensors[begin:]], fold, name=name)
+    return map_elements([*total, *tensors[begin:]], fold, name=name)
 
 
 def _require_any(tensors: Sequence[Tensor], name: str) -> None:
@@ -157,12 +169,12 @@ def _require_any(tensors: Sequence[Tensor], name: str) -> None:
 
 
 @operator
-def mean(b: GraphBuilder, tensors: Sequence[Tensor], *, name: str = "mean") -> Tensor:
+def mean(tensors: Sequence[Tensor], *, name: str = "mean") -> Tensor:
     """Elementwise arithmetic mean of tensors."""
     _require_any(tensors, name)
     if len(tensors) >= _MOST_OPERANDS:
-        total = variadic(b, tensors, "add", name=f"{name}.sum")
-        return map_elements(b, [total], lambda value: value / len(tensors), name=name)
+        total = variadic(tensors, "add", name=f"{name}.sum")
+        return map_elements([total], lambda value: value / len(tensors), name=name)
 
     def average(*values: Expr) -> Expr:
         total = values[0]
@@ -170,23 +182,23 @@ def mean(b: GraphBuilder, tensors: Sequence[Tensor], *, name: str = "mean") -> T
             total = total + value
         return total / len(values)
 
-    return map_elements(b, tensors, average, name=name)
+    return map_elements(tensors, average, name=name)
 
 
 @operator
-def where(b: GraphBuilder, condition: Tensor, x: Tensor, y: Tensor, *, name: str = "where") -> Tensor:
-    return map_elements(b, [condition, x, y], select, name=name)
+def where(condition: Tensor, x: Tensor, y: Tensor, *, name: str = "where") -> Tensor:
+    return map_elements([condition, x, y], select, name=name)
 
 
 @operator
-def power(b: GraphBuilder, x: Tensor, y: Tensor, *, name: str = "pow") -> Tensor:
+def power(x: Tensor, y: Tensor, *, name: str = "pow") -> Tensor:
     """``x ** y`` in the wider of both dtypes, returned in the dtype of x."""
     wide = promote(x.dtype, y.dtype)
-    return map_elements(b, [x, y], lambda v, w: apply("pow", v.cast(wide), w.cast(wide)).cast(x.dtype), name=name)
+    return map_elements([x, y], lambda v, w: apply("pow", v.cast(wide), w.cast(wide)).cast(x.dtype), name=name)
 
 
 @operator
-def power_constant(b: GraphBuilder, x: Tensor, exponent: float, *, name: str = "pow") -> Tensor:
+def power_constant(x: Tensor, exponent: float, *, name: str = "pow") -> Tensor:
     """``x ** exponent``, by products, a root or a division where that is exact."""
 
     def body(v: Expr) -> Expr:
@@ -198,7 +210,7 @@ def power_constant(b: GraphBuilder, x: Tensor, exponent: float, *, name: str = "
         wide = x.dtype if dtypes.is_float(x.dtype) or float(exponent).is_integer() else "f64"
         return apply("pow", v.cast(wide), const(exponent, wide)).cast(x.dtype)
 
-    return map_elements(b, [x], body, name=name)
+    return map_elements([x], body, name=name)
 
 
 def promote(a: DType, c: DType) -> DType:
@@ -215,47 +227,46 @@ def promote(a: DType, c: DType) -> DType:
 
 
 @operator
-def cast(b: GraphBuilder, x: Tensor, dtype: DType, *, name: str = "cast") -> Tensor:
+def cast(x: Tensor, dtype: DTypeLike, *, name: str = "cast") -> Tensor:
     """Conversion by the rules of `expr.core.Cast`."""
-    return map_elements(b, [x], lambda v: v.cast(dtype), name=name)
+    return map_elements([x], lambda v: v.cast(dtype), name=name)
 
 
 @operator
-def identity(b: GraphBuilder, x: Tensor, *, name: str = "copy") -> Tensor:
-    return map_elements(b, [x], lambda v: v, name=name)
+def identity(x: Tensor, *, name: str = "copy") -> Tensor:
+    return map_elements([x], lambda v: v, name=name)
 
 
 # Activations ---------------------------------------------------------------------------------------------------
 
 
 @operator
-def relu(b: GraphBuilder, x: Tensor, *, name: str = "relu") -> Tensor:
-    return map_elements(b, [x], lambda v: apply("max", v, 0), name=name)
+def relu(x: Tensor, *, name: str = "relu") -> Tensor:
+    return map_elements([x], lambda v: apply("max", v, 0), name=name)
 
 
 @operator
-def leaky_relu(b: GraphBuilder, x: Tensor, *, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
-    return map_elements(b, [x], lambda v: select(v < 0, v * alpha, v), name=name)
+def leaky_relu(x: Tensor, *, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
+    return map_elements([x], lambda v: select(v < 0, v * alpha, v), name=name)
 
 
 @operator
-def prelu(b: GraphBuilder, x: Tensor, slope: Tensor, *, name: str = "prelu") -> Tensor:
+def prelu(x: Tensor, slope: Tensor, *, name: str = "prelu") -> Tensor:
     """``x < 0 ? slope * x : x``; `slope` broadcasts to x, not the other way."""
     if broadcast_shapes(x.shape, slope.shape) != x.shape:
         raise ExtentMismatch(
             f"slope {slope} does not broadcast to {x}", help="every extent 1 or equal, rank not above that of x"
         )
-    return map_elements(b, [x, slope], lambda v, s: select(v < 0, v * s, v), name=name)
+    return map_elements([x, slope], lambda v, s: select(v < 0, v * s, v), name=name)
 
 
 @operator
-def elu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "elu") -> Tensor:
-    return map_elements(b, [x], lambda v: select(v < 0, apply("expm1", v) * alpha, v), name=name)
+def elu(x: Tensor, *, alpha: float = 1.0, name: str = "elu") -> Tensor:
+    return map_elements([x], lambda v: select(v < 0, apply("expm1", v) * alpha, v), name=name)
 
 
 @operator
 def selu(
-    b: GraphBuilder,
     x: Tensor,
     *,
     alpha: float = 1.67326319217681884765625,
@@ -263,13 +274,12 @@ def selu(
     name: str = "selu",
 ) -> Tensor:
     """``gamma * (x > 0 ? x : alpha * (exp(x) - 1))``; the defaults are those of the ONNX operator."""
-    return map_elements(b, [x], lambda v: select(v > 0, v * gamma, apply("expm1", v) * (alpha * gamma)), name=name)
+    return map_elements([x], lambda v: select(v > 0, v * gamma, apply("expm1", v) * (alpha * gamma)), name=name)
 
 
 @operator
-def celu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "celu") -> Tensor:
+def celu(x: Tensor, *, alpha: float = 1.0, name: str = "celu") -> Tensor:
     return map_elements(
-        b,
         [x],
         lambda v: apply("max", v, 0.0) + apply("min", apply("expm1", v / alpha) * alpha, 0.0),
         name=name,
@@ -277,12 +287,12 @@ def celu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "celu") 
 
 
 @operator
-def gelu(b: GraphBuilder, x: Tensor, *, approximate: str = "none", name: str = "gelu") -> Tensor:
+def gelu(x: Tensor, *, approximate: str = "none", name: str = "gelu") -> Tensor:
     """``x * Phi(x)``, the distribution of normal numbers, or its approximation by tanh (`approximate` "tanh")."""
     if approximate not in ("none", "tanh"):
         raise InvalidExpression(f"gelu approximation {approximate!r}", help="none or tanh")
     function = "normal_cdf" if approximate == "none" else "normal_cdf_tanh"
-    return map_elements(b, [x], lambda v: v * apply(function, v), name=name)
+    return map_elements([x], lambda v: v * apply(function, v), name=name)
 
 
 def softplus_of(v: Expr) -> Expr:
@@ -291,17 +301,17 @@ def softplus_of(v: Expr) -> Expr:
 
 
 @operator
-def softplus(b: GraphBuilder, x: Tensor, *, name: str = "softplus") -> Tensor:
-    return map_elements(b, [x], softplus_of, name=name)
+def softplus(x: Tensor, *, name: str = "softplus") -> Tensor:
+    return map_elements([x], softplus_of, name=name)
 
 
 @operator
-def softsign(b: GraphBuilder, x: Tensor, *, name: str = "softsign") -> Tensor:
-    return map_elements(b, [x], lambda v: v / (apply("abs", v) + 1), name=name)
+def softsign(x: Tensor, *, name: str = "softsign") -> Tensor:
+    return map_elements([x], lambda v: v / (apply("abs", v) + 1), name=name)
 
 
 @operator
-def mish(b: GraphBuilder, x: Tensor, *, name: str = "mish") -> Tensor:
+def mish(x: Tensor, *, name: str = "mish") -> Tensor:
     """``x * tanh(log(1 + exp(x)))``, which is ``x n / (n + 2)`` with ``n = exp(x) (exp(x) + 2)``."""
 
     def body(v: Expr) -> Expr:
@@ -309,42 +319,40 @@ def mish(b: GraphBuilder, x: Tensor, *, name: str = "mish") -> Tensor:
         n = e * (e + 2.0)
         return v * (n / (n + 2.0))
 
-    return map_elements(b, [x], body, name=name)
+    return map_elements([x], body, name=name)
 
 
 @operator
-def swish(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "swish") -> Tensor:
+def swish(x: Tensor, *, alpha: float = 1.0, name: str = "swish") -> Tensor:
     """``x * sigmoid(alpha * x)``; `alpha` 1 is also called SiLU."""
-    return map_elements(b, [x], lambda v: v * apply("sigmoid", v if alpha == 1.0 else v * alpha), name=name)
+    return map_elements([x], lambda v: v * apply("sigmoid", v if alpha == 1.0 else v * alpha), name=name)
 
 
 @operator
-def hard_sigmoid(
-    b: GraphBuilder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid"
-) -> Tensor:
-    return map_elements(b, [x], lambda v: clamp(v * alpha + beta, 0.0, 1.0), name=name)
+def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid") -> Tensor:
+    return map_elements([x], lambda v: clamp(v * alpha + beta, 0.0, 1.0), name=name)
 
 
 @operator
-def hard_swish(b: GraphBuilder, x: Tensor, *, name: str = "hard_swish") -> Tensor:
+def hard_swish(x: Tensor, *, name: str = "hard_swish") -> Tensor:
     """``x * min(max(x + 3, 0), 6) / 6``: the sum is exact where the factor is small."""
-    return map_elements(b, [x], lambda v: v * (clamp(v + 3.0, 0.0, 6.0) * (1 / 6)), name=name)
+    return map_elements([x], lambda v: v * (clamp(v + 3.0, 0.0, 6.0) * (1 / 6)), name=name)
 
 
 @operator
-def thresholded_relu(b: GraphBuilder, x: Tensor, *, alpha: float = 1.0, name: str = "thresholded") -> Tensor:
-    return map_elements(b, [x], lambda v: select(v > alpha, v, 0), name=name)
+def thresholded_relu(x: Tensor, *, alpha: float = 1.0, name: str = "thresholded") -> Tensor:
+    return map_elements([x], lambda v: select(v > alpha, v, 0), name=name)
 
 
 @operator
-def shrink(b: GraphBuilder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5, name: str = "shrink") -> Tensor:
+def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5, name: str = "shrink") -> Tensor:
     """``x < -lambd ? x + bias : x > lambd ? x - bias : 0``; integers compute in f64."""
 
     def body(v: Expr) -> Expr:
         w = v if dtypes.is_float(x.dtype) else v.cast("f64")
         return select(w < -lambd, w + bias, select(w > lambd, w - bias, 0)).cast(x.dtype)
 
-    return map_elements(b, [x], body, name=name)
+    return map_elements([x], body, name=name)
 
 
 def clamp(v: Expr, low: Operand, high: Operand) -> Expr:
@@ -353,29 +361,27 @@ def clamp(v: Expr, low: Operand, high: Operand) -> Expr:
 
 
 @operator
-def clip(
-    b: GraphBuilder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, name: str = "clip"
-) -> Tensor:
+def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, name: str = "clip") -> Tensor:
     """``min(max(x, low), high)`` with scalar tensors; an absent bound does nothing."""
 
     def body(v: Expr) -> Expr:
         for bound, function in ((low, "max"), (high, "min")):
             if bound is not None:
-                v = apply(function, v, bound[(0,) * bound.rank])
+                v = apply(function, v, only(bound))
         return v
 
-    return map_elements(b, [x], body, name=name)
+    return map_elements([x], body, name=name)
 
 
 @operator
-def is_inf(b: GraphBuilder, x: Tensor, *, positive: bool = True, negative: bool = True, name: str = "isinf") -> Tensor:
+def is_inf(x: Tensor, *, positive: bool = True, negative: bool = True, name: str = "isinf") -> Tensor:
     def body(v: Expr) -> Expr:
         if positive and negative:
             return apply("isinf", v)
         infinities = [math.inf] * positive + [-math.inf] * negative
         return v.eq(infinities[0]) if infinities else const(False, "bool")
 
-    return map_elements(b, [x], body, name=name)
+    return map_elements([x], body, name=name)
 
 
 # Quantisation --------------------------------------------------------------------------------------------------
@@ -390,7 +396,7 @@ def saturate(v: Expr, dtype: DType) -> Expr:
 def _parameter(p: Tensor, axes: Sequence[Axis], axis: int, block: int) -> Read:
     """Scale or zero point of the element at `axes`: one for all, one per slice of `axis`, or one per block along it."""
     if p.size == 1 and p.rank <= 1:
-        return p[(0,) * p.rank]
+        return only(p)
     if p.rank == 1:
         return p[axes[axis]]
     return p[tuple(a // block if d == axis and block else a for d, a in enumerate(axes))]
@@ -398,17 +404,17 @@ def _parameter(p: Tensor, axes: Sequence[Axis], axis: int, block: int) -> Read:
 
 @operator
 def quantize_linear(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor,
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
     block: int = 0,
-    dtype: DType = "u8",
+    dtype: DTypeLike = "u8",
     name: str = "quantize",
 ) -> Tensor:
     """``saturate(round(x / scale) + zero_point)``, in f32; halves round to even before the zero point is added."""
+    b = x.builder
     _check_quantised(x, scale, axis, block)
     _check_zero_point(zero_point, scale)
     axes = axes_of(x.shape)
@@ -423,17 +429,17 @@ def quantize_linear(
 
 @operator
 def dequantize_linear(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor,
     zero_point: Tensor | None = None,
     *,
     axis: int = 1,
     block: int = 0,
-    dtype: DType = "f32",
+    dtype: DTypeLike = "f32",
     name: str = "dequantize",
 ) -> Tensor:
     """``(x - zero_point) * scale``."""
+    b = x.builder
     _check_quantised(x, scale, axis, block)
     _check_zero_point(zero_point, scale)
     axes = axes_of(x.shape)
@@ -470,10 +476,9 @@ def _check_quantised(x: Tensor, scale: Tensor, axis: int, block: int) -> None:
 
 
 @operator
-def dynamic_quantize_linear(
-    b: GraphBuilder, x: Tensor, *, name: str = "dynamic_quantize"
-) -> tuple[Tensor, Tensor, Tensor]:
+def dynamic_quantize_linear(x: Tensor, *, name: str = "dynamic_quantize") -> tuple[Tensor, Tensor, Tensor]:
     """Quantise f32 to u8 by its own range: returns values, scale and zero point (ONNX DynamicQuantizeLinear)."""
+    b = x.builder
     ranges = axes_of(x.shape, "r")
     if ranges:
         low = emit(b, (), x[ranges], reduce=ranges, accum="min", name=f"{name}.min", source=name)
@@ -494,6 +499,6 @@ def _brackets(shape: Sequence[Extent]) -> str:
 
 
 @operator
-def fill(b: GraphBuilder, shape: Sequence[int], value: float | bool, dtype: DType, *, name: str = "fill") -> Tensor:
+def fill(b: GraphBuilder, shape: Sequence[int], value: float | bool, dtype: DTypeLike, *, name: str = "fill") -> Tensor:
     """A tensor of one value."""
     return emit(b, axes_of(shape), Const(value, dtype), name=name)

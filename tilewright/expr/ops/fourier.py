@@ -30,7 +30,7 @@ _LONGEST_PRIME = 1 << 12
 
 @operator
 def dft(
-    b: GraphBuilder, re: Tensor, im: Tensor | None = None, *, axis: int, inverse: bool = False, scale: float = 1.0,
+    re: Tensor, im: Tensor | None = None, *, axis: int, inverse: bool = False, scale: float = 1.0,
     bins: int | None = None, name: str = "dft",
 ) -> Parts:  # fmt: skip
     """``X[k] = scale * sum_n x[n] * exp(-2 pi i n k / N)`` along `axis`; `inverse` changes the sign in the exponent.
@@ -38,6 +38,7 @@ def dft(
     Without `im` the input is real. `bins` keeps the first of the N results. Element types are f32 and f64. Raises
     InvalidExpression for other types and for lengths whose tables would be too large, ExtentMismatch for other parts.
     """
+    b = re.builder
     require_float(re, where=name)
     if im is not None and (im.shape, im.dtype) != (re.shape, re.dtype):
         raise ExtentMismatch(f"real part {re}, imaginary part {im}", where=name, help="equal shapes and dtypes")
@@ -56,16 +57,17 @@ def dft(
     parts = _by_factors(b, re, im, d, (first, length // first), inverse, scale, name)
     if bins == length:
         return parts
-    kept = [narrow(b, part, d, 0, bins, name=f"{name}.{label}") for part, label in zip(parts, "ri", strict=True)]
+    kept = [narrow(part, d, 0, bins, name=f"{name}.{label}") for part, label in zip(parts, "ri", strict=True)]
     return kept[0], kept[1]
 
 
 @operator
-def from_half(b: GraphBuilder, re: Tensor, im: Tensor, length: int, *, axis: int, name: str = "spectrum") -> Parts:
+def from_half(re: Tensor, im: Tensor, length: int, *, axis: int, name: str = "spectrum") -> Parts:
     """All `length` bins of a real signal from its first ``length // 2 + 1``: bin -k is the conjugate of bin k.
 
     Bins that are missing count as 0, more than that are left out. The imaginary part of bins 0 and length / 2 is 0.
     """
+    b = re.builder
     d = normal_axis(axis, re.rank, where=name)
     have = static_shape(re.shape)[d]
     axes = axes_of([length if p == d else e for p, e in enumerate(re.shape)])
@@ -114,8 +116,8 @@ def _direct(
     real = [product(re, cos, "rc"), product(im, sin, "is")]
     imaginary = [product(re, sin, "rs"), product(im, cos, "ic")]
     return (
-        map_elements(b, real, lambda v, w: v - w, name=f"{name}.re"),
-        map_elements(b, imaginary, lambda v, w: v + w, name=f"{name}.im"),
+        map_elements(real, lambda v, w: v - w, name=f"{name}.re"),
+        map_elements(imaginary, lambda v, w: v + w, name=f"{name}.im"),
     )
 
 
@@ -131,10 +133,10 @@ def _by_factors(
 
     def folded(x: Tensor, label: str) -> Tensor:
         index = lambda axes: (*axes[:d], axes[d] * second + axes[d + 1], *axes[d + 2 :])  # noqa: E731
-        return move(b, x, split, index, name=f"{name}.{label}")
+        return move(x, split, index, name=f"{name}.{label}")
 
     rows = (folded(re, "rows.re"), None if im is None else folded(im, "rows.im"))
-    u, v = dft(b, *rows, axis=d, inverse=inverse, name=f"{name}.first")  # [k1, n2]
+    u, v = dft(*rows, axis=d, inverse=inverse, name=f"{name}.first")  # [k1, n2]
     cosines, sines = _roots(first, second, length, inverse, re.dtype)
     cos, sin = b.constant(cosines, f"{name}.cos"), b.constant(sines, f"{name}.sin")
     axes = axes_of(split)
@@ -143,11 +145,11 @@ def _by_factors(
         emit(b, axes, u[axes] * cos[at] - v[axes] * sin[at], name=f"{name}.rotated.re"),
         emit(b, axes, u[axes] * sin[at] + v[axes] * cos[at], name=f"{name}.rotated.im"),
     )
-    spectrum = dft(b, *rotated, axis=d + 1, inverse=inverse, scale=scale, name=f"{name}.second")  # [k1, k2]
+    spectrum = dft(*rotated, axis=d + 1, inverse=inverse, scale=scale, name=f"{name}.second")  # [k1, k2]
 
     def unfolded(x: Tensor, label: str) -> Tensor:
         index = lambda axes: (*axes[:d], axes[d] % first, axes[d] // first, *axes[d + 1 :])  # noqa: E731
-        return move(b, x, shape, index, name=f"{name}.{label}")
+        return move(x, shape, index, name=f"{name}.{label}")
 
     return unfolded(spectrum[0], "re"), unfolded(spectrum[1], "im")
 

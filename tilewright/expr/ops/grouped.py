@@ -5,8 +5,7 @@ from __future__ import annotations
 from tilewright.errors import ExtentMismatch
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Const, Expr, Tensor, const, select, static_shape
-from tilewright.expr.dtypes import INDEX, DType
-from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.dtypes import INDEX, DTypeLike
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.counting import search_sorted
 from tilewright.expr.ops.elementwise import clamp
@@ -16,7 +15,7 @@ from tilewright.expr.ops.shape import iota
 
 @operator
 def grouped_matmul(
-    b: GraphBuilder, x: Tensor, w: Tensor, ends: Tensor, *, out_dtype: DType | None = None, name: str = "grouped_matmul"
+    x: Tensor, w: Tensor, ends: Tensor, *, out_dtype: DTypeLike | None = None, name: str = "grouped_matmul"
 ) -> Tensor:
     """One product per group, of which ``ends[g]`` is the end (the begin is the end before, or 0), along one of three:
 
@@ -26,6 +25,7 @@ def grouped_matmul(
 
     Rows and columns behind the last end belong to the last group.
     """
+    b = x.builder
     require_rank(x, (2, 3), "a matrix, or one per group", where=name)
     require_rank(w, (2, 3), "a matrix, or one per group", where=name)
     require_rank(ends, 1, "the end of each group", where=name)
@@ -42,7 +42,7 @@ def grouped_matmul(
         return contract(b, [g, i, j], [factor, w[r, j]], [r], accumulate=None, out_dtype=out_dtype, name=name)
     along = i if w.rank == 3 else j
     places = iota(b, along.size, dtype=ends.dtype, name=f"{name}.places")
-    group = search_sorted(b, ends, places, right=True, dtype=dtypes.INDEX, name=f"{name}.group")
+    group = search_sorted(ends, places, right=True, dtype=dtypes.INDEX, name=f"{name}.group")
     mine = clamp(group[along], 0, groups - 1)
     factors: list[Expr] = [x[i, r], w[mine, r, j]] if w.rank == 3 else [x[mine, i, r], w[r, j]]
     return contract(b, [i, j], factors, [r], accumulate=None, out_dtype=out_dtype, name=name)

@@ -15,7 +15,7 @@ from tilewright.expr.core import Axis, Expr, Operand, Tensor, const, scatter_bod
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
-from tilewright.expr.ops.elementwise import axes_of, clamp, emit
+from tilewright.expr.ops.elementwise import axes_of, clamp, emit, read
 from tilewright.expr.ops.nodes import accumulator, cast_node, normal_axis
 from tilewright.expr.ordered import Scatter
 
@@ -27,8 +27,9 @@ def wrapped(value: Expr, extent: int) -> Expr:
 
 
 @operator
-def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
+def gather(x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
     """Replace dimension `axis` of x by the dimensions of `indices`: whole slices of x are picked."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     _check_not_empty(x, shape[d], prod(picks), name)
@@ -38,10 +39,9 @@ def gather(b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: 
 
 
 @operator
-def gather_at(
-    b: GraphBuilder, x: Tensor, start: int, step: int, count: int | None, *, axis: int = 0, name: str = "gather"
-) -> Tensor:
+def gather_at(x: Tensor, start: int, step: int, count: int | None, *, axis: int = 0, name: str = "gather") -> Tensor:
     """`gather` with the known indices ``start + step * i``; `count` None: one index, which drops the dimension."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
     shape = static_shape(x.shape)
     last = start + step * ((count or 1) - 1)
@@ -49,14 +49,13 @@ def gather_at(
         raise InvalidExpression(f"indices {start} to {last} into dimension {d} of {x}", help=f"within [0, {shape[d]})")
     axes = axes_of([*shape[:d], *([] if count is None else [count]), *shape[d + 1 :]])
     index: Operand = start if count is None else axes[d] * step + start
-    return emit(b, axes, x[(*axes[:d], index, *axes[d + (count is not None) :])], name=name)
+    return emit(b, axes, read(x, (*axes[:d], index, *axes[d + (count is not None) :])), name=name)
 
 
 @operator
-def gather_elements(
-    b: GraphBuilder, x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather_elements"
-) -> Tensor:
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather_elements") -> Tensor:
     """``out[p] = x[p with p[axis] = indices[p]]``."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     if len(picks) != len(shape) or any(p > e for q, (p, e) in enumerate(zip(picks, shape, strict=True)) if q != d):
@@ -69,8 +68,9 @@ def gather_elements(
 
 
 @operator
-def gather_nd(b: GraphBuilder, x: Tensor, indices: Tensor, *, batch: int = 0, name: str = "gather_nd") -> Tensor:
+def gather_nd(x: Tensor, indices: Tensor, *, batch: int = 0, name: str = "gather_nd") -> Tensor:
     """The last dimension of `indices` holds positions in x after its first `batch` dimensions, which both share."""
+    b = x.builder
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     depth = _depth(x, indices, batch, name)
     axes = axes_of([*picks[:-1], *shape[batch + depth :]])
@@ -99,14 +99,15 @@ def _check_not_empty(x: Tensor, extent: int, picks: int, name: str) -> None:
 
 
 @operator
-def compress(b: GraphBuilder, x: Tensor, chosen: Sequence[int], *, axis: int, name: str = "compress") -> Tensor:
+def compress(x: Tensor, chosen: Sequence[int], *, axis: int, name: str = "compress") -> Tensor:
     """The slices of `axis` listed in `chosen`, known when compiling."""
+    b = x.builder
     import numpy as np
 
     extent = static_shape(x.shape)[normal_axis(axis, x.rank, where=name)]
     if not all(-extent <= place < extent for place in chosen):
         raise InvalidExpression(f"slices {list(chosen)} of {x}", where=name, help=f"within [{-extent}, {extent})")
-    return gather(b, x, b.constant(np.asarray(chosen, np.int64), f"{name}.index"), axis=axis, name=name)
+    return gather(x, b.constant(np.asarray(chosen, np.int64), f"{name}.index"), axis=axis, name=name)
 
 
 # Scatter -------------------------------------------------------------------------------------------------------
@@ -116,10 +117,11 @@ _REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "mi
 
 @operator
 def scatter_elements(
-    b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
     name: str = "scatter_elements",
 ) -> Tensor:  # fmt: skip
     """x with ``x[p with p[axis] = indices[p]]`` replaced by, or reduced with, ``updates[p]``; later updates win."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     if picks != static_shape(updates.shape) or len(picks) != len(shape) or any(
@@ -143,9 +145,10 @@ def scatter_elements(
 
 @operator
 def scatter_nd(
-    b: GraphBuilder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", name: str = "scatter_nd"
+    x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", name: str = "scatter_nd"
 ) -> Tensor:
     """x with the slices at the positions in the last dimension of `indices` replaced by, or reduced with, `updates`."""
+    b = x.builder
     shape, picks = static_shape(x.shape), static_shape(indices.shape)
     depth = _depth(x, indices, 0, name)
     if static_shape(updates.shape) != (*picks[:-1], *shape[depth:]):
@@ -188,10 +191,11 @@ def _scatter(
 
 @operator
 def update_cache(
-    b: GraphBuilder, cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2,
+    cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2,
     circular: bool = False, name: str = "update_cache",
 ) -> Tensor:  # fmt: skip
     """`cache` with `update` written along `axis` from ``starts[batch]``, or from 0; around the end if `circular`."""
+    b = cache.builder
     d = normal_axis(axis, cache.rank, where=name)
     shape, count = static_shape(cache.shape), static_shape(update.shape)
     if shape[:d] + shape[d + 1 :] != count[:d] + count[d + 1 :] or count[d] > shape[d]:
@@ -216,12 +220,11 @@ def _hits(value: Expr, extent: int, axis: Expr) -> Expr:
 
 
 @operator
-def one_hot(
-    b: GraphBuilder, indices: Tensor, depth: int, values: Tensor, *, axis: int = -1, name: str = "one_hot"
-) -> Tensor:
+def one_hot(indices: Tensor, depth: int, values: Tensor, *, axis: int = -1, name: str = "one_hot") -> Tensor:
     """A new dimension `axis` of extent `depth`: ``values[1]`` where it equals the index, ``values[0]`` elsewhere."""
+    b = indices.builder
     d = normal_axis(axis, indices.rank + 1, where=name)
     picks = static_shape(indices.shape)
     axes = axes_of([*picks[:d], depth, *picks[d:]])
     hit = _hits(indices[(*axes[:d], *axes[d + 1 :])], depth, axes[d])
-    return emit(b, axes, select(hit, values[1], values[0]), name=name)
+    return emit(b, axes, select(hit, read(values, [1]), read(values, [0])), name=name)

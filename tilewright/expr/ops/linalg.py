@@ -10,29 +10,28 @@ from collections.abc import Sequence
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, const
-from tilewright.expr.dtypes import DType
-from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.dtypes import DTypeLike
 from tilewright.expr.ops.arguments import operator
-from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, element, emit
+from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, element, emit, only
 from tilewright.expr.ops.nodes import contract, normal_axis, require_equal, require_rank
 
 
 @operator
 def gemv(
-    b: GraphBuilder,
     a: Tensor,
     x: Tensor,
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "gemv",
 ) -> Tensor:
     """``O[i] = sum_k A[i,k] * x[k]``. With x of shape [k, 1] the result keeps the unit loop: [i, 1]."""
+    b = a.builder
     require_rank(a, 2, "the matrix A[i, k]", where=name)
     require_rank(x, (1, 2), "the vector x[k] or x[k, 1]", where=name)
     if x.rank == 2:
         require_equal(x.shape[1], 1, f"{x} is not a vector", where=name, help="use gemm for more than one column")
-        return gemm(b, a, x, accumulate=accumulate, out_dtype=out_dtype, name=name)
+        return gemm(a, x, accumulate=accumulate, out_dtype=out_dtype, name=name)
     _check_contracted(a, 1, x, 0, where=name)
     i, k = Axis("i", a.shape[0]), Axis("k", a.shape[1])
     return contract(b, [i], [a[i, k], x[k]], [k], accumulate=accumulate, out_dtype=out_dtype, name=name)
@@ -40,7 +39,6 @@ def gemv(
 
 @operator
 def gemm(
-    b: GraphBuilder,
     a: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
@@ -49,14 +47,15 @@ def gemm(
     beta: float = 1.0,
     transpose_a: bool = False,
     transpose_b: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "gemm",
 ) -> Tensor:
     """``O[i,j] = alpha * sum_k A[i,k] * B[k,j] + beta * bias[i,j]``; a transposed operand is read as A[k,i] or B[j,k].
 
     `bias` broadcasts to [i, j]. Scale and bias, where they change anything, are one node after the product.
     """
+    b = a.builder
     require_rank(a, 2, "the matrix A", where=name)
     require_rank(w, 2, "the matrix B", where=name)
     a_contracted, b_contracted = (0 if transpose_a else 1), (1 if transpose_b else 0)
@@ -87,14 +86,13 @@ def gemm(
 
 @operator
 def matmul(
-    b: GraphBuilder,
     a: Tensor,
     w: Tensor,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "matmul",
 ) -> Tensor:
     """``O[…,i,j] = sum_k A[…,i,k] * B[…,k,j]`` with NumPy's rules.
@@ -102,6 +100,7 @@ def matmul(
     Leading dimensions broadcast. A one-dimensional A is a row, a one-dimensional B a column, and the
     dimension that this adds is not in the result. `transpose_a` and `transpose_b` exchange the last two dimensions.
     """
+    b = a.builder
     require_rank(a, (1, 99), "rows, or batches of matrices", where=name)
     require_rank(w, (1, 99), "columns, or batches of matrices", where=name)
     a_contracted = a.rank - 2 if transpose_a and a.rank > 1 else a.rank - 1
@@ -130,16 +129,16 @@ def matmul(
 
 @operator
 def linear(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "linear",
 ) -> Tensor:
     """``O[…,o] = sum_k x[…,k] * w[o,k] + bias[o]``: a fully connected layer with weights stored by output."""
+    b = x.builder
     require_rank(x, (1, 99), "[…, k]", where=name)
     require_rank(w, 2, "[outputs, k]", where=name)
     _check_contracted(x, x.rank - 1, w, 1, where=name)
@@ -161,7 +160,6 @@ def linear(
 
 @operator
 def matmul_integer(
-    b: GraphBuilder,
     a: Tensor,
     w: Tensor,
     a_zero: Tensor | None = None,
@@ -175,17 +173,18 @@ def matmul_integer(
     """
     require_rank(a, (2, 99), "[…, i, k]", where=name)
     require_rank(w, (2, 99), "[…, k, j]", where=name)
-    left = centred(b, a, a_zero, -2, name=f"{name}.a")
-    right = centred(b, w, b_zero, -1, name=f"{name}.b")
-    return matmul(b, left, right, accumulate="i32", out_dtype="i32", name=name)
+    left = centred(a, a_zero, -2, name=f"{name}.a")
+    right = centred(w, b_zero, -1, name=f"{name}.b")
+    return matmul(left, right, accumulate="i32", out_dtype="i32", name=name)
 
 
 @operator
-def centred(b: GraphBuilder, x: Tensor, zero: Tensor | None, own: int, *, source: str = "", name: str) -> Tensor:
+def centred(x: Tensor, zero: Tensor | None, own: int, *, source: str = "", name: str) -> Tensor:
     """``x - zero`` in i32; `x` itself where the zero points are known to be 0.
 
     There is one for all, one per slice of dimension `own`, or a shape that broadcasts to that of `x`.
     """
+    b = x.builder
     known = None if zero is None else b.constants.get(zero.name)
     if zero is None or (known is not None and not known.any()):
         return x
@@ -196,33 +195,31 @@ def centred(b: GraphBuilder, x: Tensor, zero: Tensor | None, own: int, *, source
 
 @operator
 def bilinear(
-    b: GraphBuilder,
     a: Tensor,
     w: Tensor,
     c: Tensor,
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "bilinear",
 ) -> Tensor:
     """``O[i,j] = sum_{k,l} A[i,k] * W[j,k,l] * C[i,l]`` (spec 1, section 1.3)."""
-    return einsum(b, "ik,jkl,il->ij", [a, w, c], accumulate=accumulate, out_dtype=out_dtype, name=name)
+    return einsum("ik,jkl,il->ij", [a, w, c], accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
 @operator
-def outer(b: GraphBuilder, x: Tensor, y: Tensor, *, out_dtype: DType | None = None, name: str = "outer") -> Tensor:
+def outer(x: Tensor, y: Tensor, *, out_dtype: DTypeLike | None = None, name: str = "outer") -> Tensor:
     """``O[i,j] = x[i] * y[j]``."""
-    return einsum(b, "i,j->ij", [x, y], out_dtype=out_dtype, name=name)
+    return einsum("i,j->ij", [x, y], out_dtype=out_dtype, name=name)
 
 
 @operator
 def einsum(
-    b: GraphBuilder,
     equation: str,
     operands: Sequence[Tensor],
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "einsum",
 ) -> Tensor:
     """Sum of products by Einstein's convention, as `numpy.einsum` reads it, in one node.
@@ -249,7 +246,7 @@ def einsum(
     ]
     axes = [loop[label] for label in output]
     reduce = [axis for label, axis in loop.items() if label not in output]
-    return contract(b, axes, factors, reduce, accumulate=accumulate, out_dtype=out_dtype, name=name)
+    return contract(operands[0].builder, axes, factors, reduce, accumulate=accumulate, out_dtype=out_dtype, name=name)
 
 
 def check_broadcasts_to(x: Tensor, shape: tuple[Extent, ...], *, where: str) -> None:
@@ -327,7 +324,7 @@ def _letter_extents(subscripts: list[list[str]], operands: Sequence[Tensor], *, 
 def _zero_point(zero: Tensor, axes: Sequence[Axis], own: Axis, *, where: str) -> Expr:
     """A zero point at a position: one for all, one per row or column (`own`), or a shape that broadcasts."""
     if zero.rank <= 1 and zero.size == 1:
-        return zero[(0,) * zero.rank]
+        return only(zero)
     if zero.rank == 1:
         require_equal(
             zero.shape[0],

@@ -11,7 +11,7 @@ from math import prod
 
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, const, select, static_shape
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import DType, DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.conv import check_groups
@@ -33,18 +33,18 @@ Affine = Callable[[Expr, tuple[Axis, ...]], Expr]
 
 @operator
 def softmax(
-    b: GraphBuilder,
     x: Tensor,
     *,
     axis: int = -1,
     simplified: bool = False,
-    out_dtype: DType | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "softmax",
 ) -> Tensor:
     """``exp(x - max x) / sum exp(x - max x)`` along `axis`: nodes max, sub, exp, sum, div.
 
     `simplified` leaves out the maximum (nodes exp, sum, div) and overflows for elements above log of the largest f32.
     """
+    b = x.builder
     d, exponential = _exponential(b, x, axis, simplified=simplified, name=name)[:2]
     total = fold_over(b, exponential, [d], "sum", _same, name=f"{name}.sum", source=name)
     axes = axes_of(x.shape)
@@ -52,8 +52,9 @@ def softmax(
 
 
 @operator
-def log_softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "log_softmax") -> Tensor:
+def log_softmax(x: Tensor, *, axis: int = -1, name: str = "log_softmax") -> Tensor:
     """``x - max x - log sum exp(x - max x)`` along `axis`."""
+    b = x.builder
     d, exponential, shifted = _exponential(b, x, axis, simplified=False, name=name)
     total = fold_over(b, exponential, [d], "sum", _same, name=f"{name}.sum", source=name)
     axes = axes_of(x.shape)
@@ -62,7 +63,6 @@ def log_softmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "log_
 
 @operator
 def layer_norm(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -72,12 +72,11 @@ def layer_norm(
     name: str = "layer_norm",
 ) -> Tensor:
     """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` over the dimensions from `axis` on."""
-    return layer_norm_statistics(b, x, scale, bias, axis=axis, epsilon=epsilon, name=name)[0]
+    return layer_norm_statistics(x, scale, bias, axis=axis, epsilon=epsilon, name=name)[0]
 
 
 @operator
 def layer_norm_statistics(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -87,6 +86,7 @@ def layer_norm_statistics(
     name: str = "layer_norm",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`layer_norm`, and the mean and ``1 / sqrt(variance + epsilon)``, with extent 1 in the normalised dimensions."""
+    b = x.builder
     dimensions = range(normal_axis(axis, x.rank, where=name), x.rank)
     affine = _affine(x, scale, bias, where=name)
     result = _normalise(b, x, dimensions, _inverse_root(epsilon), affine, name=name)
@@ -95,7 +95,6 @@ def layer_norm_statistics(
 
 @operator
 def rms_norm(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     *,
@@ -104,6 +103,7 @@ def rms_norm(
     name: str = "rms_norm",
 ) -> Tensor:
     """``x / sqrt(mean of x*x + epsilon) * scale`` over the dimensions from `axis` on."""
+    b = x.builder
     require_float(x, where=name)
     wide = accumulator(x.dtype)
     first = normal_axis(axis, x.rank, where=name)
@@ -120,7 +120,6 @@ def rms_norm(
 
 @operator
 def batch_norm(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor,
     bias: Tensor,
@@ -135,6 +134,7 @@ def batch_norm(
     ``factor = scale / sqrt(variance + epsilon)`` and ``shift = bias - mean * factor`` are nodes of their own, which
     fold where their operands are constants.
     """
+    b = x.builder
     require_float(x, where=name)
     require_rank(x, (2, 99), "[b, C, …]", where=name)
     for parameter in (scale, bias, mean, variance):
@@ -156,7 +156,6 @@ def batch_norm(
 
 @operator
 def batch_norm_training(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor,
     bias: Tensor,
@@ -171,6 +170,7 @@ def batch_norm_training(
 
     These are ``old * momentum + own * (1 - momentum)``.
     """
+    b = x.builder
     require_rank(x, (2, 99), "[b, C, …]", where=name)
     for parameter in (mean, variance):
         _check_per_channel(parameter, x, where=name)
@@ -187,7 +187,6 @@ def batch_norm_training(
 
 @operator
 def batch_norm_by_batch(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -196,6 +195,7 @@ def batch_norm_by_batch(
     name: str = "batch_norm",
 ) -> Tensor:
     """Normalise each channel of x [b, C, …] by the batch's own statistics, without running ones."""
+    b = x.builder
     return _by_batch(b, x, scale, bias, epsilon, name=name)[0]
 
 
@@ -227,7 +227,6 @@ def _per_channel(x: Tensor, scale: Tensor | None, bias: Tensor | None, *, where:
 
 @operator
 def group_norm(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -240,6 +239,7 @@ def group_norm(
 
     Scale and bias are [C] or [groups].
     """
+    b = x.builder
     require_float(x, where=name)
     require_rank(x, (2, 99), "[b, C, …]", where=name)
     wide = accumulator(x.dtype)
@@ -275,7 +275,6 @@ def group_norm(
 
 @operator
 def instance_norm(
-    b: GraphBuilder,
     x: Tensor,
     scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -284,16 +283,16 @@ def instance_norm(
     name: str = "instance_norm",
 ) -> Tensor:
     """Normalise every channel of every element of the batch of x [b, C, …] over its spatial dimensions."""
+    b = x.builder
     require_rank(x, (3, 99), "[b, C, …]", where=name)
     affine = _per_channel(x, scale, bias, where=name)
     return _normalise(b, x, range(2, x.rank), _inverse_root(epsilon), affine, name=name)[0]
 
 
 @operator
-def mean_variance_norm(
-    b: GraphBuilder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3), name: str = "mean_variance_norm"
-) -> Tensor:
+def mean_variance_norm(x: Tensor, *, axes: Sequence[int] = (0, 2, 3), name: str = "mean_variance_norm") -> Tensor:
     """``(x - mean) / (standard deviation + 1e-9)`` over `axes` (ONNX MeanVarianceNormalization)."""
+    b = x.builder
     dimensions = [normal_axis(axis, x.rank, where=name) for axis in axes]
 
     def inverse(variance: Expr) -> Expr:
@@ -303,8 +302,9 @@ def mean_variance_norm(
 
 
 @operator
-def lp_norm(b: GraphBuilder, x: Tensor, *, axis: int = -1, p: int = 2, name: str = "lp_norm") -> Tensor:
+def lp_norm(x: Tensor, *, axis: int = -1, p: int = 2, name: str = "lp_norm") -> Tensor:
     """x divided by its 1-norm or 2-norm along `axis`; 0 where the norm is 0."""
+    b = x.builder
     require_float(x, where=name)
     if p not in (1, 2):
         raise InvalidExpression(f"a norm of order {p}", where=name, help="1 or 2")
@@ -322,7 +322,6 @@ def lp_norm(b: GraphBuilder, x: Tensor, *, axis: int = -1, p: int = 2, name: str
 
 @operator
 def local_response_norm(
-    b: GraphBuilder,
     x: Tensor,
     *,
     size: int,
@@ -335,6 +334,7 @@ def local_response_norm(
 
     The window of channel c begins at ``c - (size-1)//2``; channels outside x [b, C, …] count as 0.
     """
+    b = x.builder
     require_float(x, where=name)
     require_rank(x, (2, 99), "[b, C, …]", where=name)
     if size < 1:

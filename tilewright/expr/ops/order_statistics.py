@@ -23,12 +23,13 @@ Names = tuple[str, str]
 
 @operator
 def cum_extreme(
-    b: GraphBuilder, x: Tensor, *, axis: int, largest: bool = True, names: Names = ("cum_max", "index")
+    x: Tensor, *, axis: int, largest: bool = True, names: Names = ("cum_max", "index")
 ) -> tuple[Tensor, Tensor]:
     """The largest (or smallest) element up to each position along `axis`, and the last position that holds it.
 
     From a NaN on every value is NaN.
     """
+    b = x.builder
     d = normal_axis(axis, x.rank, where=names[0])
     kind = "max" if largest else "min"
     axes, k = axes_of(x.shape), Axis("r0", x.shape[d])
@@ -48,11 +49,12 @@ def log_add_exp(v: Expr, w: Expr) -> Expr:
 
 
 @operator
-def log_cum_sum_exp(b: GraphBuilder, x: Tensor, *, axis: int, name: str = "log_cum_sum_exp") -> Tensor:
+def log_cum_sum_exp(x: Tensor, *, axis: int, name: str = "log_cum_sum_exp") -> Tensor:
     """``log(sum of exp(x[k]) for k <= j)`` along `axis`, in as many steps as the extent has bits.
 
     Step s joins each element with the one ``2**s`` before it, so that nothing overflows or vanishes in a long row.
     """
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
     total = cast_node(b, x, dtypes.wide(x.dtype), name=f"{name}.in", source=name)
     axes, distance = axes_of(x.shape), 1
@@ -66,31 +68,33 @@ def log_cum_sum_exp(b: GraphBuilder, x: Tensor, *, axis: int, name: str = "log_c
 
 @operator
 def kth_value(
-    b: GraphBuilder, x: Tensor, k: int, *, axis: int = -1, keepdims: bool = False, names: Names = ("kth", "index")
+    x: Tensor, k: int, *, axis: int = -1, keepdims: bool = False, names: Names = ("kth", "index")
 ) -> tuple[Tensor, Tensor]:
     """The k-th smallest element along `axis`, k counted from 1, and its position."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=names[0])
     extent = static_shape(x.shape)[d]
     if not 1 <= k <= extent:
         raise InvalidExpression(f"element {k} of {extent} along dimension {d} of {x}", help=f"1 to {extent}")
-    values, order = top_k(b, x, k, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
+    values, order = top_k(x, k, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
     return _ranked(b, values, order, d, keepdims, lambda _: const(k - 1, INDEX), names)
 
 
 @operator
 def median(
-    b: GraphBuilder, x: Tensor, *, axis: int = -1, keepdims: bool = False, skip_nan: bool = False,
+    x: Tensor, *, axis: int = -1, keepdims: bool = False, skip_nan: bool = False,
     names: Names = ("median", "index"),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The lower of the two middle elements along `axis`, and its position.
 
     It is NaN where there is one, or with `skip_nan` where all elements are: then NaN are left out.
     """
+    b = x.builder
     d = normal_axis(axis, x.rank, where=names[0])
     extent = static_shape(x.shape)[d]
     if not extent:
         raise InvalidExpression(f"the median of dimension {d} of {x}, which is empty", help="an extent of 1 or more")
-    values, order = top_k(b, x, extent, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
+    values, order = top_k(x, extent, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
     if not dtypes.is_float(x.dtype):
         return _ranked(b, values, order, d, keepdims, lambda _: const((extent - 1) // 2, INDEX), names)
     numbers = fold_over(
@@ -109,20 +113,21 @@ def median(
 
 @operator
 def mode(
-    b: GraphBuilder, x: Tensor, *, axis: int = -1, keepdims: bool = False, names: Names = ("mode", "index")
+    x: Tensor, *, axis: int = -1, keepdims: bool = False, names: Names = ("mode", "index")
 ) -> tuple[Tensor, Tensor]:
     """The most frequent element along `axis`, the smallest of several, and its last position. A NaN equals nothing."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=names[0])
     extent = static_shape(x.shape)[d]
     if not extent:
         raise InvalidExpression(f"the mode of dimension {d} of {x}, which is empty", help="an extent of 1 or more")
-    values, order = top_k(b, x, extent, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
+    values, order = top_k(x, extent, axis=d, largest=False, names=(f"{names[0]}.sorted", f"{names[0]}.order"))
     axes, k = axes_of(x.shape), Axis("r0", extent)
     row, before = _at(axes, d, k), _at(axes, d, apply("max", k - 1, 0))
     starts = select(values[row].ne(values[before]), k, 0)
     first = emit(b, axes, starts, reduce=(k,), accum=PrefixScan(d, "max"), name=f"{names[0]}.first", source=names[0])
     length = emit(b, axes, axes[d] - first[axes], name=f"{names[0]}.length", source=names[0])
-    last = arg_max(b, length, axis=d, keepdims=False, name=f"{names[0]}.last")
+    last = arg_max(length, axis=d, keepdims=False, name=f"{names[0]}.last")
     return _ranked(b, values, order, d, keepdims, lambda position: last[position], names)
 
 

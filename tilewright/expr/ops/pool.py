@@ -33,7 +33,6 @@ class Pooling(Sliding, total=False):
 
 @operator
 def max_pool(
-    b: GraphBuilder,
     x: Tensor,
     kernel: Sequence[int],
     *,
@@ -41,13 +40,13 @@ def max_pool(
     **sliding: Unpack[Pooling],
 ) -> Tensor:
     """The maximum of every window; padding never wins. A window without an element has the least value of the type."""
+    b = x.builder
     window = _window(x, kernel, where=name, **sliding)
     return _pool(b, x, window, "max", _same, name=name)
 
 
 @operator
 def max_pool_indices(
-    b: GraphBuilder,
     x: Tensor,
     kernel: Sequence[int],
     *,
@@ -61,6 +60,7 @@ def max_pool_indices(
     Positions count through all of x, row-major; with `column_major` the pooled dimensions count the other way round,
     with `per_plane` they count within the pooled dimensions only. A window without a maximum (NaN) has the position -1.
     """
+    b = x.builder
     window = _window(x, kernel, where=name, **sliding)
     values = _pool(b, x, window, "max", _same, name=name)
     lead = x.rank - len(kernel)
@@ -96,7 +96,6 @@ def max_pool_indices(
 
 @operator
 def average_pool(
-    b: GraphBuilder,
     x: Tensor,
     kernel: Sequence[int],
     *,
@@ -108,6 +107,7 @@ def average_pool(
 
     What `ceil_mode` adds beyond the padding is never counted.
     """
+    b = x.builder
     require_float(x, where=name)
     window = _window(x, kernel, where=name, **sliding)
     wide = accumulator(x.dtype)
@@ -131,7 +131,6 @@ def average_pool(
 
 @operator
 def lp_pool(
-    b: GraphBuilder,
     x: Tensor,
     kernel: Sequence[int],
     *,
@@ -140,6 +139,7 @@ def lp_pool(
     **sliding: Unpack[Pooling],
 ) -> Tensor:
     """The p-norm of every window, ``(sum |x|**p) ** (1/p)``."""
+    b = x.builder
     require_float(x, where=name)
     window = _window(x, kernel, where=name, **sliding)
     total = _pool(b, x, window, "sum", _power(p, accumulator(x.dtype), where=name), name=f"{name}.sum", source=name)
@@ -147,34 +147,33 @@ def lp_pool(
 
 
 @operator
-def global_average_pool(b: GraphBuilder, x: Tensor, *, name: str = "global_average_pool") -> Tensor:
+def global_average_pool(x: Tensor, *, name: str = "global_average_pool") -> Tensor:
     """The mean over the spatial dimensions of x [b, C, …], kept with extent 1."""
     require_float(x, where=name)
-    return reduce_mean(b, x, _spatial(x, where=name), name=name)
+    return reduce_mean(x, _spatial(x, where=name), name=name)
 
 
 @operator
-def global_max_pool(b: GraphBuilder, x: Tensor, *, name: str = "global_max_pool") -> Tensor:
+def global_max_pool(x: Tensor, *, name: str = "global_max_pool") -> Tensor:
     """The maximum over the spatial dimensions of x [b, C, …], kept with extent 1."""
-    return reduce_max(b, x, _spatial(x, where=name), name=name)
+    return reduce_max(x, _spatial(x, where=name), name=name)
 
 
 @operator
-def global_lp_pool(b: GraphBuilder, x: Tensor, *, p: int = 2, name: str = "global_lp_pool") -> Tensor:
+def global_lp_pool(x: Tensor, *, p: int = 2, name: str = "global_lp_pool") -> Tensor:
     """The p-norm over the spatial dimensions of x [b, C, …], kept with extent 1."""
     _spatial(x, where=name)
-    return lp_pool(b, x, static_shape(x.shape[2:]), p=p, name=name)
+    return lp_pool(x, static_shape(x.shape[2:]), p=p, name=name)
 
 
 @operator
-def adaptive_average_pool(
-    b: GraphBuilder, x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_average_pool"
-) -> Tensor:
+def adaptive_average_pool(x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_average_pool") -> Tensor:
     """Means of `outputs` windows per dimension: window i of o has elements ``i*n//o`` to before ``ceil((i+1)*n/o)``."""
+    b = x.builder
     require_float(x, where=name)
     kernel = _even_kernel(x, outputs, where=name)
     if kernel is not None:
-        return average_pool(b, x, kernel, strides=kernel, name=name)
+        return average_pool(x, kernel, strides=kernel, name=name)
     wide = accumulator(x.dtype)
     total = _adaptive(b, x, outputs, "sum", lambda v: v.cast(wide), name=f"{name}.sum", source=name)
     lead = x.rank - len(outputs)
@@ -186,11 +185,12 @@ def adaptive_average_pool(
 
 
 @operator
-def adaptive_max_pool(b: GraphBuilder, x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_max_pool") -> Tensor:
+def adaptive_max_pool(x: Tensor, outputs: Sequence[int], *, name: str = "adaptive_max_pool") -> Tensor:
     """Maxima over the windows of `adaptive_average_pool`."""
+    b = x.builder
     kernel = _even_kernel(x, outputs, where=name)
     if kernel is not None:
-        return max_pool(b, x, kernel, strides=kernel, name=name)
+        return max_pool(x, kernel, strides=kernel, name=name)
     return _adaptive(b, x, outputs, "max", _same, name=name, source=name)
 
 

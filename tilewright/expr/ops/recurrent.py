@@ -102,8 +102,9 @@ def _shape(x: Tensor, rank: int, name: str) -> tuple[int, int, int]:
 
 
 @operator
-def rnn(b: GraphBuilder, layer: Layer, activations: Sequence[Activation]) -> tuple[Tensor, Tensor]:
+def rnn(layer: Layer, activations: Sequence[Activation]) -> tuple[Tensor, Tensor]:
     """``H' = f(W x + R H + bias)``; one activation per direction. Returns all states and the last."""
+    b = layer.x.builder
     batch, hidden = layer.sizes(1)[1], layer.sizes(1)[3]
 
     def step(cell: _Cell, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -117,7 +118,6 @@ def rnn(b: GraphBuilder, layer: Layer, activations: Sequence[Activation]) -> tup
 
 @operator
 def gru(
-    b: GraphBuilder,
     layer: Layer,
     activations: Sequence[Activation],
     *,
@@ -128,6 +128,7 @@ def gru(
 
     `order` is that of the gates in the weights, h last.
     """
+    b = layer.x.builder
     update_column, reset_column = (order.index(gate) * layer.sizes(3)[3] for gate in "zr")
     batch, hidden = layer.sizes(3)[1], layer.sizes(3)[3]
 
@@ -151,7 +152,6 @@ def gru(
 
 @operator
 def lstm(
-    b: GraphBuilder,
     layer: Layer,
     activations: Sequence[Activation],
     *,
@@ -165,6 +165,7 @@ def lstm(
     `peephole` [D, 3*H] weighs the cell in the gates i, o, f; with `input_forget` f is 1 - i. `order` is that of the
     gates in the weights. Returns all states, the last state and the last cell.
     """
+    b = layer.x.builder
     batch, hidden = layer.sizes(4)[1], layer.sizes(4)[3]
 
     def step(cell: _Cell, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -277,10 +278,10 @@ def _layer(
             return _masked(cell, results, states), [(row, backwards)]
 
         last, (rows,) = b.loop(f"{layer.name}.{way}", steps, [(x, backwards) for x in sliced], initial, trip)
-        shown.append(reshape(b, rows, (steps, 1, batch, width), name=f"{layer.name}.{way}.rows"))
+        shown.append(reshape(rows, (steps, 1, batch, width), name=f"{layer.name}.{way}.rows"))
         finals.append(tuple(last))
-    everything = concat(b, shown, axis=1, name=layer.name)
-    last_states = [stack(b, [s[i] for s in finals], axis=0, name=f"{layer.name}.last") for i in range(len(finals[0]))]
+    everything = concat(shown, axis=1, name=layer.name)
+    last_states = [stack([s[i] for s in finals], axis=0, name=f"{layer.name}.last") for i in range(len(finals[0]))]
     return everything, last_states[0], last_states[-1]
 
 

@@ -74,92 +74,88 @@ def _count(x: Tensor, axes: Sequence[int] | None, where: str) -> int:
 
 
 @operator
-def reduce_sum(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum"
-) -> Tensor:
+def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum") -> Tensor:
+    b = x.builder
     return _staged(b, x, axes, keepdims, "sum", _same, None, name)
 
 
 @operator
-def reduce_mean(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "mean"
-) -> Tensor:
+def reduce_mean(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "mean") -> Tensor:
     """Sum divided by the number of elements; integers divide towards zero."""
+    b = x.builder
     count = _count(x, axes, name)
     return _staged(b, x, axes, keepdims, "sum", _same, lambda total: total / count, name)
 
 
 @operator
-def reduce_max(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "max"
-) -> Tensor:
+def reduce_max(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "max") -> Tensor:
+    b = x.builder
     return _reduction(b, x, axes, keepdims, "max", _same, name=name, source=name)
 
 
 @operator
-def reduce_min(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "min"
-) -> Tensor:
+def reduce_min(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "min") -> Tensor:
+    b = x.builder
     return _reduction(b, x, axes, keepdims, "min", _same, name=name, source=name)
 
 
 @operator
-def reduce_prod(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "prod"
-) -> Tensor:
+def reduce_prod(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "prod") -> Tensor:
+    b = x.builder
     return _staged(b, x, axes, keepdims, "prod", _same, None, name)
 
 
 @operator
-def reduce_l1(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l1"
-) -> Tensor:
+def reduce_l1(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l1") -> Tensor:
     """Sum of absolute values."""
+    b = x.builder
     return _staged(b, x, axes, keepdims, "sum", lambda v: apply("abs", v), None, name)
 
 
 @operator
-def reduce_l2(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l2"
-) -> Tensor:
+def reduce_l2(x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "l2") -> Tensor:
     """Root of the sum of squares; integers take the root in f64."""
+    b = x.builder
     root: Map = lambda v: apply("sqrt", v if dtypes.is_float(v.dtype) else v.cast("f64"))  # noqa: E731
     return _staged(b, x, axes, keepdims, "sum", lambda v: v * v, root, name)
 
 
 @operator
 def reduce_sum_square(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum_square"
+    x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "sum_square"
 ) -> Tensor:
+    b = x.builder
     return _staged(b, x, axes, keepdims, "sum", lambda v: v * v, None, name)
 
 
 @operator
 def reduce_log_sum(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum"
+    x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum"
 ) -> Tensor:
+    b = x.builder
     log: Map = lambda v: apply("log", v if dtypes.is_float(v.dtype) else v.cast("f64"))  # noqa: E731
     return _staged(b, x, axes, keepdims, "sum", _same, log, name)
 
 
 @operator
 def reduce_log_sum_exp(
-    b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum_exp"
+    x: Tensor, axes: Sequence[int] | None = None, *, keepdims: bool = True, name: str = "log_sum_exp"
 ) -> Tensor:
     """``log(sum(exp(x)))``, relative to the largest element so that nothing overflows; integers go through f64."""
+    b = x.builder
     if not dtypes.is_float(x.dtype):
         real = cast_node(b, x, "f64", name=f"{name}.real", source=name)
-        total = reduce_log_sum_exp(b, real, axes, keepdims=keepdims, name=f"{name}.wide")
+        total = reduce_log_sum_exp(real, axes, keepdims=keepdims, name=f"{name}.wide")
         return cast_node(b, total, x.dtype, name=name, source=name)
     wide = _wide(x.dtype)
     top = _reduction(
         b, x, axes, True, "max", lambda v: v.cast(wide), name=f"{name}.max", source=name
     )  # infinite where all elements are: then nothing is subtracted
     finite: Map = lambda v: select(apply("isinf", v), 0.0, v)  # noqa: E731
-    shifted = map_elements(b, [x, top], lambda v, m: apply("exp", v.cast(wide) - finite(m)), name=f"{name}.exp")
+    shifted = map_elements([x, top], lambda v, m: apply("exp", v.cast(wide) - finite(m)), name=f"{name}.exp")
     total = _reduction(b, shifted, axes, True, "sum", _same, name=f"{name}.acc", source=name)
     if keepdims:
-        return map_elements(b, [total, top], lambda s, m: (apply("log", s) + finite(m)).cast(x.dtype), name=name)
+        return map_elements([total, top], lambda s, m: (apply("log", s) + finite(m)).cast(x.dtype), name=name)
     over = set(range(x.rank)) if axes is None else {normal_axis(axis, x.rank, where=name) for axis in axes}
     positions = axes_of([e for d, e in enumerate(x.shape) if d not in over])
     kept = iter(positions)
@@ -172,19 +168,21 @@ def reduce_log_sum_exp(
 
 @operator
 def arg_max(
-    b: GraphBuilder, x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
+    x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
     name: str = "arg_max",
 ) -> Tensor:  # fmt: skip
     """i64 index of the largest element along `axis`: the first of equals, or the last. A NaN counts as largest."""
+    b = x.builder
     return _arg(b, x, "max", axis, keepdims, select_last_index, name)
 
 
 @operator
 def arg_min(
-    b: GraphBuilder, x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
+    x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False,
     name: str = "arg_min",
 ) -> Tensor:  # fmt: skip
     """i64 index of the smallest element along `axis`: the first of equals, or the last. A NaN counts as smallest."""
+    b = x.builder
     return _arg(b, x, "min", axis, keepdims, select_last_index, name)
 
 
@@ -211,10 +209,11 @@ def _with(axes: Sequence[Axis], d: int, inserted: Axis) -> tuple[Axis, ...]:
 
 
 @operator
-def hardmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "hardmax") -> Tensor:
+def hardmax(x: Tensor, *, axis: int = -1, name: str = "hardmax") -> Tensor:
     """1 at the first largest element along `axis`, 0 elsewhere."""
+    b = x.builder
     d = normal_axis(axis, x.rank, where=name)
-    first = arg_max(b, x, axis=d, keepdims=False, name=f"{name}.index")
+    first = arg_max(x, axis=d, keepdims=False, name=f"{name}.index")
     axes = axes_of(x.shape)
     here = axes[d].eq(first[(*axes[:d], *axes[d + 1 :])])
     return emit(b, axes, select(here, Const(1, x.dtype), Const(0, x.dtype)), name=name)
@@ -224,18 +223,16 @@ def hardmax(b: GraphBuilder, x: Tensor, *, axis: int = -1, name: str = "hardmax"
 
 
 @operator
-def cum_sum(
-    b: GraphBuilder, x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_sum"
-) -> Tensor:
+def cum_sum(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_sum") -> Tensor:
     """Running sum along `axis`, without the element itself if `exclusive`, from the end if `reverse`."""
+    b = x.builder
     return _scan(b, x, "sum", axis, exclusive, reverse, name)
 
 
 @operator
-def cum_prod(
-    b: GraphBuilder, x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_prod"
-) -> Tensor:
+def cum_prod(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False, name: str = "cum_prod") -> Tensor:
     """Running product along `axis`; options as for `cum_sum`."""
+    b = x.builder
     return _scan(b, x, "prod", axis, exclusive, reverse, name)
 
 
@@ -253,13 +250,14 @@ def _scan(b: GraphBuilder, x: Tensor, accum: str, axis: int, exclusive: bool, re
 
 @operator
 def top_k(
-    b: GraphBuilder, x: Tensor, k: int, *, axis: int = -1, largest: bool = True,
+    x: Tensor, k: int, *, axis: int = -1, largest: bool = True,
     names: tuple[str, str] = ("topk", "index"),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The k largest (or smallest) elements along `axis`, sorted, and their i64 indices.
 
     Equal elements keep their order; NaN is larger than any number. With k of the whole extent this is a stable sort.
     """
+    b = x.builder
     d = normal_axis(axis, x.rank, where=names[0])
     extent = static_shape(x.shape)[d]
     if not 0 <= k <= extent:

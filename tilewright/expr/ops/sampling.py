@@ -17,7 +17,7 @@ from tilewright.expr.core import Axis, Expr, Operand, Tensor, apply, const, sele
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
-from tilewright.expr.ops.elementwise import axes_of, clamp, emit
+from tilewright.expr.ops.elementwise import axes_of, clamp, emit, read
 from tilewright.expr.ops.nodes import accumulator, cast_node, require_rank
 
 Array = np.ndarray[Any, Any]
@@ -153,7 +153,6 @@ def _cubic(d: Array, a: float) -> Array:
 
 @operator
 def resample(
-    b: GraphBuilder,
     x: Tensor,
     tables: Mapping[int, Table],
     *,
@@ -164,6 +163,7 @@ def resample(
 
     Dimensions with one source element per output are read at once; the others are weighted sums, one node each.
     """
+    b = x.builder
     for d in tables:
         if not 0 <= d < x.rank:
             raise InvalidExpression(f"a table for dimension {d} of {x}", where=name, help=f"within [0, {x.rank})")
@@ -202,7 +202,7 @@ def _direct(b: GraphBuilder, x: Tensor, *, tables: Mapping[int, Table], name: st
     index: list[Operand] = list(axes)
     for d, table in tables.items():
         index[d] = _index(b, axes[d], shape[d], table.index[:, 0], f"{name}.index")
-    return emit(b, axes, x[tuple(index)], name=name, source=source)
+    return emit(b, axes, read(x, index), name=name, source=source)
 
 
 def _index(b: GraphBuilder, axis: Axis, extent: int, places: Array, name: str) -> Expr:
@@ -229,7 +229,6 @@ def _weighted(b: GraphBuilder, x: Tensor, *, d: int, table: Table, wide: str, na
 
 @operator
 def grid_sample(
-    b: GraphBuilder,
     x: Tensor,
     grid: Tensor,
     *,
@@ -244,6 +243,7 @@ def grid_sample(
     else between its edges. `mode` is nearest, linear or cubic; `padding` zeros, border or reflection. With cubic and
     border, positions are limited before they are interpolated, as ONNX has it; PyTorch limits each element instead.
     """
+    b = x.builder
     require_rank(x, (3, 99), "[N, C, D…]", where=name)
     sizes, dims = static_shape(x.shape)[2:], x.rank - 2
     if grid.rank != x.rank or grid.shape[-1] != dims or grid.shape[0] != x.shape[0]:

@@ -12,10 +12,10 @@ from math import prod
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Const, Expr, Operand, Tensor, const, select, static_shape
-from tilewright.expr.dtypes import INDEX, DType
+from tilewright.expr.dtypes import INDEX, DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
-from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, clamp, element, emit
+from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, clamp, element, emit, only, read
 from tilewright.expr.ops.nodes import normal_axis
 
 
@@ -29,25 +29,26 @@ def normal_axes(axes: Sequence[int], rank: int, *, where: str) -> tuple[int, ...
 
 @operator
 def move(
-    b: GraphBuilder, x: Tensor, shape: Sequence[int], index: Callable[[tuple[Axis, ...]], Sequence[Operand]],
+    x: Tensor, shape: Sequence[int], index: Callable[[tuple[Axis, ...]], Sequence[Operand]],
     *, name: str,
 ) -> Tensor:  # fmt: skip
     """``out[axes] = x[index(axes)]``."""
+    b = x.builder
     axes = axes_of(shape)
-    return emit(b, axes, x[tuple(index(axes))], name=name)
+    return emit(b, axes, read(x, index(axes)), name=name)
 
 
 # Views ---------------------------------------------------------------------------------------------------------
 
 
 @operator
-def transpose(b: GraphBuilder, x: Tensor, perm: Sequence[int] | None = None, *, name: str = "transpose") -> Tensor:
+def transpose(x: Tensor, perm: Sequence[int] | None = None, *, name: str = "transpose") -> Tensor:
     """Output dimension d is input dimension ``perm[d]``; without `perm` the order is reversed."""
     order = tuple(reversed(range(x.rank))) if perm is None else tuple(normal_axis(p, x.rank, where=name) for p in perm)
     if sorted(order) != list(range(x.rank)):
         raise InvalidExpression(f"permutation {list(order)} of a tensor of rank {x.rank}", help="every dimension once")
     shape = static_shape(x.shape)
-    return move(b, x, [shape[p] for p in order], lambda axes: [axes[order.index(d)] for d in range(x.rank)], name=name)
+    return move(x, [shape[p] for p in order], lambda axes: [axes[order.index(d)] for d in range(x.rank)], name=name)
 
 
 def reshape_indices(source: Sequence[int], axes: Sequence[Axis]) -> tuple[Expr, ...]:
@@ -79,29 +80,40 @@ def reshape_indices(source: Sequence[int], axes: Sequence[Axis]) -> tuple[Expr, 
 
 
 @operator
-def reshape(b: GraphBuilder, x: Tensor, shape: Sequence[int], *, name: str = "reshape") -> Tensor:
-    """Row-major reinterpretation; `shape` has the extents themselves (no -1)."""
-    source, target = static_shape(x.shape), tuple(shape)
+def reshape(x: Tensor, shape: Sequence[int], *, name: str = "reshape") -> Tensor:
+    """Row-major reinterpretation; one extent may be -1: what the others leave."""
+    source, target = static_shape(x.shape), _without_unknown(x, shape)
     if prod(source) != prod(target):
         raise ExtentMismatch(
             f"cannot reshape {x} to {list(target)}", help=f"a shape of {prod(source)} elements, not {prod(target)}"
         )
-    axes = axes_of(target)
+    b, axes = x.builder, axes_of(target)
     if prod(target) == 0:
         return emit(b, axes, Const(0, x.dtype), name=name)
     return emit(b, axes, x[reshape_indices(source, axes)], name=name)
 
 
+def _without_unknown(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` with the extent that -1 stands for."""
+    if -1 not in shape:
+        return tuple(shape)
+    size, known = prod(static_shape(x.shape)), prod(extent for extent in shape if extent != -1)
+    if list(shape).count(-1) > 1 or known <= 0 or size % known:
+        fact = f"cannot reshape {x} to {list(shape)}"
+        raise ExtentMismatch(fact, help=f"one -1, beside extents of which the product divides {size}")
+    return tuple(size // known if extent == -1 else extent for extent in shape)
+
+
 @operator
-def flatten(b: GraphBuilder, x: Tensor, *, axis: int = 1, name: str = "flatten") -> Tensor:
+def flatten(x: Tensor, *, axis: int = 1, name: str = "flatten") -> Tensor:
     """To a matrix: dimensions before `axis` become rows, the others columns."""
     shape = static_shape(x.shape)
     cut = axis if axis == x.rank else normal_axis(axis, x.rank, where=name)
-    return reshape(b, x, (prod(shape[:cut]), prod(shape[cut:])), name=name)
+    return reshape(x, (prod(shape[:cut]), prod(shape[cut:])), name=name)
 
 
 @operator
-def squeeze(b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, name: str = "squeeze") -> Tensor:
+def squeeze(x: Tensor, axes: Sequence[int] | None = None, *, name: str = "squeeze") -> Tensor:
     """Drop dimensions of extent 1: those in `axes`, or all."""
     if axes is None:
         drop = {d for d, extent in enumerate(x.shape) if extent == 1}
@@ -110,45 +122,44 @@ def squeeze(b: GraphBuilder, x: Tensor, axes: Sequence[int] | None = None, *, na
         for d in sorted(drop):
             if x.shape[d] != 1:
                 raise ExtentMismatch(f"squeeze of dimension {d} of {x}", help="only extents of 1 can be squeezed")
-    return reshape(b, x, [e for d, e in enumerate(static_shape(x.shape)) if d not in drop], name=name)
+    return reshape(x, [e for d, e in enumerate(static_shape(x.shape)) if d not in drop], name=name)
 
 
 @operator
-def unsqueeze(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "unsqueeze") -> Tensor:
+def unsqueeze(x: Tensor, axes: Sequence[int], *, name: str = "unsqueeze") -> Tensor:
     """Insert dimensions of extent 1 so that they have the positions `axes` in the result."""
     places = normal_axes(axes, x.rank + len(axes), where=name)
     kept = iter(static_shape(x.shape))
-    return reshape(b, x, [1 if d in places else next(kept) for d in range(x.rank + len(places))], name=name)
+    return reshape(x, [1 if d in places else next(kept) for d in range(x.rank + len(places))], name=name)
 
 
 @operator
-def expand(b: GraphBuilder, x: Tensor, shape: Sequence[int], *, name: str = "expand") -> Tensor:
+def expand(x: Tensor, shape: Sequence[int], *, name: str = "expand") -> Tensor:
     """Broadcast x and a tensor of `shape` with each other, and return x at the common shape."""
+    b = x.builder
     axes = axes_of(broadcast_shapes(x.shape, tuple(shape)))
     return emit(b, axes, element(x, axes), name=name)
 
 
 @operator
-def tile(b: GraphBuilder, x: Tensor, repeats: Sequence[int], *, name: str = "tile") -> Tensor:
+def tile(x: Tensor, repeats: Sequence[int], *, name: str = "tile") -> Tensor:
     """Repeat the whole tensor `repeats[d]` times along dimension d."""
     if len(repeats) != x.rank or any(r < 0 for r in repeats):
         raise InvalidExpression(f"{list(repeats)} repeats of {x}", help=f"{x.rank} counts of 0 or more")
     shape = static_shape(x.shape)
     target = [extent * count for extent, count in zip(shape, repeats, strict=True)]
-    return move(b, x, target, lambda axes: [a % max(e, 1) for a, e in zip(axes, shape, strict=True)], name=name)
+    return move(x, target, lambda axes: [a % max(e, 1) for a, e in zip(axes, shape, strict=True)], name=name)
 
 
 @operator
-def flip(b: GraphBuilder, x: Tensor, axes: Sequence[int], *, name: str = "flip") -> Tensor:
+def flip(x: Tensor, axes: Sequence[int], *, name: str = "flip") -> Tensor:
     """Reverse the order along `axes`."""
     chosen, shape = normal_axes(axes, x.rank, where=name), static_shape(x.shape)
-    return move(
-        b, x, shape, lambda all_: [shape[d] - 1 - a if d in chosen else a for d, a in enumerate(all_)], name=name
-    )
+    return move(x, shape, lambda all_: [shape[d] - 1 - a if d in chosen else a for d, a in enumerate(all_)], name=name)
 
 
 @operator
-def roll(b: GraphBuilder, x: Tensor, shifts: Sequence[int], axes: Sequence[int], *, name: str = "roll") -> Tensor:
+def roll(x: Tensor, shifts: Sequence[int], axes: Sequence[int], *, name: str = "roll") -> Tensor:
     """Rotate by ``shifts[i]`` towards larger indices along ``axes[i]``."""
     shape = static_shape(x.shape)
     _require_lengths({"shifts": shifts}, len(axes), "one per axis", name)
@@ -158,7 +169,7 @@ def roll(b: GraphBuilder, x: Tensor, shifts: Sequence[int], axes: Sequence[int],
         return [(a + (-by.get(d, 0)) % e) % e if by.get(d) and e else a
                 for d, (a, e) in enumerate(zip(positions, shape, strict=True))]  # fmt: skip
 
-    return move(b, x, shape, index, name=name)
+    return move(x, shape, index, name=name)
 
 
 # Parts ---------------------------------------------------------------------------------------------------------
@@ -166,7 +177,7 @@ def roll(b: GraphBuilder, x: Tensor, shifts: Sequence[int], axes: Sequence[int],
 
 @operator
 def slice_(
-    b: GraphBuilder, x: Tensor, starts: Sequence[int], extents: Sequence[int], steps: Sequence[int] | None = None,
+    x: Tensor, starts: Sequence[int], extents: Sequence[int], steps: Sequence[int] | None = None,
     *, name: str = "slice",
 ) -> Tensor:  # fmt: skip
     """``out[i] = x[starts + steps * i]``, one start, extent and step (may be negative) per dimension."""
@@ -179,7 +190,7 @@ def slice_(
                 f"slice of dimension {d} of {x}: {count} elements from {start} by {step}",
                 help=f"stay in [0, {shape[d]})",
             )
-    return move(b, x, extents, lambda axes: [a * s + c for a, s, c in zip(axes, steps, starts, strict=True)], name=name)
+    return move(x, extents, lambda axes: [a * s + c for a, s, c in zip(axes, steps, starts, strict=True)], name=name)
 
 
 def _require_lengths(lists: Mapping[str, Sequence[int]], count: int, meaning: str, where: str) -> None:
@@ -205,16 +216,16 @@ def _reversed_range(extent: int, start: int, stop: int, step: int) -> range:
 
 
 @operator
-def narrow(b: GraphBuilder, x: Tensor, axis: int, start: int, extent: int, *, name: str = "narrow") -> Tensor:
+def narrow(x: Tensor, axis: int, start: int, extent: int, *, name: str = "narrow") -> Tensor:
     """`extent` elements from `start` along one axis."""
     d, shape = normal_axis(axis, x.rank, where=name), static_shape(x.shape)
     starts = [start if p == d else 0 for p in range(x.rank)]
-    return slice_(b, x, starts, [extent if p == d else e for p, e in enumerate(shape)], name=name)
+    return slice_(x, starts, [extent if p == d else e for p, e in enumerate(shape)], name=name)
 
 
 @operator
 def split(
-    b: GraphBuilder, x: Tensor, sizes: Sequence[int], *, axis: int = 0, names: Sequence[str] | None = None,
+    x: Tensor, sizes: Sequence[int], *, axis: int = 0, names: Sequence[str] | None = None,
     name: str = "split",
 ) -> list[Tensor]:  # fmt: skip
     """Consecutive parts of `sizes` along `axis`."""
@@ -225,13 +236,13 @@ def split(
         )
     labels = names or [name] * len(sizes)
     return [
-        narrow(b, x, d, sum(sizes[:i]), size, name=label)
+        narrow(x, d, sum(sizes[:i]), size, name=label)
         for i, (size, label) in enumerate(zip(sizes, labels, strict=True))
     ]
 
 
 @operator
-def concat(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int, name: str = "concat") -> Tensor:
+def concat(tensors: Sequence[Tensor], *, axis: int, name: str = "concat") -> Tensor:
     """Join along `axis`: a balanced tree of selects, each part read only in its range."""
     if not tensors:
         raise InvalidExpression("concat of no tensors", help="give at least one")
@@ -255,19 +266,18 @@ def concat(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int, name: str =
         half = len(these) // 2
         return select(axes[d] < starts[these[half]], choose(these[:half]), choose(these[half:]))
 
-    return emit(b, axes, choose(filled) if filled else Const(0, first.dtype), name=name)
+    return emit(first.builder, axes, choose(filled) if filled else Const(0, first.dtype), name=name)
 
 
 @operator
-def stack(b: GraphBuilder, tensors: Sequence[Tensor], *, axis: int = 0, name: str = "stack") -> Tensor:
+def stack(tensors: Sequence[Tensor], *, axis: int = 0, name: str = "stack") -> Tensor:
     """Join along a new dimension at `axis`."""
-    rows = [unsqueeze(b, t, [axis], name=f"{name}.part") for t in tensors]
-    return concat(b, rows, axis=axis, name=name)
+    rows = [unsqueeze(t, [axis], name=f"{name}.part") for t in tensors]
+    return concat(rows, axis=axis, name=name)
 
 
 @operator
 def pad(
-    b: GraphBuilder,
     x: Tensor,
     before: Sequence[int],
     after: Sequence[int],
@@ -281,13 +291,14 @@ def pad(
     `mode` says what they hold: "constant" (`value`), "reflect" (mirror, border not repeated), "symmetric" (border
     repeated), "edge" (nearest element) or "wrap" (from the other end).
     """
+    b = x.builder
     _require_lengths({"before": before, "after": after}, x.rank, "one per dimension", name)
     shape = static_shape(x.shape)
     target = [low + e + high for low, e, high in zip(before, shape, after, strict=True)]
     axes = axes_of(target)
     positions = [a - low for a, low in zip(axes, before, strict=True)]
     if mode == "constant":
-        outside = value[(0,) * value.rank] if isinstance(value, Tensor) else const(value, x.dtype)
+        outside = only(value) if isinstance(value, Tensor) else const(value, x.dtype)
         inside: Expr = const(True, "bool")
         for p, e, low, high in zip(positions, shape, before, after, strict=True):
             if low > 0:
@@ -324,19 +335,20 @@ def _inside(p: Expr, extent: int, low: int, high: int, mode: str) -> Expr:
 
 
 @operator
-def trilu(b: GraphBuilder, x: Tensor, k: Tensor | int = 0, *, upper: bool = True, name: str = "trilu") -> Tensor:
+def trilu(x: Tensor, k: Tensor | int = 0, *, upper: bool = True, name: str = "trilu") -> Tensor:
     """Zero what is below (`upper`) or above the k-th diagonal of the last two dimensions."""
+    b = x.builder
     if x.rank < 2:
         raise InvalidExpression(f"a triangle of {x}", help="a tensor of rank 2 or more")
     axes = axes_of(x.shape)
-    diagonal = k[(0,) * k.rank] if isinstance(k, Tensor) else const(k, INDEX)
+    diagonal = only(k) if isinstance(k, Tensor) else const(k, INDEX)
     offset = axes[-1] - axes[-2]
     keep = offset >= diagonal if upper else offset <= diagonal
     return emit(b, axes, select(keep, x[axes], 0), name=name)
 
 
 @operator
-def eye(b: GraphBuilder, rows: int, columns: int, *, k: int = 0, dtype: DType = "f32", name: str = "eye") -> Tensor:
+def eye(b: GraphBuilder, rows: int, columns: int, *, k: int = 0, dtype: DTypeLike = "f32", name: str = "eye") -> Tensor:
     """Ones on the k-th diagonal."""
     i, j = axes_of((rows, columns))
     return emit(b, (i, j), select((j - i).eq(k), Const(1, dtype), Const(0, dtype)), name=name)
@@ -344,7 +356,7 @@ def eye(b: GraphBuilder, rows: int, columns: int, *, k: int = 0, dtype: DType = 
 
 @operator
 def iota(
-    b: GraphBuilder, extent: int, *, start: float = 0, step: float = 1, dtype: DType = INDEX, name: str = "iota"
+    b: GraphBuilder, extent: int, *, start: float = 0, step: float = 1, dtype: DTypeLike = INDEX, name: str = "iota"
 ) -> Tensor:
     """``start + step * i`` for i in [0, extent)."""
     (i,) = axes_of((extent,))
@@ -354,9 +366,10 @@ def iota(
 
 @operator
 def reverse_sequence(
-    b: GraphBuilder, x: Tensor, lengths: Tensor, *, time_axis: int = 0, batch_axis: int = 1, name: str = "reverse"
+    x: Tensor, lengths: Tensor, *, time_axis: int = 0, batch_axis: int = 1, name: str = "reverse"
 ) -> Tensor:
     """Reverse the first ``lengths[batch]`` positions along `time_axis`; the rest stay."""
+    b = x.builder
     t, n = normal_axis(time_axis, x.rank, where=name), normal_axis(batch_axis, x.rank, where=name)
     shape = static_shape(x.shape)
     axes = axes_of(shape)

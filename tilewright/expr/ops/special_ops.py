@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Tensor, const, static_shape
-from tilewright.expr.dtypes import INDEX, DType
+from tilewright.expr.dtypes import INDEX, DType, DTypeLike
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops.arguments import operator
 from tilewright.expr.ops.elementwise import axes_of, emit
@@ -26,17 +26,17 @@ BlockOrder = Literal["DCR", "CRD"]
 
 @operator
 def capsule_conv(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     *,
     keep_nodes: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "capsule_conv",
     **sliding: Unpack[Sliding],
 ) -> Tensor:
     """``Y[n,k,…,u] = sum X[n,c,…] W[k,c,kernel…,u]``: a convolution with a vector of u values per output element."""
+    b = x.builder
     require_rank(x, (3, 99), "[n, c, …]", where=name)
     require_rank(w, x.rank + 1, "[k, c, kernel…, u]", where=name)
     _check_channels(x, 1, w, 1, where=name)
@@ -51,17 +51,17 @@ def capsule_conv(
 
 @operator
 def batched_weights_conv(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     *,
     keep_nodes: bool = False,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "batched_weights_conv",
     **sliding: Unpack[Sliding],
 ) -> Tensor:
     """``Y[n,k,…] = sum X[n,c,…] W[n,k,c,kernel…]``: every element of the batch has its own kernels."""
+    b = x.builder
     require_rank(x, (3, 99), "[n, c, …]", where=name)
     require_rank(w, x.rank + 1, "[n, k, c, kernel…]", where=name)
     require_equal(
@@ -81,15 +81,15 @@ def batched_weights_conv(
 
 @operator
 def grouped_linear(
-    b: GraphBuilder,
     x: Tensor,
     w: Tensor,
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "grouped_linear",
 ) -> Tensor:
     """``Y[n,g,k] = sum_c X[n,g,c] W[g,k,c]``: a fully connected layer per group."""
+    b = x.builder
     require_rank(x, 3, "[n, g, c]", where=name)
     require_rank(w, 3, "[g, k, c]", where=name)
     _check_channels(x, 1, w, 0, where=name)
@@ -99,11 +99,12 @@ def grouped_linear(
 
 
 @operator
-def block_circulant(b: GraphBuilder, x: Tensor, *, block: int, name: str = "block_circulant") -> Tensor:
+def block_circulant(x: Tensor, *, block: int, name: str = "block_circulant") -> Tensor:
     """The block-circulant matrix nearest to x, for blocks of `block` by `block`: nodes compress and expand.
 
     ``Z[i,j] = 1/F sum_{k<F} x[i*F+k, (j//F)*F + (j%F+k)%F]``, ``O[i,j] = Z[i//F, (j//F)*F + (j%F+F-i%F)%F]``.
     """
+    b = x.builder
     require_float(x, where=name)
     require_rank(x, 2, "a matrix", where=name)
     rows, columns = static_shape(x.shape)
@@ -129,7 +130,6 @@ def block_circulant(b: GraphBuilder, x: Tensor, *, block: int, name: str = "bloc
 
 @operator
 def shift(
-    b: GraphBuilder,
     x: Tensor,
     positions: Tensor,
     *,
@@ -143,6 +143,7 @@ def shift(
     ``O[n,h,w,c] = P[n, h + (I[c]//kernel)*dilation, w + (I[c]%kernel)*dilation, c]`` with I = `positions` [c],
     integers in [0, kernel*kernel), and P padded by ``dilation*(kernel-1)/2``.
     """
+    b = x.builder
     require_rank(x, 4, "[n, h, w, c]", where=name)
     require_rank(positions, 1, "one position per channel", where=name)
     _check_channels(x, 3, positions, 0, where=name)
@@ -164,12 +165,13 @@ def shift(
 
 @operator
 def channel_mean(
-    b: GraphBuilder, x: Tensor, *, accumulate: DType | None = None, out_dtype: DType | None = None, name: str = "mean"
+    x: Tensor, *, accumulate: DTypeLike | None = None, out_dtype: DTypeLike | None = None, name: str = "mean"
 ) -> Tensor:
     """Mean of every channel of x [N, C, …] as a matrix product: nodes flatten and ``M[i,j] = sum_x A[i,x] U[x,j]``.
 
     A is x as C by N*…, U a constant column of ``1/(N*…)`` in the type of x; the result is [C, 1].
     """
+    b = x.builder
     require_float(x, where=name)
     rows = _channel_rows(b, x, where=name)
     return _average(b, rows, accumulate=accumulate, out_dtype=out_dtype, name=name)
@@ -177,14 +179,14 @@ def channel_mean(
 
 @operator
 def channel_variance(
-    b: GraphBuilder,
     x: Tensor,
     *,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "variance",
 ) -> Tensor:
     """Variance of every channel of x [N, C, …]: flatten, mean, squared deviation and its mean; result [C, 1]."""
+    b = x.builder
     require_float(x, where=name)
     rows = _channel_rows(b, x, where=name)
     mean = _average(b, rows, accumulate=accumulate, out_dtype=out_dtype, name=f"{name}.mean")
@@ -196,15 +198,15 @@ def channel_variance(
 
 @operator
 def scan(
-    b: GraphBuilder,
     a: Tensor,
     *,
     columns: int | None = None,
-    accumulate: DType | None = None,
-    out_dtype: DType | None = None,
+    accumulate: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     name: str = "scan",
 ) -> Tensor:
     """Running sums of rows as a matrix product: ``C[i,j] = sum_x A[i,x] T[x,j]``, ``T[x,j] = (x <= j)`` a constant."""
+    b = a.builder
     require_rank(a, 2, "the matrix A[i, x]", where=name)
     (length,) = static_shape(a.shape[1:])
     triangle = np.arange(length)[:, None] <= np.arange(columns or length)
@@ -214,13 +216,12 @@ def scan(
 
 
 @operator
-def depth_to_space(
-    b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "depth_to_space"
-) -> Tensor:
+def depth_to_space(x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "depth_to_space") -> Tensor:
     """x [n, C*block**r, …] as [n, C, …*block] for r spatial dimensions: channels become places in blocks.
 
     Channel of place p in a block: ``p*C + c`` in order DCR, ``c*block**r + p`` in order CRD (pixel shuffle).
     """
+    b = x.builder
     require_rank(x, (3, 99), "[n, c, …]", where=name)
     channels, *sizes = static_shape(x.shape[1:])
     places = _places_per_block(block, len(sizes), where=name)
@@ -237,10 +238,9 @@ def depth_to_space(
 
 
 @operator
-def space_to_depth(
-    b: GraphBuilder, x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "space_to_depth"
-) -> Tensor:
+def space_to_depth(x: Tensor, *, block: int, order: BlockOrder = "DCR", name: str = "space_to_depth") -> Tensor:
     """The inverse of `depth_to_space`."""
+    b = x.builder
     require_rank(x, (3, 99), "[n, c, …]", where=name)
     channels, *sizes = static_shape(x.shape[1:])
     places = _places_per_block(block, len(sizes), where=name)

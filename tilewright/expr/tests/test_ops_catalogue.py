@@ -170,9 +170,7 @@ def test_shift_moves_every_channel(kernel: int, dilation: int) -> None:
     x = generator.standard_normal((2, 7, 5, 11)).astype(np.float32)
     positions = generator.integers(0, kernel * kernel, 11)
     b = GraphBuilder()
-    out = special_ops.shift(
-        b, b.input("x", x.shape, "f32"), b.input("p", (11,), "i64"), kernel=kernel, dilation=dilation
-    )
+    out = special_ops.shift(b.input("x", x.shape, "f32"), b.input("p", (11,), "i64"), kernel=kernel, dilation=dilation)
     (got,) = evaluate(b.finish([out]), [x, positions])
     border = dilation * (kernel - 1) // 2
     padded = np.pad(x, [(0, 0), (border, border), (border, border), (0, 0)])
@@ -187,8 +185,8 @@ def test_depth_to_space_and_back(order: Any, block: int, sizes: tuple[int, ...])
     rank, depth = len(sizes), 3
     x = np.random.default_rng(0).standard_normal((2, depth * block**rank, *sizes)).astype(np.float32)
     b = GraphBuilder()
-    spread = special_ops.depth_to_space(b, b.input("x", x.shape, "f32"), block=block, order=order)
-    back = special_ops.space_to_depth(b, spread, block=block, order=order)
+    spread = special_ops.depth_to_space(b.input("x", x.shape, "f32"), block=block, order=order)
+    back = special_ops.space_to_depth(spread, block=block, order=order)
     graph = b.finish([spread, back])
     check_bounds(graph)
     got, again = evaluate(graph, [x])
@@ -206,10 +204,10 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
     b = GraphBuilder()
     x = b.input("x", (1, 6, 5, 4), "f32")
     with pytest.raises(ExtentMismatch, match="6 channels of") as caught:
-        special_ops.depth_to_space(b, x, block=2)
+        special_ops.depth_to_space(x, block=2)
     assert caught.value.help == "give 4"
     with pytest.raises(ExtentMismatch, match="extent 5 of"):
-        special_ops.space_to_depth(b, x, block=2)
+        special_ops.space_to_depth(x, block=2)
 
 
 def test_data_dependent_index_is_the_only_one_without_an_affine_form() -> None:

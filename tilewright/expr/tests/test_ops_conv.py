@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def run(build: Callable[..., Tensor], *arrays: Array) -> Array:
     b = GraphBuilder()
     inputs = [b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)]
-    out = build(b, *inputs)
+    out = build(*inputs)
     (value,) = evaluate(b.finish([out]), list(arrays))
     assert value.shape == out.shape
     return value
@@ -91,9 +91,7 @@ def test_conv_agrees_with_direct_sums(case: Any) -> None:
         x[(slice(None), slice(None), *cut)], w, spread(strides, rank), spread(dilations, rank),
         [max(0, p) for p in begins], [max(0, e) for e in ends], groups,
     )  # fmt: skip
-    got = run(
-        lambda b, *t: conv.conv(b, *t, strides=strides, dilations=dilations, pads=pads, groups=groups), x, w, bias
-    )
+    got = run(lambda *t: conv.conv(*t, strides=strides, dilations=dilations, pads=pads, groups=groups), x, w, bias)
     assert_close(got, want + bias[(slice(None), *[None] * rank)], c * int(np.prod(kernel)))
 
 
@@ -102,9 +100,9 @@ def test_split_channels_compute_the_same(case: Any) -> None:
     batch, c, k, sizes, kernel, strides, dilations, pads, groups = case
     x, w, bias = random(batch, c, *sizes), random(k, c // groups, *kernel, seed=1), random(k, seed=2)
     options = {"strides": strides, "dilations": dilations, "pads": pads}
-    flat = run(lambda b, *t: conv.conv(b, *t, groups=groups, **options), x, w, bias)
+    flat = run(lambda *t: conv.conv(*t, groups=groups, **options), x, w, bias)
     split = run(
-        lambda b, *t: conv.conv(b, *t, channels="split", **options),
+        lambda *t: conv.conv(*t, channels="split", **options),
         x.reshape(batch, groups, c // groups, *sizes),
         w.reshape(groups, k // groups, *w.shape[1:]),
         bias.reshape(groups, -1),
@@ -117,10 +115,10 @@ def test_split_channels_compute_the_same(case: Any) -> None:
 def test_depthwise_conv_in_both_forms(multiplier: int) -> None:
     x, w, bias = random(2, 5, 7, 9), random(5, multiplier, 3, 3, seed=1), random(5 * multiplier, seed=2)
     want = direct(x, w.reshape(-1, 1, 3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 5) + bias[:, None, None]
-    flat = run(lambda b, *t: conv.depthwise_conv(b, *t, strides=2, pads=1), x, w, bias)
+    flat = run(lambda *t: conv.depthwise_conv(*t, strides=2, pads=1), x, w, bias)
     assert_close(flat, want, 9)
     split = run(
-        lambda b, *t: conv.depthwise_conv(b, *t, strides=2, pads=1, channels="split"), x, w, bias.reshape(5, multiplier)
+        lambda *t: conv.depthwise_conv(*t, strides=2, pads=1, channels="split"), x, w, bias.reshape(5, multiplier)
     )
     assert np.array_equal(split.reshape(flat.shape), flat)
 
@@ -175,11 +173,11 @@ def test_transposed_conv_is_the_adjoint(case: Any, keep_nodes: bool) -> None:
         "output_padding": extra,
         "keep_nodes": keep_nodes,
     }
-    got = run(lambda b, *t: conv.conv_transpose(b, *t, groups=groups, **options), x, w, bias)
+    got = run(lambda *t: conv.conv_transpose(*t, groups=groups, **options), x, w, bias)
     want = scatter(x, w, s, d, begins, shape, groups)
     assert_close(got, want + bias[(slice(None), *[None] * rank)], c * int(np.prod(kernel)))
     split = run(
-        lambda b, *t: conv.conv_transpose(b, *t, channels="split", **options),
+        lambda *t: conv.conv_transpose(*t, channels="split", **options),
         x.reshape(2, groups, c // groups, *sizes),
         w.reshape(groups, c // groups, *w.shape[1:]),
         bias.reshape(groups, -1),
@@ -194,48 +192,48 @@ def test_conv_and_transposed_conv_agree_with_torch() -> None:
     want = torch.nn.functional.conv2d(
         *map(torch.tensor, (x, w, bias)), stride=(2, 3), padding=(1, 4), dilation=(1, 2), groups=2
     ).numpy()
-    assert_close(run(lambda b, *t: conv.conv(b, *t, **options), x, w, bias), want, 45)
+    assert_close(run(lambda *t: conv.conv(*t, **options), x, w, bias), want, 45)
     y, v = random(2, 4, 5, 3), random(4, 3, 3, 5, seed=1)
     want = torch.nn.functional.conv_transpose2d(
         *map(torch.tensor, (y, v)), stride=(2, 3), padding=(1, 4), dilation=(1, 2), groups=2, output_padding=(0, 1)
     ).numpy()
-    assert_close(run(lambda b, *t: conv.conv_transpose(b, *t, output_padding=(0, 1), **options), y, v), want, 45)
+    assert_close(run(lambda *t: conv.conv_transpose(*t, output_padding=(0, 1), **options), y, v), want, 45)
 
 
 @pytest.mark.parametrize(("rule", "begin", "end"), [("valid", 0, 0), ("same_upper", 0, 1), ("same_lower", 1, 0)])
 def test_padding_rules(rule: Any, begin: int, end: int) -> None:
     x, w = random(1, 2, 8), random(3, 2, 3, seed=1)
-    got = run(lambda b, *t: conv.conv(b, *t, strides=2, pads=rule), x, w)
-    assert np.array_equal(got, run(lambda b, *t: conv.conv(b, *t, strides=2, pads=(begin, end)), x, w))
+    got = run(lambda *t: conv.conv(*t, strides=2, pads=rule), x, w)
+    assert np.array_equal(got, run(lambda *t: conv.conv(*t, strides=2, pads=(begin, end)), x, w))
 
 
 def test_transposed_pads_follow_from_the_output_shape() -> None:
     x, w = random(1, 1, 3, 3), random(1, 2, 3, 3, seed=1)
     full = scatter(x, w, (3, 2), (1, 1), (0, 0), (9, 7), 1)
     options = {"strides": (3, 2)}
-    got = run(lambda b, *t: conv.conv_transpose(b, *t, output_shape=(10, 8), output_padding=1, **options), x, w)
+    got = run(lambda *t: conv.conv_transpose(*t, output_shape=(10, 8), output_padding=1, **options), x, w)
     assert_close(got, np.pad(full, [(0, 0), (0, 0), (0, 1), (0, 1)]), 9)
-    got = run(lambda b, *t: conv.conv_transpose(b, *t, strides=2, pads="same_upper"), x, w)
+    got = run(lambda *t: conv.conv_transpose(*t, strides=2, pads="same_upper"), x, w)
     assert_close(got, scatter(x, w, (2, 2), (1, 1), (0, 0), (7, 7), 1)[..., :6, :6], 9)
-    got = run(lambda b, *t: conv.conv_transpose(b, *t, strides=2, pads="same_lower"), x, w)
+    got = run(lambda *t: conv.conv_transpose(*t, strides=2, pads="same_lower"), x, w)
     assert_close(got, scatter(x, w, (2, 2), (1, 1), (0, 0), (7, 7), 1)[..., 1:, 1:], 9)
 
 
 def nodes_of(build: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: str = "f32") -> list[str]:
     b = GraphBuilder()
-    build(b, *[b.input(f"x{n}", shape, dtype) for n, shape in enumerate(shapes)])
+    build(*[b.input(f"x{n}", shape, dtype) for n, shape in enumerate(shapes)])
     return [node.name for node in b.nodes]
 
 
 def test_nodes_of_a_convolution() -> None:
     shapes = [(1, 2, 8, 8), (4, 2, 3, 3)]
     assert nodes_of(conv.conv, *shapes) == ["conv"]
-    assert nodes_of(lambda b, *t: conv.conv(b, *t, pads=1, name="c"), *shapes) == ["c.pad", "c"]
-    assert nodes_of(lambda b, *t: conv.conv(b, *t, keep_nodes=True, name="c"), *shapes) == ["c.pad", "c"]
-    assert nodes_of(lambda b, *t: conv.conv(b, *t, pads=1, name="c"), *shapes, (4,), dtype="f16") == [
+    assert nodes_of(lambda *t: conv.conv(*t, pads=1, name="c"), *shapes) == ["c.pad", "c"]
+    assert nodes_of(lambda *t: conv.conv(*t, keep_nodes=True, name="c"), *shapes) == ["c.pad", "c"]
+    assert nodes_of(lambda *t: conv.conv(*t, pads=1, name="c"), *shapes, (4,), dtype="f16") == [
         "c.pad", "c.acc", "c.wide", "c",
     ]  # fmt: skip
-    assert nodes_of(lambda b, *t: conv.conv_transpose(b, *t, strides=2), (1, 4, 8, 8), (4, 2, 3, 3)) == [
+    assert nodes_of(lambda *t: conv.conv_transpose(*t, strides=2), (1, 4, 8, 8), (4, 2, 3, 3)) == [
         "conv_transpose.expand", "conv_transpose.pad", "conv_transpose",
     ]  # fmt: skip
 
@@ -244,7 +242,7 @@ def test_quantised_conv_accumulates_in_int32_and_pads_with_the_zero_point() -> N
     x = np.random.default_rng(0).integers(0, 255, (1, 3, 5, 5), endpoint=True).astype(np.uint8)
     w = np.random.default_rng(1).integers(-128, 127, (2, 3, 3, 3), endpoint=True).astype(np.int8)
     zero = np.array(7, np.uint8)
-    got = run(lambda b, x, w, z: conv.conv(b, x, w, pads=1, pad_value=z[()]), x, w, zero)
+    got = run(lambda x, w, z: conv.conv(x, w, pads=1, pad_value=z[()]), x, w, zero)
     assert got.dtype == np.int32
     moved = np.pad(x.astype(np.int64), [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=7)
     assert np.array_equal(got, direct(moved, w, (1, 1), (1, 1), (0, 0), (0, 0), 1))
@@ -268,7 +266,7 @@ ERRORS = [
 @pytest.mark.parametrize(("options", "shapes", "message", "advice"), ERRORS)
 def test_shapes_that_do_not_fit_are_refused(options: Any, shapes: Any, message: str, advice: str) -> None:
     with pytest.raises(ExtentMismatch) as caught:
-        nodes_of(lambda b, *t: conv.conv(b, *t, **options), *shapes)
+        nodes_of(lambda *t: conv.conv(*t, **options), *shapes)
     assert message in caught.value.message
     assert advice in caught.value.help
     assert caught.value.where == "conv"
@@ -285,14 +283,14 @@ ATTRIBUTES = [
 @pytest.mark.parametrize(("options", "message", "advice"), ATTRIBUTES)
 def test_attributes_that_do_not_fit_are_refused(options: Any, message: str, advice: str) -> None:
     with pytest.raises((InvalidExpression, InvalidArgument)) as caught:
-        nodes_of(lambda b, *t: conv.conv(b, *t, **options), (1, 3, 8, 8), (4, 3, 3, 3))
+        nodes_of(lambda *t: conv.conv(*t, **options), (1, 3, 8, 8), (4, 3, 3, 3))
     assert message in caught.value.message
     assert advice in caught.value.help
 
 
 def test_transposed_conv_refuses_padding_that_leaves_nothing() -> None:
     with pytest.raises(ExtentMismatch, match="extent of 0 in spatial dimension 0") as caught:
-        nodes_of(lambda b, *t: conv.conv_transpose(b, *t, pads=3), (1, 1, 5), (1, 1, 2))
+        nodes_of(lambda *t: conv.conv_transpose(*t, pads=3), (1, 1, 5), (1, 1, 2))
     assert caught.value.help == "pad 1 less"
 
 
@@ -301,9 +299,9 @@ def test_batches_of_an_extent_known_only_at_run_time() -> None:
     n = Dim("N", 1, 64)
     x = b.input("x", (n, 3, 7, 7), "f32")  # type: ignore[arg-type]
     w = b.input("w", (4, 3, 3, 3), "f32")
-    y = conv.conv(b, x, w, pads=1)
-    y = pool.max_pool(b, norm.layer_norm(b, y), (2, 2), strides=2)
-    out = norm.softmax(b, linalg.matmul(b, y, b.input("v", (3, 5), "f32")))
+    y = conv.conv(x, w, pads=1)
+    y = pool.max_pool(norm.layer_norm(y), (2, 2), strides=2)
+    out = norm.softmax(linalg.matmul(y, b.input("v", (3, 5), "f32")))
     assert out.shape == (n, 4, 3, 5)
     arrays = [random(2, 3, 7, 7), random(4, 3, 3, 3), random(3, 5)]
     (got,) = evaluate(b.finish([out]), arrays)

@@ -33,10 +33,10 @@ def test_grouped_convolutions_split(c: int, k: int, groups: int, transposed: boo
     bias = b.input("bias", (k,), "f32")
     if transposed:
         w = b.input("w", (c, k // groups, 3, 2), "f32")
-        out = conv.conv_transpose(b, x, w, bias, groups=groups, strides=2, name="y")
+        out = conv.conv_transpose(x, w, bias, groups=groups, strides=2, name="y")
     else:
         w = b.input("w", (k, c // groups, 3, 2), "f32")
-        out = conv.conv(b, x, w, bias, groups=groups, pads=1, name="y")
+        out = conv.conv(x, w, bias, groups=groups, pads=1, name="y")
     before = b.finish([out])
     after = flat_to_split(before)
     check_bounds(after)

@@ -23,7 +23,7 @@ def run(build: Callable[..., Tensor], *arrays: Any) -> Any:
     b = GraphBuilder()
     tensors = [b.input(f"x{i}", array.shape, array.dtype.name.replace("float", "f").replace("int", "i"))
                for i, array in enumerate(arrays)]  # fmt: skip
-    (found,) = evaluate(b.finish([build(b, *tensors)]), arrays)
+    (found,) = evaluate(b.finish([build(*tensors)]), arrays)
     return found
 
 
@@ -41,9 +41,7 @@ def test_grouped_products(ends: list[int]) -> None:
 
 def test_histogram_of_numbers_in_a_range() -> None:
     x = RANDOM.standard_normal(101)
-    np.testing.assert_array_equal(
-        run(lambda b, x: counting.histogram(b, x, 7, -1.0, 2.0), x), np.histogram(x, 7, (-1, 2))[0]
-    )
+    np.testing.assert_array_equal(run(lambda x: counting.histogram(x, 7, -1.0, 2.0), x), np.histogram(x, 7, (-1, 2))[0])
 
 
 def test_what_is_refused() -> None:
@@ -51,12 +49,12 @@ def test_what_is_refused() -> None:
     with pytest.raises(ExtentMismatch, match="2 groups of"):
         run(grouped_matmul, x, w, ends)
     with pytest.raises(InvalidExpression, match="0 bins"):
-        run(lambda b, x: counting.histogram(b, x, 0, 0.0, 1.0), np.zeros(3))
+        run(lambda x: counting.histogram(x, 0, 0.0, 1.0), np.zeros(3))
     with pytest.raises(InvalidExpression, match="bins from 2"):
-        run(lambda b, x: counting.histogram(b, x, 3, 2.0, 1.0), np.zeros(3))
+        run(lambda x: counting.histogram(x, 3, 2.0, 1.0), np.zeros(3))
     with pytest.raises(InvalidExpression, match=r"weights .* for bags by mean"):
         run(
-            lambda b, t, i, w: counting.embedding_bag(b, t, i, i, mode="mean", weights=w),
+            lambda t, i, w: counting.embedding_bag(t, i, i, mode="mean", weights=w),
             np.zeros((3, 2)), np.zeros(4, np.int64), np.zeros(4),
         )  # fmt: skip
     with pytest.raises(ExtentMismatch, match="boundaries"):
@@ -66,7 +64,7 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_indices_behind_the_last_offset_are_in_no_bag(mode: str) -> None:
     table, indices, offsets = RANDOM.standard_normal((5, 3)), np.array([4, 0, 2, 1]), np.array([0, 2, 3])
-    bags = run(lambda b, t, i, o: counting.embedding_bag(b, t, i, o, mode=mode, include_last=True),
+    bags = run(lambda t, i, o: counting.embedding_bag(t, i, o, mode=mode, include_last=True),
                table, indices, offsets)  # fmt: skip
     combine = {"sum": np.sum, "mean": np.mean, "max": np.max}[mode]
     np.testing.assert_allclose(bags, [combine(table[[4, 0]], axis=0), table[2]])

@@ -21,7 +21,7 @@ def run(build: Callable[..., Tensor], *arrays: Array) -> Array:
     """The result of the operator that `build` adds for inputs of these arrays."""
     b = GraphBuilder()
     inputs = [b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)]
-    out = build(b, *inputs)
+    out = build(*inputs)
     (value,) = evaluate(b.finish([out]), list(arrays))
     assert value.shape == out.shape
     assert from_numpy(value.dtype) == out.dtype
@@ -30,7 +30,7 @@ def run(build: Callable[..., Tensor], *arrays: Array) -> Array:
 
 def node_count(build: Callable[..., Tensor], *arrays: Array) -> int:
     b = GraphBuilder()
-    build(b, *[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
+    build(*[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
     return len(b.nodes)
 
 
@@ -54,7 +54,7 @@ def test_gemm_agrees_with_numpy(m: int, n: int, k: int, transposes: tuple[bool, 
     a, w, bias = random(m, k), random(k, n, seed=1), random(n, seed=2)
     stored = (a.T if transposes[0] else a, w.T if transposes[1] else w, bias)
     got = run(
-        lambda b, *t: linalg.gemm(b, *t, alpha=0.5, beta=2.0, transpose_a=transposes[0], transpose_b=transposes[1]),
+        lambda *t: linalg.gemm(*t, alpha=0.5, beta=2.0, transpose_a=transposes[0], transpose_b=transposes[1]),
         *(np.ascontiguousarray(array) for array in stored),
     )
     wide = 0.5 * (a.astype(np.float64) @ w) + 2.0 * bias
@@ -64,7 +64,7 @@ def test_gemm_agrees_with_numpy(m: int, n: int, k: int, transposes: tuple[bool, 
 def test_gemm_without_scale_and_bias_is_one_node() -> None:
     a, w = random(3, 4), random(4, 5)
     assert node_count(linalg.gemm, a, w) == 1
-    assert node_count(lambda b, x, y: linalg.gemm(b, x, y, alpha=2.0), a, w) == 2
+    assert node_count(lambda x, y: linalg.gemm(x, y, alpha=2.0), a, w) == 2
     assert node_count(linalg.gemm, a, w, random(5)) == 2
 
 
@@ -84,7 +84,7 @@ def test_matmul_follows_numpy_rules(left: tuple[int, ...], right: tuple[int, ...
 
 def test_matmul_with_transposed_operands() -> None:
     a, w = random(2, 7, 3), random(2, 5, 7, seed=1)
-    got = run(lambda b, x, y: linalg.matmul(b, x, y, transpose_a=True, transpose_b=True), a, w)
+    got = run(lambda x, y: linalg.matmul(x, y, transpose_a=True, transpose_b=True), a, w)
     want = a.astype(np.float64).transpose(0, 2, 1) @ w.transpose(0, 2, 1)
     assert_product(got, want, abs(a).astype(np.float64).transpose(0, 2, 1) @ abs(w).transpose(0, 2, 1), 7)
 
@@ -95,7 +95,7 @@ def test_half_products_accumulate_in_float32_and_round_once(dtype: str) -> None:
 
     a, w = random(7, 300, dtype=numpy_dtype(dtype)), random(300, 5, dtype=numpy_dtype(dtype), seed=1)
     b = GraphBuilder()
-    out = linalg.matmul(b, b.input("a", a.shape, dtype), b.input("w", w.shape, dtype), name="o")
+    out = linalg.matmul(b.input("a", a.shape, dtype), b.input("w", w.shape, dtype), name="o")
     assert [(node.name, node.output.dtype) for node in b.nodes] == [("o.acc", "f32"), ("o", dtype)]
     (got,) = evaluate(b.finish([out]), [a, w])
     wide = (a.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
@@ -120,9 +120,7 @@ def test_matmul_integer_subtracts_zero_points(a_zero: Array | None, b_zero: Arra
     zeros = {"a_zero": a_zero, "b_zero": b_zero}
     given = {key: np.asarray(value) for key, value in zeros.items() if value is not None}
     names = list(given)
-    got = run(
-        lambda b, x, y, *z: linalg.matmul_integer(b, x, y, **dict(zip(names, z, strict=True))), a, w, *given.values()
-    )
+    got = run(lambda x, y, *z: linalg.matmul_integer(x, y, **dict(zip(names, z, strict=True))), a, w, *given.values())
     wide = {key: value.astype(np.int64) for key, value in given.items()}
     rows = wide.get("a_zero", np.zeros(1, np.int64)).reshape(-1, 1)
     assert (got == (a.astype(np.int64) - rows) @ (w.astype(np.int64) - wide.get("b_zero", 0))).all()
@@ -149,7 +147,7 @@ EQUATIONS = [
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_einsum_agrees_with_numpy(equation: str, shapes: list[tuple[int, ...]]) -> None:
     arrays = [random(*shape, seed=n) for n, shape in enumerate(shapes)]
-    got = run(lambda b, *t: linalg.einsum(b, equation, t), *arrays)
+    got = run(lambda *t: linalg.einsum(equation, t), *arrays)
     want = np.einsum(equation, *[array.astype(np.float64) for array in arrays])
     magnitude = np.einsum(equation, *[abs(array).astype(np.float64) for array in arrays])
     assert_product(got, want, magnitude, 64)
@@ -201,5 +199,5 @@ def test_wrong_shapes_are_refused(
 )
 def test_bad_equations_are_refused(equation: str, shapes: list[tuple[int, ...]], message: str) -> None:
     with pytest.raises(InvalidExpression) as caught:
-        run(lambda b, *t: linalg.einsum(b, equation, t), *[random(*shape) for shape in shapes])
+        run(lambda *t: linalg.einsum(equation, t), *[random(*shape) for shape in shapes])
     assert message in caught.value.message

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 def graph_of(build: Callable[..., Tensor], *arrays: Array) -> Graph:
     b = GraphBuilder()
-    out = build(b, *[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
+    out = build(*[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
     return b.finish([out])
 
 
@@ -51,9 +51,9 @@ def test_attention_agrees_with_numpy(query: tuple[int, ...], key: tuple[int, ...
     q, k, v = random(*query), random(*key, seed=1), random(*key[:-1], width, seed=2)
     assert np.allclose(run(attention.attention, q, k, v), attention64(q, k, v), atol=2e-6)
     stored = [q, np.ascontiguousarray(k.swapaxes(-1, -2)), np.ascontiguousarray(v.swapaxes(-1, -2))]
-    got = run(lambda b, *t: attention.attention(b, *t, keys="columns", values="columns"), *stored)
+    got = run(lambda *t: attention.attention(*t, keys="columns", values="columns"), *stored)
     assert np.allclose(got, attention64(q, k, v), atol=2e-6)
-    got = run(lambda b, *t: attention.attention(b, *t, scale=0.25, simplified_softmax=True, softcap=2.0), q, k, v)
+    got = run(lambda *t: attention.attention(*t, scale=0.25, simplified_softmax=True, softcap=2.0), q, k, v)
     assert np.allclose(got, attention64(q, k, v, 0.25, cap=2.0), atol=2e-6)
 
 
@@ -65,16 +65,16 @@ def test_masks_and_causality(offset: int) -> None:
     bias = random(7, 11, seed=3)
     seen = np.arange(11) <= np.arange(7)[:, None] + offset
     for mask, added in ((keep, np.where(keep, 0, -np.inf)), (bias, bias)):
-        got = run(lambda b, *t: attention.attention(b, *t, scale=0.5), q, k, v, mask)
+        got = run(lambda *t: attention.attention(*t, scale=0.5), q, k, v, mask)
         assert np.allclose(got, attention64(q, k, v, 0.5, added), atol=2e-6)
-        got = run(lambda b, *t: attention.attention(b, *t, causal=True, causal_offset=offset), q, k, v, mask)
+        got = run(lambda *t: attention.attention(*t, causal=True, causal_offset=offset), q, k, v, mask)
         assert np.allclose(got, attention64(q, k, v, 1.0, added + np.where(seen, 0, -np.inf)), atol=2e-6)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 def test_multi_head_attention_shares_keys_between_heads(kv_heads: int) -> None:
     q, k, v = random(2, 7, 6 * 4), random(2, 5, kv_heads * 4, seed=1), random(2, 5, kv_heads * 3, seed=2)
-    got = run(lambda b, *t: attention.multi_head_attention(b, *t, heads=6, kv_heads=kv_heads), q, k, v)
+    got = run(lambda *t: attention.multi_head_attention(*t, heads=6, kv_heads=kv_heads), q, k, v)
     heads = [
         array.reshape(*array.shape[:2], n, -1).swapaxes(1, 2) for array, n in ((q, 6), (k, kv_heads), (v, kv_heads))
     ]
@@ -85,7 +85,7 @@ def test_multi_head_attention_shares_keys_between_heads(kv_heads: int) -> None:
 
 def test_spec1_self_attention_has_7_vertices_and_8_edges() -> None:
     graph = graph_of(
-        lambda b, *t: attention.attention(b, *t, keys="columns", values="columns", name="A"),
+        lambda *t: attention.attention(*t, keys="columns", values="columns", name="A"),
         random(1, 2, 5, 4), random(1, 2, 4, 6), random(1, 2, 4, 6),
     )  # fmt: skip
     producers = graph.producers()
@@ -102,7 +102,7 @@ def test_spec1_self_attention_has_7_vertices_and_8_edges() -> None:
 
 def test_half_precision_keeps_scores_wide_and_multiplies_halves() -> None:
     q, k, v = (random(2, 7, 8, seed=n, dtype=np.float16) for n in range(3))
-    graph = graph_of(lambda b, *t: attention.attention(b, *t, scale=0.3, name="A"), q, k, v)
+    graph = graph_of(lambda *t: attention.attention(*t, scale=0.3, name="A"), q, k, v)
     types = {node.name: node.output.dtype for node in graph.nodes}
     assert (types["A.scores"], types["A.weights.sub"], types["A.weights"], types["A"]) == ("f32", "f32", "f16", "f16")
     (got,) = evaluate(graph, [q, k, v])
@@ -113,7 +113,7 @@ def test_attention_agrees_with_torch() -> None:
     torch = pytest.importorskip("torch")
     q, k, v = random(2, 4, 7, 8), random(2, 4, 7, 8, seed=1), random(2, 4, 7, 5, seed=2)
     want = torch.nn.functional.scaled_dot_product_attention(*map(torch.tensor, (q, k, v)), is_causal=True).numpy()
-    got = run(lambda b, *t: attention.attention(b, *t, scale=8**-0.5, causal=True), q, k, v)
+    got = run(lambda *t: attention.attention(*t, scale=8**-0.5, causal=True), q, k, v)
     assert np.allclose(got, want, atol=2e-6)
 
 
@@ -138,4 +138,4 @@ def test_width_that_is_no_multiple_of_the_heads_is_refused() -> None:
     b = GraphBuilder()
     x = b.input("x", (1, 3, 10), "f32")
     with pytest.raises(ExtentMismatch, match=r"10 columns of x.* for 4 heads"):
-        attention.multi_head_attention(b, x, x, x, heads=4)
+        attention.multi_head_attention(x, x, x, heads=4)

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 def run(build: Callable[..., Any], *arrays: Array) -> Any:
     b = GraphBuilder()
-    out = build(b, *[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
+    out = build(*[b.input(f"x{n}", array.shape, from_numpy(array.dtype)) for n, array in enumerate(arrays)])
     several = isinstance(out, tuple)
     values = evaluate(b.finish(list(out) if several else [out]), list(arrays))
     for tensor, value in zip(out if several else [out], values, strict=True):
@@ -94,7 +94,7 @@ def explicit(options: dict[str, Any]) -> dict[str, Any]:
 def test_max_pool(shape: tuple[int, ...], options: dict[str, Any]) -> None:
     x = random(*shape)
     want = direct(x, explicit(options), lambda elements, *_: elements.max(initial=-np.inf))
-    assert np.array_equal(run(lambda b, t: pool.max_pool(b, t, **options), x), want)
+    assert np.array_equal(run(lambda t: pool.max_pool(t, **options), x), want)
 
 
 @pytest.mark.parametrize(("shape", "options"), CASES)
@@ -104,7 +104,7 @@ def test_average_pool(shape: tuple[int, ...], options: dict[str, Any], count_inc
     want = direct(
         x, explicit(options), lambda elements, n, m: elements.sum() / (max(m, 1) if count_include_pad else max(n, 1))
     )
-    got = run(lambda b, t: pool.average_pool(b, t, count_include_pad=count_include_pad, **options), x)
+    got = run(lambda t: pool.average_pool(t, count_include_pad=count_include_pad, **options), x)
     assert got.shape == want.shape
     assert np.allclose(got, want, rtol=0, atol=1e-6)
 
@@ -114,7 +114,7 @@ def test_lp_pool(p: int) -> None:
     x = random(2, 3, 7, 7)
     options = {"kernel": (3, 3), "strides": 2, "pads": 1}
     want = direct(x, options, lambda elements, *_: (abs(elements) ** p).sum() ** (1 / p))
-    assert np.allclose(run(lambda b, t: pool.lp_pool(b, t, p=p, **options), x), want, rtol=1e-5)
+    assert np.allclose(run(lambda t: pool.lp_pool(t, p=p, **options), x), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("column_major", [False, True])
@@ -123,7 +123,7 @@ def test_max_pool_indices(column_major: bool, per_plane: bool) -> None:
     x = np.random.default_rng(0).integers(-3, 4, (2, 3, 7, 5)).astype(np.float32)  # many equal maxima
     options = {"kernel": (3, 3), "strides": 2, "pads": 1}
     values, indices = run(
-        lambda b, t: pool.max_pool_indices(b, t, column_major=column_major, per_plane=per_plane, **options), x
+        lambda t: pool.max_pool_indices(t, column_major=column_major, per_plane=per_plane, **options), x
     )
     assert indices.dtype == np.int64
     for (n, c, i, j), found in np.ndenumerate(indices):
@@ -145,7 +145,7 @@ def test_max_pool_indices(column_major: bool, per_plane: bool) -> None:
 def test_max_pool_indices_of_minus_infinity_and_nan() -> None:
     x = np.full((1, 1, 4), -np.inf, np.float32)
     x[0, 0, 3] = np.nan
-    values, indices = run(lambda b, t: pool.max_pool_indices(b, t, (2,), strides=2, pads=0), x)
+    values, indices = run(lambda t: pool.max_pool_indices(t, (2,), strides=2, pads=0), x)
     assert indices.tolist() == [[[0, -1]]]
     assert np.isneginf(values[0, 0, 0])
     assert np.isnan(values[0, 0, 1])
@@ -154,7 +154,7 @@ def test_max_pool_indices_of_minus_infinity_and_nan() -> None:
 def test_max_pool_of_integers() -> None:
     x = np.random.default_rng(0).integers(-128, 0, (1, 2, 5, 5)).astype(np.int8)  # padding with 0 would win
     want = direct(x, {"kernel": (3, 3), "pads": 1}, lambda elements, *_: elements.max())
-    assert np.array_equal(run(lambda b, t: pool.max_pool(b, t, (3, 3), pads=1), x), want)
+    assert np.array_equal(run(lambda t: pool.max_pool(t, (3, 3), pads=1), x), want)
 
 
 def test_global_pools() -> None:
@@ -174,9 +174,9 @@ def test_adaptive_pools(outputs: tuple[int, int]) -> None:
         columns = slice(j * 7 // outputs[1], -(-(j + 1) * 7 // outputs[1]))
         part = x[:, :, rows, columns].astype(np.float64)
         want[0, :, :, i, j], want[1, :, :, i, j] = part.mean((2, 3)), part.max((2, 3))
-    average = run(lambda b, t: pool.adaptive_average_pool(b, t, outputs), x)
+    average = run(lambda t: pool.adaptive_average_pool(t, outputs), x)
     assert np.allclose(average, want[0], rtol=0, atol=1e-6)
-    assert np.array_equal(run(lambda b, t: pool.adaptive_max_pool(b, t, outputs), x), want[1])
+    assert np.array_equal(run(lambda t: pool.adaptive_max_pool(t, outputs), x), want[1])
 
 
 def test_pools_agree_with_torch() -> None:
@@ -185,21 +185,21 @@ def test_pools_agree_with_torch() -> None:
     x = random(2, 3, 14, 17)
     t = torch.tensor(x)
     options = {"strides": 3, "pads": 1, "ceil_mode": True}
-    values, indices = run(lambda b, a: pool.max_pool_indices(b, a, (3, 3), per_plane=True, dilations=2, **options), x)
+    values, indices = run(lambda a: pool.max_pool_indices(a, (3, 3), per_plane=True, dilations=2, **options), x)
     want, places = f.max_pool2d(t, 3, 3, 1, 2, ceil_mode=True, return_indices=True)
     assert np.array_equal(values, want.numpy())
     assert np.array_equal(indices, places.numpy())
     for include in (False, True):
         want = f.avg_pool2d(t, 3, 3, 1, ceil_mode=True, count_include_pad=include).numpy()
-        got = run(lambda b, a, i=include: pool.average_pool(b, a, (3, 3), count_include_pad=i, **options), x)
+        got = run(lambda a, i=include: pool.average_pool(a, (3, 3), count_include_pad=i, **options), x)
         assert np.allclose(got, want, rtol=0, atol=1e-6)
 
 
 def test_nodes_of_a_pool() -> None:
     b = GraphBuilder()
     x = b.input("x", (1, 3, 8, 8), "f16")
-    pool.max_pool(b, x, (2, 2), strides=2, name="m")
-    pool.average_pool(b, x, (2, 2), pads=1, name="a")
+    pool.max_pool(x, (2, 2), strides=2, name="m")
+    pool.average_pool(x, (2, 2), pads=1, name="a")
     assert [(node.name, node.output.dtype) for node in b.nodes] == [
         ("m", "f16"), ("a.pad", "f16"), ("a.sum", "f32"), ("a", "f16"),
     ]  # fmt: skip
@@ -216,6 +216,6 @@ def test_nodes_of_a_pool() -> None:
 def test_windows_that_do_not_fit_are_refused(shape: Any, options: Any, message: str, advice: str) -> None:
     b = GraphBuilder()
     with pytest.raises(InvalidExpression) as caught:
-        pool.max_pool(b, b.input("x", shape, "f32"), **options)
+        pool.max_pool(b.input("x", shape, "f32"), **options)
     assert message in caught.value.message
     assert advice in caught.value.help

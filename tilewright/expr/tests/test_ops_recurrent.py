@@ -73,11 +73,11 @@ def run(kind: str, p: dict[str, Array], directions: tuple[bool, ...], lengths: b
     )
     activations = [Activation(name) for name in DEFAULTS[kind]] * len(directions)
     if kind == "rnn":
-        outputs = ops.rnn(b, layer, activations)
+        outputs = ops.rnn(layer, activations)
     elif kind == "gru":
-        outputs = ops.gru(b, layer, activations, linear_before_reset=linear)
+        outputs = ops.gru(layer, activations, linear_before_reset=linear)
     else:
-        outputs = ops.lstm(b, layer, activations, initial_cell=t["cell"], peephole=t["peephole"])  # type: ignore[assignment]
+        outputs = ops.lstm(layer, activations, initial_cell=t["cell"], peephole=t["peephole"])  # type: ignore[assignment]
     return evaluate(b.finish(list(outputs)), p)
 
 
@@ -99,7 +99,7 @@ def test_coupled_gates_and_clip() -> None:
     t = {name: b.input(name, array.shape, "f64") for name, array in p.items() if name != "lengths"}
     layer = Layer(t["x"], t["w"], t["r"], initial=t["initial"])
     activations = [Activation(name, clip=0.0) for name in DEFAULTS["lstm"]]
-    outputs = ops.lstm(b, layer, activations, initial_cell=t["cell"], input_forget=True)
+    outputs = ops.lstm(layer, activations, initial_cell=t["cell"], input_forget=True)
     del p["lengths"]
     np.testing.assert_allclose(evaluate(b.finish([outputs[2]]), p)[0], p["cell"] / 2**STEPS, rtol=1e-15)
 
@@ -110,5 +110,5 @@ def test_errors() -> None:
     b = GraphBuilder()
     x, w, r = b.input("x", (2, 1, 3), "f32"), b.input("w", (1, 4, 3), "f32"), b.input("r", (1, 5, 4), "f32")
     with pytest.raises(ExtentMismatch, match="r is r: f32") as caught:
-        ops.rnn(b, Layer(x, w, r), [Activation("Tanh")])
+        ops.rnn(Layer(x, w, r), [Activation("Tanh")])
     assert "[1, 4, 4]" in caught.value.help

@@ -22,7 +22,7 @@ def resized(x: Array, sizes: dict[int, int], **options: Any) -> tuple[Array, tup
     b = GraphBuilder()
     tensor = b.input("x", x.shape, "f32")
     tables = {d: ops.resize_table(x.shape[d], n, n / x.shape[d], **options) for d, n in sizes.items()}
-    graph = b.finish([ops.resample(b, tensor, tables)])
+    graph = b.finish([ops.resample(tensor, tables)])
     return evaluate(graph, [x])[0], graph.nodes
 
 
@@ -73,7 +73,7 @@ def test_agrees_with_torch(mode: str, torch_mode: str, sizes: tuple[int, int], a
 def test_values_outside_are_extrapolated() -> None:
     b = GraphBuilder()
     table = ops.resize_table(4, 4, 1.0, mode="linear", position="tf_crop_and_resize", roi=(0.0, 2.0))
-    out = ops.resample(b, b.input("x", (4,), "f32"), {0: table}, extrapolation=7.0)
+    out = ops.resample(b.input("x", (4,), "f32"), {0: table}, extrapolation=7.0)
     np.testing.assert_allclose(evaluate(b.finish([out]), [np.float32([0, 1, 2, 3])])[0], [0, 2, 7, 7])
 
 
@@ -99,14 +99,14 @@ def test_grid_sample_agrees_with_torch(mode: str, padding: str, align_corners: b
     )
     b = GraphBuilder()
     tensors: list[Tensor] = [b.input("x", X.shape, "f32"), b.input("grid", grid.shape, "f32")]
-    out = ops.grid_sample(b, *tensors, mode=mode, padding=padding, align_corners=align_corners)
+    out = ops.grid_sample(*tensors, mode=mode, padding=padding, align_corners=align_corners)
     np.testing.assert_allclose(evaluate(b.finish([out]), [X, grid])[0], expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_grid_of_the_wrong_shape() -> None:
     b = GraphBuilder()
     with pytest.raises(ExtentMismatch, match="grid"):
-        ops.grid_sample(b, b.input("x", X.shape, "f32"), b.input("grid", (2, 4, 3, 3), "f32"))
+        ops.grid_sample(b.input("x", X.shape, "f32"), b.input("grid", (2, 4, 3, 3), "f32"))
 
 
 def _exact(extent: int, result: int, scale: Fraction, rounding: str) -> list[int]:

@@ -334,7 +334,7 @@ class _Import(Importer):
         if scope is not self.scope or name not in self._types:
             return FAILED
         dtype, shape = self._types[name]
-        tensor = Tensor(self.b.unique(name), shape, dtype)
+        tensor = Tensor(self.b.unique(name), shape, dtype).bind(self.b)
         self.sources[tensor.name] = frozenset([_STAND_IN])
         return tensor
 
@@ -383,7 +383,7 @@ class _Import(Importer):
             return Tensor(name, (), "f32")
         if value.name == name or name in self.b.constants:
             return value
-        return identity(self.b, value, name=name)
+        return identity(value, name=name)
 
 
 def _flat(values: Sequence[Any]) -> list[Tensor]:

@@ -80,8 +80,8 @@ class Call:
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         if not tensors:
             tensors = [fill(self.b, (), 0, work, name=f"{self.name}.scalar")]
-            return map_elements(self.b, tensors, lambda _: rounded(), name=self.name)
-        return map_elements(self.b, tensors, rounded, name=self.name)
+            return map_elements(tensors, lambda _: rounded(), name=self.name)
+        return map_elements(tensors, rounded, name=self.name)
 
     def widened(self, x: Tensor, build: Callable[[Tensor, str], Tensor]) -> Tensor:
         """``build(x, name)`` on floats, in f32 for f16 and bf16, in the dtype of the result."""

@@ -117,7 +117,7 @@ class _Import:
             return Complex(self._unknown(f"{name}.re", promised.real), self._unknown(f"{name}.im", promised.imag))
         if not hasattr(promised, "shape"):
             raise Unsupported(f"{name} is no tensor")
-        return Tensor(self.b.unique(name), tuple(promised.shape), check_tensor(promised))
+        return Tensor(self.b.unique(name), tuple(promised.shape), check_tensor(promised)).bind(self.b)
 
     def _report(self, name: str, operator_: str, reason: str) -> None:
         self.problems.append(Problem(name, operator_, reason))
@@ -165,7 +165,7 @@ class _Import:
                 raise _DependsOnFailed
             return source[position]
         if numbers.is_arithmetic(node):
-            return numbers.arithmetic(self.b, node, [self._value(arg) for arg in node.args])
+            return numbers.arithmetic(node, [self._value(arg) for arg in node.args])
         importer = self._importer(node)
         if importer is None:
             raise Unsupported(refusal(str(node.target)))
@@ -238,7 +238,7 @@ class _Import:
             shown = "a number that is computed" if isinstance(value, numbers.Computed) else repr(value)
             self._report(node.name, "output", f"returns {shown}, which is not a tensor")
             return
-        found.append(identity(self.b, value, name=f"{value.name}.copy") if value in found else value)
+        found.append(identity(value, name=f"{value.name}.copy") if value in found else value)
 
 
 class _Constant:

@@ -16,7 +16,7 @@ from tilewright.errors import Unsupported
 from tilewright.expr.core import Expr, Tensor, const
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops.elementwise import map_elements
+from tilewright.expr.ops.elementwise import emit, map_elements, only
 from tilewright.expr.ops.nodes import cast_node
 
 _ARITHMETIC: dict[Any, Callable[..., Expr]] = {
@@ -40,7 +40,7 @@ def taken(b: GraphBuilder, x: Tensor, name: str) -> Computed:
     """The number in a tensor of one element. A float is exact in f64, an integer in i64."""
     dtype = "bool" if x.dtype == "bool" else "f64" if is_float(x.dtype) else INDEX
     if x.rank:
-        return Computed(map_elements(b, [], lambda: x[(0,) * x.rank].cast(dtype), name=name))
+        return Computed(emit(b, (), only(x).cast(dtype), name=name))
     return Computed(cast_node(b, x, dtype, name=name))
 
 
@@ -49,7 +49,7 @@ def is_arithmetic(node: Any) -> bool:
     return node.target in _ARITHMETIC
 
 
-def arithmetic(b: GraphBuilder, node: Any, args: list[Any]) -> Computed:
+def arithmetic(node: Any, args: list[Any]) -> Computed:
     """The result of one operator of Python on numbers, some of them computed."""
     numbers = [arg.tensor if isinstance(arg, Computed) else arg for arg in args]
     real = any(is_float(n.dtype) if isinstance(n, Tensor) else isinstance(n, float) for n in numbers)
@@ -61,7 +61,7 @@ def arithmetic(b: GraphBuilder, node: Any, args: list[Any]) -> Computed:
         values = [next(given).cast(work) if isinstance(n, Tensor) else const(n, work) for n in numbers]
         return _ARITHMETIC[node.target](*values)
 
-    return Computed(map_elements(b, tensors, body, name=node.name))
+    return Computed(map_elements(tensors, body, name=node.name))
 
 
 def resolve(bound: inspect.BoundArguments) -> None:

@@ -21,7 +21,7 @@ def ranked(sizes: Sizes, machine: str | Gpu = "sm_90a", dtype: str = "f16", batc
     m, n, k = sizes
     lead = (batch,) if batch else ()
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
+    graph = b.finish([linalg.matmul(b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
     product, _ = find_block_product(graph.nodes[0])
     assert product is not None
     machine = gpu(machine) if isinstance(machine, str) else machine
@@ -98,7 +98,7 @@ def test_multiply_adds_have_the_largest_tile_that_fits(
     sizes: tuple[int, int], machine: str, dtype: str, tile: tuple[int, int], warps: tuple[int, int]
 ) -> None:
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (sizes[0], 64), dtype), b.input("w", (64, sizes[1]), dtype))])
+    graph = b.finish([linalg.matmul(b.input("x", (sizes[0], 64), dtype), b.input("w", (64, sizes[1]), dtype))])
     product, _ = find_block_product(graph.nodes[0])
     assert product is not None
     shape, _ = block_shape(product, gpu(machine))
@@ -174,7 +174,7 @@ def test_threads_of_wider_warps_hold_less() -> None:
 
 def test_decisions_name_the_record_and_what_came_second() -> None:
     b = GraphBuilder()
-    graph = b.finish([linalg.matmul(b, b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
+    graph = b.finish([linalg.matmul(b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
     product, _ = find_block_product(graph.nodes[0])
     assert product is not None
     shape, decision = block_shape(product, gpu("sm_90a"), result="f16")

@@ -100,30 +100,30 @@ def tiles(plan: Plan) -> list[NestBlocks]:
 
 def biased_gelu(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
     x, residual = (b.input(name, (rows, columns), dtype) for name in ("x", "residual"))
-    biased = elementwise.binary(b, x, b.input("bias", (columns,), dtype), "add")
-    return elementwise.binary(b, elementwise.gelu(b, biased), residual, "add")
+    biased = elementwise.binary(x, b.input("bias", (columns,), dtype), "add")
+    return elementwise.binary(elementwise.gelu(biased), residual, "add")
 
 
 def layer_norm(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
     scale, bias = (b.input(name, (columns,), dtype) for name in ("scale", "bias"))
-    return norm.layer_norm(b, b.input("x", (rows, columns), dtype), scale, bias)
+    return norm.layer_norm(b.input("x", (rows, columns), dtype), scale, bias)
 
 
 def rms_norm(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
-    return norm.rms_norm(b, b.input("x", (rows, columns), dtype), b.input("scale", (columns,), dtype))
+    return norm.rms_norm(b.input("x", (rows, columns), dtype), b.input("scale", (columns,), dtype))
 
 
 def softmax(b: GraphBuilder, rows: int, columns: int, dtype: str, axis: int = -1) -> Tensor:
-    return norm.softmax(b, b.input("x", (rows, columns), dtype), axis=axis)
+    return norm.softmax(b.input("x", (rows, columns), dtype), axis=axis)
 
 
 def transpose(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
-    return shape.transpose(b, b.input("x", (rows, columns), dtype), (1, 0))
+    return shape.transpose(b.input("x", (rows, columns), dtype), (1, 0))
 
 
 def depthwise(b: GraphBuilder, channels: int, height: int, width: int) -> Tensor:
     x, w = b.input("x", (1, channels, height, width), "f32"), b.input("w", (channels, 1, 3, 3), "f32")
-    return conv.conv(b, x, w, groups=channels)
+    return conv.conv(x, w, groups=channels)
 
 
 WHOLE: dict[str, Build] = {
@@ -136,10 +136,10 @@ WHOLE: dict[str, Build] = {
     "transpose": lambda b: transpose(b, 128, 192, "f32"),
     "transpose of halves": lambda b: transpose(b, 128, 128, "f16"),
     "transpose of bytes": lambda b: transpose(b, 512, 1024, "i8"),
-    "heads": lambda b: shape.transpose(b, b.input("x", (2, 32, 4, 64), "f16"), (0, 2, 1, 3)),
-    "sum along rows": lambda b: reduce.reduce_sum(b, b.input("x", (64, 512), "f32"), axes=(1,)),
-    "sum of all": lambda b: reduce.reduce_sum(b, b.input("x", (1024, 512), "f32")),
-    "mean per channel": lambda b: reduce.reduce_mean(b, b.input("x", (8, 16, 8, 16), "f32"), axes=(0, 2, 3)),
+    "heads": lambda b: shape.transpose(b.input("x", (2, 32, 4, 64), "f16"), (0, 2, 1, 3)),
+    "sum along rows": lambda b: reduce.reduce_sum(b.input("x", (64, 512), "f32"), axes=(1,)),
+    "sum of all": lambda b: reduce.reduce_sum(b.input("x", (1024, 512), "f32")),
+    "mean per channel": lambda b: reduce.reduce_mean(b.input("x", (8, 16, 8, 16), "f32"), axes=(0, 2, 3)),
 }
 
 
@@ -171,15 +171,15 @@ RAGGED: dict[str, Build] = {
     "bias, gelu, residual": lambda b: biased_gelu(b, 7, 333, "f16"),
     "transpose": lambda b: transpose(b, 130, 67, "f32"),
     "transpose of bytes": lambda b: transpose(b, 67, 45, "i8"),
-    "to channels last": lambda b: shape.transpose(b, b.input("x", (2, 19, 7, 7), "f32"), (0, 2, 3, 1)),
-    "sum along rows": lambda b: reduce.reduce_sum(b, b.input("x", (31, 700), "f32"), axes=(1,)),
-    "sum along columns": lambda b: reduce.reduce_sum(b, b.input("x", (700, 131), "f32"), axes=(0,)),
-    "largest in the middle": lambda b: reduce.reduce_max(b, b.input("x", (6, 70, 33), "f32"), axes=(1,)),
-    "sum of all": lambda b: reduce.reduce_mean(b, b.input("x", (524309,), "f32")),
-    "pool": lambda b: pool.max_pool(b, b.input("x", (1, 5, 19, 19), "f32"), (3, 3), strides=2, pads=1),
+    "to channels last": lambda b: shape.transpose(b.input("x", (2, 19, 7, 7), "f32"), (0, 2, 3, 1)),
+    "sum along rows": lambda b: reduce.reduce_sum(b.input("x", (31, 700), "f32"), axes=(1,)),
+    "sum along columns": lambda b: reduce.reduce_sum(b.input("x", (700, 131), "f32"), axes=(0,)),
+    "largest in the middle": lambda b: reduce.reduce_max(b.input("x", (6, 70, 33), "f32"), axes=(1,)),
+    "sum of all": lambda b: reduce.reduce_mean(b.input("x", (524309,), "f32")),
+    "pool": lambda b: pool.max_pool(b.input("x", (1, 5, 19, 19), "f32"), (3, 3), strides=2, pads=1),
     "depthwise": lambda b: depthwise(b, 5, 21, 19),
-    "product with a row": lambda b: linalg.matmul(b, b.input("x", (1, 333), "f32"), b.input("w", (333, 77), "f32")),
-    "product with a column": lambda b: linalg.linear(b, b.input("x", (1, 333), "f16"), b.input("w", (77, 333), "f16")),
+    "product with a row": lambda b: linalg.matmul(b.input("x", (1, 333), "f32"), b.input("w", (333, 77), "f32")),
+    "product with a column": lambda b: linalg.linear(b.input("x", (1, 333), "f16"), b.input("w", (77, 333), "f16")),
 }
 
 
@@ -204,17 +204,17 @@ REAL: dict[str, tuple[Build, Build]] = {  # the size that is scheduled, and fewe
     "transpose": (lambda b: transpose(b, 4096, 8192, "f32"), lambda b: transpose(b, 128, 128, "f32")),
     "transpose of halves": (lambda b: transpose(b, 4096, 8192, "f16"), lambda b: transpose(b, 128, 128, "f16")),
     "matrix by vector": (
-        lambda b: linalg.linear(b, b.input("x", (1, 4096), "f16"), b.input("w", (16384, 4096), "f16")),
-        lambda b: linalg.linear(b, b.input("x", (1, 4096), "f16"), b.input("w", (12, 4096), "f16")),
+        lambda b: linalg.linear(b.input("x", (1, 4096), "f16"), b.input("w", (16384, 4096), "f16")),
+        lambda b: linalg.linear(b.input("x", (1, 4096), "f16"), b.input("w", (12, 4096), "f16")),
     ),
     "vector by matrix": (
-        lambda b: linalg.matmul(b, b.input("x", (1, 4096), "f16"), b.input("w", (4096, 16384), "f16")),
-        lambda b: linalg.matmul(b, b.input("x", (1, 4096), "f16"), b.input("w", (4096, 128), "f16")),
+        lambda b: linalg.matmul(b.input("x", (1, 4096), "f16"), b.input("w", (4096, 16384), "f16")),
+        lambda b: linalg.matmul(b.input("x", (1, 4096), "f16"), b.input("w", (4096, 128), "f16")),
     ),
     "depthwise": (lambda b: depthwise(b, 2048, 58, 58), lambda b: depthwise(b, 1, 58, 58)),
     "sum along columns": (
-        lambda b: reduce.reduce_sum(b, b.input("x", (8192, 4096), "f32"), axes=(0,)),
-        lambda b: reduce.reduce_sum(b, b.input("x", (8192, 128), "f32"), axes=(0,)),
+        lambda b: reduce.reduce_sum(b.input("x", (8192, 4096), "f32"), axes=(0,)),
+        lambda b: reduce.reduce_sum(b.input("x", (8192, 128), "f32"), axes=(0,)),
     ),
 }
 
@@ -284,9 +284,9 @@ def test_rows_that_registers_do_not_hold() -> None:
 @pytest.mark.parametrize(
     ("build", "carried"),
     [
-        (lambda b: reduce.reduce_sum(b, b.input("x", (512, 65536), "f32"), axes=(1,)), [1]),
+        (lambda b: reduce.reduce_sum(b.input("x", (512, 65536), "f32"), axes=(1,)), [1]),
         (lambda b: softmax(b, 512, 131072, "f16"), [1, 1]),
-        (lambda b: linalg.matmul(b, b.input("x", (1, 8192), "f16"), b.input("w", (8192, 16384), "f16")), [8]),
+        (lambda b: linalg.matmul(b.input("x", (1, 8192), "f16"), b.input("w", (8192, 16384), "f16")), [8]),
     ],
     ids=["sum", "softmax", "product"],
 )
@@ -307,8 +307,8 @@ def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> 
 def test_a_long_row_that_another_sum_is_taken_of_first() -> None:
     def build(b: GraphBuilder) -> Tensor:
         x = b.input("x", (2, 40_000), "f32")
-        largest = reduce.reduce_max(b, elementwise.unary(b, x, "abs"), axes=(1,), keepdims=True)
-        return norm.softmax(b, elementwise.binary(b, x, largest, "div"))
+        largest = reduce.reduce_max(elementwise.unary(x, "abs"), axes=(1,), keepdims=True)
+        return norm.softmax(elementwise.binary(x, largest, "div"))
 
     found = ran(build)
     (kernel,) = found.plan.kernels
@@ -346,7 +346,7 @@ def test_random_graphs(seed: int) -> None:
 
 @pytest.mark.parametrize(("extents", "axis"), [((0, 5), 0), ((3, 0), 1)])
 def test_a_sum_of_nothing(extents: tuple[int, int], axis: int) -> None:
-    ran(lambda b: reduce.reduce_sum(b, b.input("x", extents, "f32"), axes=(axis,)))
+    ran(lambda b: reduce.reduce_sum(b.input("x", extents, "f32"), axes=(axis,)))
 
 
 def test_a_sum_of_exponentials_is_no_extreme_divisor() -> None:
@@ -354,7 +354,7 @@ def test_a_sum_of_exponentials_is_no_extreme_divisor() -> None:
     products = []
     machine = resolve(MACHINE)
     assert isinstance(machine, Gpu)
-    for build in (lambda b: softmax(b, 8, 1024, "f16"), lambda b: norm.lp_norm(b, b.input("x", (8, 1024), "f16"), p=1)):
+    for build in (lambda b: softmax(b, 8, 1024, "f16"), lambda b: norm.lp_norm(b.input("x", (8, 1024), "f16"), p=1)):
         program = gpu.gpu_program(plan := plan_of(graph_of(build)), Placement(plan), machine)
         products.append(sum(isinstance(op, arith.MulfOp) for op in program.walk()))
     assert products == [1, 3]  # of the other: by the scale too, and that of the divisor itself
@@ -372,7 +372,7 @@ def test_rows_with_the_largest_and_smallest_divisors() -> None:
     """The reciprocal of what a row is divided by may be out of range; quotients are not."""
     rng = np.random.default_rng(1)
     x = rng.uniform(0.5, 1.0, (9, 64)) * 2.0 ** np.array([[-140, -126, -110, -64, 0, 64, 110, 119, 121]]).T
-    found = ran(lambda b: norm.lp_norm(b, b.input("x", (9, 64), "f32"), p=1), 1e-6, [x.astype(np.float32)])
+    found = ran(lambda b: norm.lp_norm(b.input("x", (9, 64), "f32"), p=1), 1e-6, [x.astype(np.float32)])
     (schedule,) = tiles(found.plan)
     assert schedule.threads is not None
     assert len(re.findall(r"\bdiv\.\w+\.f32", found.code.ptx)) < prod(schedule.threads.size_per_thread)

@@ -9,7 +9,7 @@ from tilewright.expr.ops import elementwise, shape
 def cycles(function: str, extent: int) -> float:
     b = GraphBuilder()
     x = b.input("x", (extent, extent), "f32")
-    y = shape.transpose(b, x, (1, 0), name="y") if function == "transpose" else elementwise.unary(b, x, function)
+    y = shape.transpose(x, (1, 0), name="y") if function == "transpose" else elementwise.unary(x, function)
     (kernel,) = make_plan(b.finish([y]), resolve_target("znver5"), 1).kernels
     return kernel.cycles
 

@@ -406,14 +406,14 @@ def layer_graph(
     b = GraphBuilder(configuration.operator)
     image = values(image_type, sizes["batch"], c, size, size)
     x = b.input("x", image.transpose(0, 2, 3, 1).shape if channels_last else image.shape, image_type)
-    inside = shape.transpose(b, x, (0, 3, 1, 2), name="x.nchw") if channels_last else x
+    inside = shape.transpose(x, (0, 3, 1, 2), name="x.nchw") if channels_last else x
     w = b.constant(values(weight_type, k, c, kernel, kernel), "w")
     integer = None if image_type == "f32" else "i32"
-    y = conv.conv(b, inside, w, strides=sizes["stride"], pads=sizes["pad"], accumulate=integer, out_dtype=integer,
+    y = conv.conv(inside, w, strides=sizes["stride"], pads=sizes["pad"], accumulate=integer, out_dtype=integer,
                   name=RESULT)  # fmt: skip
     if not channels_last:
         return b.finish([y]), image
-    return b.finish([shape.transpose(b, y, (0, 2, 3, 1), name="y.nhwc")]), np.ascontiguousarray(
+    return b.finish([shape.transpose(y, (0, 2, 3, 1), name="y.nhwc")]), np.ascontiguousarray(
         image.transpose(0, 2, 3, 1)
     )
 

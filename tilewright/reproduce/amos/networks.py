@@ -51,16 +51,16 @@ class _Builder(GraphBuilder):
         if groups == 1:
             y = self._convolution(x, self.weights(filters, channels, kernel, kernel), stride)
             return self.normalise(y, active)
-        split = shape.reshape(self, x, (batch, groups, channels // groups, *size), name="split")
+        split = shape.reshape(x, (batch, groups, channels // groups, *size), name="split")
         y = self._convolution(
             split, self.weights(groups, filters // groups, channels // groups, kernel, kernel), stride, "split"
         )
         _, _, _, *size = static_shape(y.shape)
-        return self.normalise(shape.reshape(self, y, (batch, filters, *size), name="merge"), active)
+        return self.normalise(shape.reshape(y, (batch, filters, *size), name="merge"), active)
 
     def _convolution(self, x: Tensor, w: Tensor, stride: int, channels: conv.Channels = "flat") -> Tensor:
         return conv.conv(
-            self, x, w, strides=stride, pads=static_shape(w.shape)[-1] // 2, channels=channels, accumulate=ACCUMULATOR,
+            x, w, strides=stride, pads=static_shape(w.shape)[-1] // 2, channels=channels, accumulate=ACCUMULATOR,
             name="conv",
         )  # fmt: skip
 
@@ -73,21 +73,21 @@ class _Builder(GraphBuilder):
         return elementwise.emit(self, axes, apply("max", body, 0) if active else body, name="norm")
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        return elementwise.binary(self, x, y, "add")
+        return elementwise.binary(x, y, "add")
 
     def relu(self, x: Tensor) -> Tensor:
-        return elementwise.map_elements(self, [x], lambda v: apply("max", v, 0), name="relu")
+        return elementwise.map_elements([x], lambda v: apply("max", v, 0), name="relu")
 
     def dense(self, x: Tensor, outputs: int) -> Tensor:
         """A fully connected layer with a bias."""
         (inputs,) = static_shape(x.shape[-1:])
         w, bias = self.weights(outputs, inputs), self.weights(outputs)
-        return linalg.linear(self, x, w, bias, accumulate=ACCUMULATOR, name="dense")
+        return linalg.linear(x, w, bias, accumulate=ACCUMULATOR, name="dense")
 
     def classify(self, x: Tensor, classes: int = 1000) -> Graph:
         """The mean over the image, a fully connected layer, the end."""
-        pooled = pool.global_average_pool(self, x)
-        return self.finish([self.dense(shape.flatten(self, pooled), classes)])
+        pooled = pool.global_average_pool(x)
+        return self.finish([self.dense(shape.flatten(pooled), classes)])
 
 
 def _image(b: _Builder) -> Tensor:
@@ -98,7 +98,7 @@ def shufflenet(compat: bool = False) -> Graph:
     """ShuffleNet v1 with 3 groups (Zhang et al. 2018): 1 + 16 units of 3 + 1 products; both variants are the same."""
     b = _Builder("shufflenet")
     groups = 3
-    x = pool.max_pool(b, b.convolve(_image(b), 24, 3, stride=2), (3, 3), strides=2, pads=1)
+    x = pool.max_pool(b.convolve(_image(b), 24, 3, stride=2), (3, 3), strides=2, pads=1)
     for stage, (filters, units) in enumerate(((240, 4), (480, 8), (960, 4))):
         for unit in range(units):
             (entering,) = static_shape(x.shape[1:2])
@@ -106,28 +106,28 @@ def shufflenet(compat: bool = False) -> Graph:
             leaving = filters - entering if first else filters
             middle = leaving // 4
             y = b.convolve(x, middle, 1, groups=1 if first and stage == 0 else groups)
-            y = _shuffle(b, y, groups)
+            y = _shuffle(y, groups)
             y = b.convolve(y, middle, 3, stride=2 if first else 1, groups=middle, active=False)
             y = b.convolve(y, leaving, 1, groups=groups, active=False)
             if first:
-                x = b.relu(shape.concat(b, [pool.average_pool(b, x, (3, 3), strides=2, pads=1), y], axis=1))
+                x = b.relu(shape.concat([pool.average_pool(x, (3, 3), strides=2, pads=1), y], axis=1))
             else:
                 x = b.relu(b.join(x, y))
     return b.classify(x)
 
 
-def _shuffle(b: _Builder, x: Tensor, groups: int) -> Tensor:
+def _shuffle(x: Tensor, groups: int) -> Tensor:
     """Neighbouring channels of one group move to different groups."""
     batch, channels, *size = static_shape(x.shape)
-    split = shape.reshape(b, x, (batch, groups, channels // groups, *size))
-    turned = shape.transpose(b, split, (0, 2, 1, 3, 4))
-    return shape.reshape(b, turned, (batch, channels, *size))
+    split = shape.reshape(x, (batch, groups, channels // groups, *size))
+    turned = shape.transpose(split, (0, 2, 1, 3, 4))
+    return shape.reshape(turned, (batch, channels, *size))
 
 
 def resnet50(compat: bool = False) -> Graph:
     """ResNet-50 (He et al. 2016): 53 convolutions and a classifier; both variants are the same."""
     b = _Builder("resnet50")
-    x = pool.max_pool(b, b.convolve(_image(b), 64, 7, stride=2), (3, 3), strides=2, pads=1)
+    x = pool.max_pool(b.convolve(_image(b), 64, 7, stride=2), (3, 3), strides=2, pads=1)
     for stage, blocks in enumerate((3, 4, 6, 3)):
         width = 64 << stage
         for block in range(blocks):
@@ -164,19 +164,19 @@ def bert(compat: bool = False, *, layers: int = 12, length: int = 512) -> Graph:
     width, heads = 768, 12
     x = b.input("embeddings", (1, length, width), DTYPE)
     for _ in range(layers):
-        query, key, value = (_heads(b, b.dense(x, width), heads) for _ in range(3))
+        query, key, value = (_heads(b.dense(x, width), heads) for _ in range(3))
         scores = _scores(b, query, key, within=compat)
-        mixed = linalg.matmul(b, norm.softmax(b, scores), value, accumulate=ACCUMULATOR, name="mix")
-        joined = shape.reshape(b, shape.transpose(b, mixed, (0, 2, 1, 3)), (1, length, width))
+        mixed = linalg.matmul(norm.softmax(scores), value, accumulate=ACCUMULATOR, name="mix")
+        joined = shape.reshape(shape.transpose(mixed, (0, 2, 1, 3)), (1, length, width))
         x = _normalised(b, b.join(x, b.dense(joined, width)))
-        inner = elementwise.map_elements(b, [b.dense(x, 4 * width)], _gelu, name="gelu")
+        inner = elementwise.map_elements([b.dense(x, 4 * width)], _gelu, name="gelu")
         x = _normalised(b, b.join(x, b.dense(inner, width)))
     return b.finish([x])
 
 
-def _heads(b: _Builder, x: Tensor, heads: int) -> Tensor:
+def _heads(x: Tensor, heads: int) -> Tensor:
     batch, length, width = static_shape(x.shape)
-    return shape.transpose(b, shape.reshape(b, x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+    return shape.transpose(shape.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 
 
 def _scores(b: _Builder, query: Tensor, key: Tensor, *, within: bool) -> Tensor:
@@ -184,14 +184,14 @@ def _scores(b: _Builder, query: Tensor, key: Tensor, *, within: bool) -> Tensor:
     batch, heads, length, depth = static_shape(query.shape)
     scale = sqrt(depth)
     if not within:
-        products = linalg.matmul(b, query, key, transpose_b=True, accumulate=ACCUMULATOR, name="scores")
-        return elementwise.map_elements(b, [products], lambda v: v / scale, name="scaled")
+        products = linalg.matmul(query, key, transpose_b=True, accumulate=ACCUMULATOR, name="scores")
+        return elementwise.map_elements([products], lambda v: v / scale, name="scaled")
     axes = (Axis("n", batch), Axis("h", heads), Axis("i", length), Axis("j", length))
     n, h, i, j = axes
     k = Axis("k", depth)
     body = query[n, h, i, k].cast(ACCUMULATOR) * key[n, h, j, k].cast(ACCUMULATOR) / scale
     products = elementwise.emit(b, axes, body, reduce=[k], accum="sum", name="scores")
-    return elementwise.map_elements(b, [products], lambda v: v.cast(DTYPE), name="rounded")
+    return elementwise.map_elements([products], lambda v: v.cast(DTYPE), name="rounded")
 
 
 def _gelu(v: Expr) -> Expr:
@@ -200,7 +200,7 @@ def _gelu(v: Expr) -> Expr:
 
 def _normalised(b: _Builder, x: Tensor) -> Tensor:
     (width,) = static_shape(x.shape[-1:])
-    return norm.layer_norm(b, x, b.weights(width), b.weights(width))
+    return norm.layer_norm(x, b.weights(width), b.weights(width))
 
 
 def mi_lstm(compat: bool = False, *, inputs: int = 512, width: int = 1024, classes: int = 10) -> Graph:
@@ -210,19 +210,19 @@ def mi_lstm(compat: bool = False, *, inputs: int = 512, width: int = 1024, class
     cell = b.input("cell", (1, width), DTYPE)
     gates = []
     for _ in range(4):
-        read = linalg.linear(b, x, b.weights(width, inputs), accumulate=ACCUMULATOR, name="read")
-        kept = linalg.linear(b, hidden, b.weights(width, width), accumulate=ACCUMULATOR, name="kept")
+        read = linalg.linear(x, b.weights(width, inputs), accumulate=ACCUMULATOR, name="read")
+        kept = linalg.linear(hidden, b.weights(width, width), accumulate=ACCUMULATOR, name="kept")
         scales = [b.weights(width) for _ in range(3)]
         gates.append(
             elementwise.map_elements(
-                b, [read, kept, *scales], lambda r, u, a, p, q: a * r * u + p * r + q * u, name="gate"
+                [read, kept, *scales], lambda r, u, a, p, q: a * r * u + p * r + q * u, name="gate"
             )
         )
     forget, enter, leave, update = gates
     cell = elementwise.map_elements(
-        b, [cell, forget, enter, update], lambda c, f, e, u: _sigmoid(f) * c + _sigmoid(e) * _tanh(u), name="cell"
+        [cell, forget, enter, update], lambda c, f, e, u: _sigmoid(f) * c + _sigmoid(e) * _tanh(u), name="cell"
     )
-    hidden = elementwise.map_elements(b, [cell, leave], lambda c, o: _sigmoid(o) * _tanh(c), name="hidden")
+    hidden = elementwise.map_elements([cell, leave], lambda c, o: _sigmoid(o) * _tanh(c), name="hidden")
     return b.finish([b.dense(hidden, classes), cell])
 
 

@@ -29,6 +29,7 @@ from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, Mapped
 from tilewright.runtime.manifest import Launch, Manifest, Operand
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import Module, check_repeats
+from tilewright.runtime.named_inputs import in_order
 from tilewright.runtime.once import creation_lock
 from tilewright.runtime.pool import Pool
 from tilewright.runtime.profile import KernelTime, Profile
@@ -108,12 +109,14 @@ class DeviceModule(Module):
         raise InvalidArgument("code of a GPU runs on no threads of the host", where=self.manifest.name)
 
     @_visiting
-    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+    def __call__(self, /, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the module. `out`: an array, or a sequence with one array per output, that receives the results.
 
         Raises InvalidArgument for arrays that do not fit, DeviceError where the device reports a fault; a fault of a
         call on device arrays may be reported by a later call, as by everything on a GPU.
         """
+        if named:
+            arrays = in_order(self.manifest, arrays, named)
         example = next((array for array in arrays if device_arrays.on_device(array)), None)
         stream = self._stream if example is None else device_arrays.stream_of(example)
         inputs = self._inputs(arrays, stream)
@@ -127,13 +130,15 @@ class DeviceModule(Module):
         return owners[0] if self._single else tuple(owners)
 
     @_visiting
-    def profile(self, *arrays: Any, repeats: int = 10) -> Profile:
+    def profile(self, /, *arrays: Any, repeats: int = 10, **named: Any) -> Profile:
         """Time every launch by events: run once to warm up, then `repeats` times, and take the median.
 
         No arrays: zeros. In the emulator the times are those that the emulator took.
         """
         check_repeats(repeats)
-        if not arrays:
+        if named:
+            arrays = in_order(self.manifest, arrays, named)
+        elif not arrays:
             arrays = tuple(np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in self.manifest.inputs)
         inputs = self._inputs(arrays, self._stream)
         outputs = self._outputs(arrays, inputs, None, None, self._stream)

@@ -21,7 +21,7 @@ from tilewright.runtime.loader import load_object
 
 b = GraphBuilder()
 x = b.input("x", (64, 300), "f32")
-y = norm.layer_norm(b, norm.softmax(b, elementwise.gelu(b, x), axis=-1))
+y = norm.layer_norm(norm.softmax(elementwise.gelu(x), axis=-1))
 module = compile_graph(b.finish([y]), threads=1, options=Options(cache=False))
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p

@@ -30,9 +30,9 @@ def network() -> Graph:
     """A product, a convolution and row reductions, with vector constants in their code."""
     b = GraphBuilder("network")
     x = b.input("x", (1, 5, 9, 11), "f32")
-    y = conv.conv(b, x, b.constant(values(7, 5, 3, 3), "w"), pads=(1, 1, 1, 1))
-    flat = linalg.linear(b, b.input("z", (13, 17), "f32"), b.constant(values(19, 17), "v"))
-    return b.finish([norm.softmax(b, elementwise.gelu(b, y), axis=-1), norm.layer_norm(b, flat)])
+    y = conv.conv(x, b.constant(values(7, 5, 3, 3), "w"), pads=(1, 1, 1, 1))
+    flat = linalg.linear(b.input("z", (13, 17), "f32"), b.constant(values(19, 17), "v"))
+    return b.finish([norm.softmax(elementwise.gelu(y), axis=-1), norm.layer_norm(flat)])
 
 
 def values(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -216,7 +216,7 @@ def test_simplifying_leaves_nothing_to_combine() -> None:
     """Rotated loops and merged expressions leave addresses that instructions can be combined of."""
     b = GraphBuilder("image")
     weights = b.constant(np.ones((96, 40, 3, 3), np.float32), "w")
-    graph = b.finish([conv.conv(b, b.input("x", (1, 40, 14, 14), "f32"), weights, pads=(1, 1, 1, 1))])
+    graph = b.finish([conv.conv(b.input("x", (1, 40, 14, 14), "f32"), weights, pads=(1, 1, 1, 1))])
     source = parse_module(compile_graph(graph, threads=1, options=Options(cache=False)).artifact.program)
     target = target_of(source)
     module = llvm.parse_assembly(pipeline.llvm_text(source, target)[0], context=llvm.create_context())

@@ -35,8 +35,8 @@ def attention(node: Node) -> Result:
     offset = 0
     if past[0] is not None and past[1] is not None:
         offset = int(str(past[0].shape[2]))
-        k = concat(node.b, [past[0], k], axis=2, name=node.hint(1))
-        v = concat(node.b, [past[1], v], axis=2, name=node.hint(2))
+        k = concat([past[0], k], axis=2, name=node.hint(1))
+        v = concat([past[1], v], axis=2, name=node.hint(2))
     mask = node.optional(3)
     double = node.get_int("softmax_precision", 1) == 11 and q.dtype != "f64"
     if (
@@ -49,7 +49,6 @@ def attention(node: Node) -> Result:
     scale = node.get_float("scale") if "scale" in node.attributes else 1 / sqrt(max(int(str(q.shape[-1])), 1))
     merged = node.input().rank == 3
     y = ops.attention(
-        node.b,
         q,
         k,
         v,
@@ -61,7 +60,7 @@ def attention(node: Node) -> Result:
         name=f"{node.name}.heads" if merged else node.name,
     )
     if merged:
-        y = ops.merge_heads(node.b, y, name=node.name)
+        y = ops.merge_heads(y, name=node.name)
     return y, k, v
 
 
@@ -73,4 +72,4 @@ def _heads(node: Node, position: int, role: str) -> Tensor:
     if x.rank != 3:
         raise InvalidModel(f"{x} has rank {x.rank}", help="rank 3 or 4")
     heads = node.get_int("q_num_heads" if role == "q" else "kv_num_heads")
-    return ops.split_heads(node.b, x, heads, name=f"{node.name}.{role}")
+    return ops.split_heads(x, heads, name=f"{node.name}.{role}")

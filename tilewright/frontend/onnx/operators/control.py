@@ -59,8 +59,8 @@ def if_(node: Node) -> tuple[Value, ...]:
         if this.shape != other.shape or this.dtype != other.dtype:
             raise NeedsValue(node.proto.input[0], f"a condition that chooses between {this} and {other}")
         flag = node.input(0)
-        scalar = shape.reshape(node.b, flag, [], name=f"{node.name}.condition") if flag.rank else flag
-        merged.append(elementwise.where(node.b, scalar, this, other, name=node.hint(position)))
+        scalar = shape.reshape(flag, [], name=f"{node.name}.condition") if flag.rank else flag
+        merged.append(elementwise.where(scalar, this, other, name=node.hint(position)))
     return tuple(merged)
 
 
@@ -147,7 +147,7 @@ def scan(node: Node) -> tuple[Value, ...]:
         return results[: len(carried)], results[len(carried) :]
 
     first = [
-        x if axis == 0 else transpose(node.b, x, _to_front(axis, x.rank), name=f"{label}.rows")
+        x if axis == 0 else transpose(x, _to_front(axis, x.rank), name=f"{label}.rows")
         for x, axis in zip(scanned, axes, strict=True)
     ]
     try:
@@ -162,7 +162,7 @@ def scan(node: Node) -> tuple[Value, ...]:
     for position, (whole, axis) in enumerate(zip(rows, out_axes, strict=True), len(last)):
         place = normal_axis(axis, whole.rank, where=label)
         order = [*range(1, place + 1), 0, *range(place + 1, whole.rank)]
-        found.append(whole if place == 0 else transpose(node.b, whole, order, name=node.hint(position)))
+        found.append(whole if place == 0 else transpose(whole, order, name=node.hint(position)))
     return (*last, *found)
 
 
@@ -178,8 +178,8 @@ def _unrolled_scan(
     for trip in range(extent):
         parts: list[Value] = []
         for x, backwards in sliced:
-            part = shape.narrow(node.b, x, 0, extent - 1 - trip if backwards else trip, 1, name=f"{label}.part")
-            parts.append(shape.squeeze(node.b, part, [0], name=f"{label}.part"))
+            part = shape.narrow(x, 0, extent - 1 - trip if backwards else trip, 1, name=f"{label}.part")
+            parts.append(shape.squeeze(part, [0], name=f"{label}.part"))
         results = _run(node, body, [*carried, *parts], f"{label}.{trip}")
         carried = results[: len(carried)]
         _collect(scans, results[len(carried) :])
@@ -246,4 +246,4 @@ def _collect(scans: list[list[Tensor]], results: list[Value]) -> None:
 def _stacked(node: Node, items: list[Tensor], axis: int) -> Tensor:
     if not items:
         raise Unsupported("a loop without iterations that collects results")
-    return shape.stack(node.b, items, axis=axis, name=f"{node.name}.scan")
+    return shape.stack(items, axis=axis, name=f"{node.name}.scan")

@@ -88,75 +88,75 @@ _PARAMETRIC: dict[str, tuple[Callable[..., Tensor], dict[str, float]]] = {
 
 @op(*_UNARY)
 def unary(node: Node) -> Tensor:
-    return ops.unary(node.b, node.input(), _UNARY[node.operator], name=node.name)
+    return ops.unary(node.input(), _UNARY[node.operator], name=node.name)
 
 
 @op(*_BINARY)
 def binary(node: Node) -> Tensor:
-    return ops.binary(node.b, node.input(0), node.input(1), _BINARY[node.operator], name=node.name)
+    return ops.binary(node.input(0), node.input(1), _BINARY[node.operator], name=node.name)
 
 
 @op(*_VARIADIC)
 def variadic(node: Node) -> Tensor:
-    return ops.variadic(node.b, node.tensors(), _VARIADIC[node.operator], name=node.name)
+    return ops.variadic(node.tensors(), _VARIADIC[node.operator], name=node.name)
 
 
 @op("Mean")
 def mean(node: Node) -> Tensor:
-    return ops.mean(node.b, node.tensors(), name=node.name)
+    return ops.mean(node.tensors(), name=node.name)
 
 
 @op(*_ACTIVATIONS)
 def activation(node: Node) -> Tensor:
-    return _ACTIVATIONS[node.operator](node.b, node.input(), name=node.name)
+    return _ACTIVATIONS[node.operator](node.input(), name=node.name)
 
 
 @op(*_PARAMETRIC)
 def parametric(node: Node) -> Tensor:
     builder, defaults = _PARAMETRIC[node.operator]
     attributes = {name: node.get_float(name, value) for name, value in defaults.items()}
-    return builder(node.b, node.input(), **attributes, name=node.name)
+    return builder(node.input(), **attributes, name=node.name)
 
 
 @op("PRelu")
 def prelu(node: Node) -> Tensor:
     x, slope = node.input(0), node.input(1)
     if node.get_int(BY_CHANNEL, 0) and slope.rank == 1:
-        slope = shapes.unsqueeze(node.b, slope, range(1, x.rank - 1), name=f"{node.name}.slope")
-    return ops.prelu(node.b, x, slope, name=node.name)
+        slope = shapes.unsqueeze(slope, range(1, x.rank - 1), name=f"{node.name}.slope")
+    return ops.prelu(x, slope, name=node.name)
 
 
 @op("Gelu")
 def gelu(node: Node) -> Tensor:
-    return ops.gelu(node.b, node.input(), approximate=node.get_string("approximate", "none"), name=node.name)
+    return ops.gelu(node.input(), approximate=node.get_string("approximate", "none"), name=node.name)
 
 
 @op("Reciprocal")
 def reciprocal(node: Node) -> Tensor:
-    return ops.map_elements(node.b, [node.input()], lambda v: 1.0 / v, name=node.name)
+    return ops.map_elements([node.input()], lambda v: 1.0 / v, name=node.name)
 
 
 @op("Clip")
 def clip(node: Node) -> Tensor:
-    return ops.clip(node.b, node.input(), node.optional(1), node.optional(2), name=node.name)
+    return ops.clip(node.input(), node.optional(1), node.optional(2), name=node.name)
 
 
 @op("Where")
 def where(node: Node) -> Tensor:
-    return ops.where(node.b, node.input(0), node.input(1), node.input(2), name=node.name)
+    return ops.where(node.input(0), node.input(1), node.input(2), name=node.name)
 
 
 @op("IsInf")
 def is_inf(node: Node) -> Tensor:
     positive, negative = node.get_int("detect_positive", 1), node.get_int("detect_negative", 1)
-    return ops.is_inf(node.b, node.input(), positive=bool(positive), negative=bool(negative), name=node.name)
+    return ops.is_inf(node.input(), positive=bool(positive), negative=bool(negative), name=node.name)
 
 
 @op("Mod")
 def mod(node: Node) -> Tensor:
     x, y = node.input(0), node.input(1)
     function = "fmod" if node.get_int("fmod", 0) else "mod"
-    return ops.binary(node.b, x, y, function, name=node.name)
+    return ops.binary(x, y, function, name=node.name)
 
 
 @op("Pow")
@@ -164,8 +164,8 @@ def power(node: Node) -> Tensor:
     x, y = node.input(0), node.input(1)
     exponent = node.known(1)
     if exponent is not None and exponent.size == 1 and y.rank <= x.rank:
-        return ops.power_constant(node.b, x, float(exponent.reshape(())), name=node.name)
-    return ops.power(node.b, x, y, name=node.name)
+        return ops.power_constant(x, float(exponent.reshape(())), name=node.name)
+    return ops.power(x, y, name=node.name)
 
 
 @op("BitShift")
@@ -173,7 +173,7 @@ def bit_shift(node: Node) -> Tensor:
     function = {"LEFT": "shl", "RIGHT": "shr"}.get(node.get_string("direction"))
     if function is None:
         raise InvalidModel(f"direction {node.get_string('direction')!r}", help="LEFT or RIGHT")
-    return ops.binary(node.b, node.input(0), node.input(1), function, name=node.name)
+    return ops.binary(node.input(0), node.input(1), function, name=node.name)
 
 
 @op("Identity", "Dropout")
@@ -195,7 +195,7 @@ def identity(node: Node) -> Value | tuple[Value, ...]:
 def cast(node: Node) -> Tensor:
     target = dtype_of(node.get_int("to")) if node.operator == "Cast" else node.input(1).dtype
     x = node.input()
-    return x if x.dtype == target else ops.cast(node.b, x, target, name=node.name)
+    return x if x.dtype == target else ops.cast(x, target, name=node.name)
 
 
 @op("BitCast")
@@ -203,4 +203,4 @@ def bit_cast(node: Node) -> Tensor:
     x, target = node.input(), dtype_of(node.get_int("to"))
     if not (dtypes.is_integer(x.dtype) and dtypes.is_integer(target) and dtypes.bits(x.dtype) == dtypes.bits(target)):
         raise Unsupported(f"the bits of {x.dtype} as {target}", help="integers of equal size")
-    return ops.cast(node.b, x, target, name=node.name)
+    return ops.cast(x, target, name=node.name)

@@ -35,10 +35,10 @@ def dft(node: Node) -> Tensor:
         raise InvalidModel(f"a length of {length}", help="1 or more")
     parts = [_signal(node, label, p, d, length) for p, label in zip(range(shape[-1]), ("re", "im"), strict=False)]
     found = fourier.dft(
-        node.b, *parts, axis=d, inverse=inverse, scale=1 / length if inverse else 1.0,
+        *parts, axis=d, inverse=inverse, scale=1 / length if inverse else 1.0,
         bins=length // 2 + 1 if onesided else None, name=node.name,
     )  # fmt: skip
-    joined = shapes.stack(node.b, found, axis=len(shape) - 1, name=f"{node.name}.joined")
+    joined = shapes.stack(found, axis=len(shape) - 1, name=f"{node.name}.joined")
     return cast_node(node.b, joined, node.input().dtype, name=node.name)
 
 
@@ -51,19 +51,19 @@ def _real_signal(node: Node, d: int) -> Tensor:
     if length < 1:
         raise InvalidModel(f"a length of {length}", help="1 or more")
     bins = [_signal(node, label, part, d, shape[d]) for part, label in enumerate(("re", "im"))]
-    whole = fourier.from_half(node.b, bins[0], bins[1], length, axis=d, name=f"{node.name}.bins")
-    real, _ = fourier.dft(node.b, *whole, axis=d, inverse=True, scale=1 / length, name=f"{node.name}.dft")
-    found = shapes.unsqueeze(node.b, real, [len(shape) - 1], name=f"{node.name}.real")
+    whole = fourier.from_half(bins[0], bins[1], length, axis=d, name=f"{node.name}.bins")
+    real, _ = fourier.dft(*whole, axis=d, inverse=True, scale=1 / length, name=f"{node.name}.dft")
+    found = shapes.unsqueeze(real, [len(shape) - 1], name=f"{node.name}.real")
     return cast_node(node.b, found, node.input().dtype, name=node.name)
 
 
 def _signal(node: Node, label: str, part: int, d: int, length: int) -> Tensor:
     """One part of the signal, in f32 at least, without the last dimension and `length` long."""
     name, shape = f"{node.name}.{label}", node.shape()
-    signal = shapes.narrow(node.b, node.input(), len(shape) - 1, part, 1, name=name)
-    signal = shapes.squeeze(node.b, signal, [len(shape) - 1], name=name)
+    signal = shapes.narrow(node.input(), len(shape) - 1, part, 1, name=name)
+    signal = shapes.squeeze(signal, [len(shape) - 1], name=name)
     signal = cast_node(node.b, signal, dtypes.wide(signal.dtype), name=name)
     if length <= shape[d]:
-        return shapes.narrow(node.b, signal, d, 0, length, name=name)
+        return shapes.narrow(signal, d, 0, length, name=name)
     behind = [length - shape[d] if p == d else 0 for p in range(len(shape) - 1)]
-    return shapes.pad(node.b, signal, [0] * len(behind), behind, name=name)
+    return shapes.pad(signal, [0] * len(behind), behind, name=name)

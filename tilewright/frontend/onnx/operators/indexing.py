@@ -26,24 +26,23 @@ def gather(node: Node) -> Tensor:
         step = picks[1] - picks[0] if len(picks) > 1 else 0
         if all(pick == picks[0] + step * i for i, pick in enumerate(picks)):
             count = known.size if known.ndim else None
-            return ops.gather_at(node.b, x, picks[0], step, count, axis=axis, name=node.name)
-    return ops.gather(node.b, x, node.input(1), axis=axis, name=node.name)
+            return ops.gather_at(x, picks[0], step, count, axis=axis, name=node.name)
+    return ops.gather(x, node.input(1), axis=axis, name=node.name)
 
 
 @op("GatherElements")
 def gather_elements(node: Node) -> Tensor:
-    return ops.gather_elements(node.b, node.input(0), node.input(1), axis=node.get_int("axis", 0), name=node.name)
+    return ops.gather_elements(node.input(0), node.input(1), axis=node.get_int("axis", 0), name=node.name)
 
 
 @op("GatherND")
 def gather_nd(node: Node) -> Tensor:
-    return ops.gather_nd(node.b, node.input(0), node.input(1), batch=node.get_int("batch_dims", 0), name=node.name)
+    return ops.gather_nd(node.input(0), node.input(1), batch=node.get_int("batch_dims", 0), name=node.name)
 
 
 @op("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> Tensor:
     return ops.scatter_elements(
-        node.b,
         node.input(0),
         node.input(1),
         node.input(2),
@@ -56,7 +55,6 @@ def scatter_elements(node: Node) -> Tensor:
 @op("ScatterND")
 def scatter_nd(node: Node) -> Tensor:
     return ops.scatter_nd(
-        node.b,
         node.input(0),
         node.input(1),
         node.input(2),
@@ -68,7 +66,7 @@ def scatter_nd(node: Node) -> Tensor:
 @op("OneHot")
 def one_hot(node: Node) -> Tensor:
     depth = int(node.array(1, "the depth").reshape(()))
-    return ops.one_hot(node.b, node.input(0), depth, node.input(2), axis=node.get_int("axis", -1), name=node.name)
+    return ops.one_hot(node.input(0), depth, node.input(2), axis=node.get_int("axis", -1), name=node.name)
 
 
 @op("Compress")
@@ -77,9 +75,9 @@ def compress(node: Node) -> Tensor:
     x = node.input()
     chosen = np.flatnonzero(node.array(1, "the condition")).tolist()
     if "axis" in node.attributes:
-        return ops.compress(node.b, x, chosen, axis=node.get_int("axis"), name=node.name)
-    flat = shapes.reshape(node.b, x, [x.size], name=f"{node.name}.flat")
-    return ops.compress(node.b, flat, chosen, axis=0, name=node.name)
+        return ops.compress(x, chosen, axis=node.get_int("axis"), name=node.name)
+    flat = shapes.reshape(x, [x.size], name=f"{node.name}.flat")
+    return ops.compress(flat, chosen, axis=0, name=node.name)
 
 
 @op("NonZero")
@@ -92,7 +90,6 @@ def non_zero(node: Node) -> Tensor:
 def tensor_scatter(node: Node) -> Tensor:
     """A cache with `update` written along `axis` from the position that each batch has in `write_indices`."""
     return ops.update_cache(
-        node.b,
         node.input(0),
         node.input(1),
         node.optional(2),

@@ -11,14 +11,13 @@ from tilewright.frontend.onnx.registry import op
 @op("MatMul")
 def matmul(node: Node) -> Tensor:
     a, w = node.input(0), node.input(1)
-    return ops.matmul(node.b, a, w, out_dtype=a.dtype, name=node.name)
+    return ops.matmul(a, w, out_dtype=a.dtype, name=node.name)
 
 
 @op("Gemm")
 def gemm(node: Node) -> Tensor:
     a = node.input(0)
     return ops.gemm(
-        node.b,
         a,
         node.input(1),
         node.optional(2),
@@ -34,9 +33,9 @@ def gemm(node: Node) -> Tensor:
 @op("Einsum")
 def einsum(node: Node) -> Tensor:
     operands = node.tensors()
-    return ops.einsum(node.b, node.get_string("equation"), operands, out_dtype=operands[0].dtype, name=node.name)
+    return ops.einsum(node.get_string("equation"), operands, out_dtype=operands[0].dtype, name=node.name)
 
 
 @op("MatMulInteger")
 def matmul_integer(node: Node) -> Tensor:
-    return ops.matmul_integer(node.b, node.input(0), node.input(1), node.optional(2), node.optional(3), name=node.name)
+    return ops.matmul_integer(node.input(0), node.input(1), node.optional(2), node.optional(3), name=node.name)

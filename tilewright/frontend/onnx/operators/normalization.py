@@ -11,18 +11,17 @@ from tilewright.frontend.onnx.registry import op
 
 @op("Softmax")
 def softmax(node: Node) -> Tensor:
-    return ops.softmax(node.b, node.input(), axis=node.get_int("axis", -1), name=node.name)
+    return ops.softmax(node.input(), axis=node.get_int("axis", -1), name=node.name)
 
 
 @op("LogSoftmax")
 def log_softmax(node: Node) -> Tensor:
-    return ops.log_softmax(node.b, node.input(), axis=node.get_int("axis", -1), name=node.name)
+    return ops.log_softmax(node.input(), axis=node.get_int("axis", -1), name=node.name)
 
 
 @op("LayerNormalization")
 def layer_norm(node: Node) -> tuple[Tensor, ...]:
     return ops.layer_norm_statistics(
-        node.b,
         node.input(0),
         node.input(1),
         node.optional(2),
@@ -35,7 +34,6 @@ def layer_norm(node: Node) -> tuple[Tensor, ...]:
 @op("RMSNormalization")
 def rms_norm(node: Node) -> Tensor:
     return ops.rms_norm(
-        node.b,
         node.input(0),
         node.input(1),
         axis=node.get_int("axis", -1),
@@ -51,17 +49,17 @@ def batch_norm(node: Node) -> tuple[Tensor, ...]:
     if node.get_int("training_mode", 0):
         momentum = node.get_float("momentum", 0.9)
         return ops.batch_norm_training(
-            node.b, x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, name=node.name
+            x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, name=node.name
         )
     if any(node.wants(position) for position in range(1, 5)):
         raise Unsupported("statistics as outputs without training_mode")
-    return (ops.batch_norm(node.b, x, scale, bias, mean, variance, epsilon=epsilon, name=node.name),)
+    return (ops.batch_norm(x, scale, bias, mean, variance, epsilon=epsilon, name=node.name),)
 
 
 @op("InstanceNormalization")
 def instance_norm(node: Node) -> Tensor:
     return ops.instance_norm(
-        node.b, node.input(0), node.input(1), node.input(2), epsilon=node.get_float("epsilon", 1e-5), name=node.name
+        node.input(0), node.input(1), node.input(2), epsilon=node.get_float("epsilon", 1e-5), name=node.name
     )
 
 
@@ -69,7 +67,6 @@ def instance_norm(node: Node) -> Tensor:
 def group_norm(node: Node) -> Tensor:
     """Scale and bias are per group before opset 21, per channel since; the builder takes both."""
     return ops.group_norm(
-        node.b,
         node.input(0),
         node.input(1),
         node.input(2),
@@ -81,18 +78,17 @@ def group_norm(node: Node) -> Tensor:
 
 @op("MeanVarianceNormalization")
 def mean_variance_norm(node: Node) -> Tensor:
-    return ops.mean_variance_norm(node.b, node.input(), axes=node.get_ints("axes", [0, 2, 3]), name=node.name)
+    return ops.mean_variance_norm(node.input(), axes=node.get_ints("axes", [0, 2, 3]), name=node.name)
 
 
 @op("LpNormalization")
 def lp_norm(node: Node) -> Tensor:
-    return ops.lp_norm(node.b, node.input(), axis=node.get_int("axis", -1), p=node.get_int("p", 2), name=node.name)
+    return ops.lp_norm(node.input(), axis=node.get_int("axis", -1), p=node.get_int("p", 2), name=node.name)
 
 
 @op("LRN")
 def local_response_norm(node: Node) -> Tensor:
     return ops.local_response_norm(
-        node.b,
         node.input(),
         size=node.get_int("size"),
         alpha=node.get_float("alpha", 1e-4),

@@ -28,7 +28,6 @@ def quantize(node: Node) -> Tensor:
     if not dtypes.is_integer(dtype):
         raise Unsupported(f"quantisation to {dtype}")
     return ops.quantize_linear(
-        node.b,
         node.input(0),
         node.input(1),
         zero,
@@ -44,7 +43,6 @@ def dequantize(node: Node) -> Tensor:
     scale = node.input(1)
     target = dtype_of(node.get_int("output_dtype")) if node.get_int("output_dtype", 0) else scale.dtype
     return ops.dequantize_linear(
-        node.b,
         node.input(0),
         scale,
         node.optional(2),
@@ -57,13 +55,13 @@ def dequantize(node: Node) -> Tensor:
 
 @op("DynamicQuantizeLinear")
 def dynamic_quantize(node: Node) -> tuple[Tensor, Tensor, Tensor]:
-    return ops.dynamic_quantize_linear(node.b, node.input(), name=node.name)
+    return ops.dynamic_quantize_linear(node.input(), name=node.name)
 
 
 @op("QLinearMatMul")
 def quantized_matmul(node: Node) -> Tensor:
     a, a_scale, a_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    total = matmul_integer(node.b, a, w, a_zero, w_zero, name=f"{node.name}.sum")
+    total = matmul_integer(a, w, a_zero, w_zero, name=f"{node.name}.sum")
     if any(scale.size != 1 for scale in (a_scale, w_scale, y_scale)):
         raise Unsupported("scales per row or column")
     return _requantized(node, total, [a_scale, w_scale], y_scale, y_zero, None)
@@ -87,9 +85,8 @@ def _integer_conv(
     check_kernel(node, w)
     rank = x.rank - 2
     return convs.conv(
-        node.b,
-        centred(node.b, x, x_zero, 0, source=node.name, name=f"{node.name}.x"),
-        centred(node.b, w, w_zero, 0, source=node.name, name=f"{node.name}.w"),
+        centred(x, x_zero, 0, source=node.name, name=f"{node.name}.x"),
+        centred(w, w_zero, 0, source=node.name, name=f"{node.name}.w"),
         bias,
         strides=node.get_ints("strides", [1] * rank),
         dilations=node.get_ints("dilations", [1] * rank),
@@ -109,7 +106,7 @@ def _requantized(
 
     def parameter(p: Tensor) -> Expr:
         if p.size == 1 or channel is None:
-            return p[(0,) * p.rank].cast("f32")
+            return ops.only(p).cast("f32")
         return p[axes[channel]].cast("f32")
 
     factor = parameter(scales[0]) * parameter(scales[1]) / parameter(y_scale)

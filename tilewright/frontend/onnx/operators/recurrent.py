@@ -26,7 +26,7 @@ def _layer(node: Node) -> ops.Layer:
 
 
 def _batch_second(node: Node, x: Tensor, role: str) -> Tensor:
-    return transpose(node.b, x, (1, 0, 2), name=f"{node.name}.{role}") if node.get_int("layout", 0) else x
+    return transpose(x, (1, 0, 2), name=f"{node.name}.{role}") if node.get_int("layout", 0) else x
 
 
 def _activations(node: Node, defaults: list[str], directions: int) -> list[ops.Activation]:
@@ -53,14 +53,14 @@ _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
 def _outputs(node: Node, everything: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
     if not node.get_int("layout", 0):
         return (everything, *last)
-    turned = transpose(node.b, everything, (2, 0, 1, 3), name=node.name)
-    return (turned, *(transpose(node.b, state, (1, 0, 2), name=f"{node.name}.last") for state in last))
+    turned = transpose(everything, (2, 0, 1, 3), name=node.name)
+    return (turned, *(transpose(state, (1, 0, 2), name=f"{node.name}.last") for state in last))
 
 
 @op("RNN")
 def rnn(node: Node) -> tuple[Tensor, ...]:
     layer = _layer(node)
-    return _outputs(node, *ops.rnn(node.b, layer, _activations(node, ["Tanh"], len(layer.directions))))
+    return _outputs(node, *ops.rnn(layer, _activations(node, ["Tanh"], len(layer.directions))))
 
 
 @op("GRU")
@@ -68,7 +68,7 @@ def gru(node: Node) -> tuple[Tensor, ...]:
     layer = _layer(node)
     activations = _activations(node, ["Sigmoid", "Tanh"], len(layer.directions))
     linear = bool(node.get_int("linear_before_reset", 0))
-    return _outputs(node, *ops.gru(node.b, layer, activations, linear_before_reset=linear))
+    return _outputs(node, *ops.gru(layer, activations, linear_before_reset=linear))
 
 
 @op("LSTM")
@@ -76,7 +76,7 @@ def lstm(node: Node) -> tuple[Tensor, ...]:
     layer, cell = _layer(node), node.optional(6)
     activations = _activations(node, ["Sigmoid", "Tanh", "Tanh"], len(layer.directions))
     found = ops.lstm(
-        node.b, layer, activations, initial_cell=None if cell is None else _batch_second(node, cell, "cell"),
+        layer, activations, initial_cell=None if cell is None else _batch_second(node, cell, "cell"),
         peephole=node.optional(7), input_forget=bool(node.get_int("input_forget", 0)),
     )  # fmt: skip
     return _outputs(node, *found)

@@ -35,17 +35,16 @@ def reduction(node: Node) -> Tensor:
         axes = [] if node.get_int("noop_with_empty_axes", 0) else None
     x = node.input()
     if x.dtype == "bool" and node.operator in ("ReduceMax", "ReduceMin"):
-        wide = elementwise.cast(node.b, x, "u8", name=f"{node.name}.u8")
-        found = builder(node.b, wide, axes, keepdims=bool(node.get_int("keepdims", 1)), name=f"{node.name}.any")
-        return elementwise.cast(node.b, found, "bool", name=node.name)
-    return builder(node.b, x, axes, keepdims=bool(node.get_int("keepdims", 1)), name=node.name)
+        wide = elementwise.cast(x, "u8", name=f"{node.name}.u8")
+        found = builder(wide, axes, keepdims=bool(node.get_int("keepdims", 1)), name=f"{node.name}.any")
+        return elementwise.cast(found, "bool", name=node.name)
+    return builder(x, axes, keepdims=bool(node.get_int("keepdims", 1)), name=node.name)
 
 
 @op("ArgMax", "ArgMin")
 def arg_reduction(node: Node) -> Tensor:
     builder = ops.arg_max if node.operator == "ArgMax" else ops.arg_min
     return builder(
-        node.b,
         node.input(),
         axis=node.get_int("axis", 0),
         keepdims=bool(node.get_int("keepdims", 1)),
@@ -56,14 +55,13 @@ def arg_reduction(node: Node) -> Tensor:
 
 @op("Hardmax")
 def hardmax(node: Node) -> Tensor:
-    return ops.hardmax(node.b, node.input(), axis=node.get_int("axis", -1), name=node.name)
+    return ops.hardmax(node.input(), axis=node.get_int("axis", -1), name=node.name)
 
 
 @op("CumSum", "CumProd")
 def scan(node: Node) -> Tensor:
     builder = ops.cum_sum if node.operator == "CumSum" else ops.cum_prod
     return builder(
-        node.b,
         node.input(),
         axis=node.integer(1, "the axis"),
         exclusive=bool(node.get_int("exclusive", 0)),
@@ -78,7 +76,6 @@ def top_k(node: Node) -> tuple[Tensor, Tensor]:
     if k < 0:
         raise InvalidModel(f"k is {k}", help="0 or more")
     return ops.top_k(
-        node.b,
         node.input(),
         k,
         axis=node.get_int("axis", -1),

@@ -42,7 +42,7 @@ def resize(node: Node) -> Tensor:
         if crop or scales[i] != 1 or results[i] != shape[d]
     }
     value = node.get_float("extrapolation_value", 0.0) if crop else None
-    return ops.resample(node.b, x, tables, extrapolation=value, name=node.name)
+    return ops.resample(x, tables, extrapolation=value, name=node.name)
 
 
 def _targets(node: Node, extents: list[int], roi: list[float], count: int) -> tuple[list[Fraction], list[int]]:
@@ -70,7 +70,6 @@ def _targets(node: Node, extents: list[int], roi: list[float], count: int) -> tu
 def grid_sample(node: Node) -> Tensor:
     mode = node.get_string("mode", "linear")
     return ops.grid_sample(
-        node.b,
         node.input(0),
         node.input(1),
         mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),

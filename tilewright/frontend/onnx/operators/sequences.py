@@ -71,15 +71,15 @@ def split(node: Node) -> Value:
         if known.ndim == 0 and each < 1:
             raise InvalidModel(f"parts of {each} elements")
         sizes = [min(each, extent - i) for i in range(0, extent, each)] if each else [int(v) for v in known]
-    parts = ops.split(node.b, x, sizes, axis=axis, name=node.name)
-    return parts if keep else [ops.squeeze(node.b, part, [axis], name=node.name) for part in parts]
+    parts = ops.split(x, sizes, axis=axis, name=node.name)
+    return parts if keep else [ops.squeeze(part, [axis], name=node.name) for part in parts]
 
 
 @op("ConcatFromSequence")
 def concat(node: Node) -> Tensor:
     items = node.sequence(0)
     join = ops.stack if node.get_int("new_axis", 0) else ops.concat
-    return join(node.b, items, axis=node.get_int("axis"), name=node.name)
+    return join(items, axis=node.get_int("axis"), name=node.name)
 
 
 @op("Optional")

@@ -18,7 +18,7 @@ from tilewright.frontend.onnx.registry import op
 @op("Transpose")
 def transpose(node: Node) -> Tensor:
     perm = node.get_ints("perm") if "perm" in node.attributes else None
-    return ops.transpose(node.b, node.input(), perm, name=node.name)
+    return ops.transpose(node.input(), perm, name=node.name)
 
 
 @op("Reshape")
@@ -36,17 +36,17 @@ def reshape(node: Node) -> Tensor:
         raise InvalidModel(f"shape {wanted}", help="extents of 0 or more, and at most one -1")
     if tuple(wanted) == shape:
         return node.input()
-    return ops.reshape(node.b, node.input(), wanted, name=node.name)
+    return ops.reshape(node.input(), wanted, name=node.name)
 
 
 @op("Flatten")
 def flatten(node: Node) -> Tensor:
-    return ops.flatten(node.b, node.input(), axis=node.get_int("axis", 1), name=node.name)
+    return ops.flatten(node.input(), axis=node.get_int("axis", 1), name=node.name)
 
 
 @op("Squeeze")
 def squeeze(node: Node) -> Tensor:
-    return ops.squeeze(node.b, node.input(), node.axes(1, since=13), name=node.name)
+    return ops.squeeze(node.input(), node.axes(1, since=13), name=node.name)
 
 
 @op("Unsqueeze")
@@ -54,23 +54,23 @@ def unsqueeze(node: Node) -> Tensor:
     axes = node.axes(1, since=13)
     if axes is None:
         raise InvalidModel("axes are missing")
-    return ops.unsqueeze(node.b, node.input(), axes, name=node.name)
+    return ops.unsqueeze(node.input(), axes, name=node.name)
 
 
 @op("Expand")
 def expand(node: Node) -> Tensor:
     wanted = node.integers(1, "the new shape")
-    return ops.expand(node.b, node.input(), wanted, name=node.name)
+    return ops.expand(node.input(), wanted, name=node.name)
 
 
 @op("Tile")
 def tile(node: Node) -> Tensor:
-    return ops.tile(node.b, node.input(), node.integers(1, "the number of repeats"), name=node.name)
+    return ops.tile(node.input(), node.integers(1, "the number of repeats"), name=node.name)
 
 
 @op("Concat")
 def concat(node: Node) -> Tensor:
-    return ops.concat(node.b, node.tensors(), axis=node.get_int("axis"), name=node.name)
+    return ops.concat(node.tensors(), axis=node.get_int("axis"), name=node.name)
 
 
 @op("Split")
@@ -86,7 +86,7 @@ def split(node: Node) -> tuple[Tensor, ...]:
         each = -(-extent // parts)
         sizes = [max(0, min(each, extent - each * i)) for i in range(parts)]
     hints = [node.hint(position) for position in range(len(sizes))]
-    return tuple(ops.split(node.b, node.input(), sizes, axis=axis, names=hints, name=node.name))
+    return tuple(ops.split(node.input(), sizes, axis=axis, names=hints, name=node.name))
 
 
 @op("Slice")
@@ -105,7 +105,7 @@ def slice_(node: Node) -> Tensor:
         strides[axis] = step
     if tuple(extents) == shape and all(step == 1 for step in strides):
         return x
-    return ops.slice_(node.b, x, starts, extents, strides, name=node.name)
+    return ops.slice_(x, starts, extents, strides, name=node.name)
 
 
 @op("Pad")
@@ -120,7 +120,6 @@ def pad(node: Node) -> Tensor:
         before[axis], after[axis] = pads[position], pads[position + len(axes)]
     value = node.optional(2)
     return ops.pad(
-        node.b,
         x,
         before,
         after,
@@ -134,13 +133,12 @@ def pad(node: Node) -> Tensor:
 def trilu(node: Node) -> Tensor:
     known = node.known(1) if node.has(1) else np.asarray(0)
     k = node.input(1) if known is None else int(known.reshape(()))
-    return ops.trilu(node.b, node.input(), k, upper=bool(node.get_int("upper", 1)), name=node.name)
+    return ops.trilu(node.input(), k, upper=bool(node.get_int("upper", 1)), name=node.name)
 
 
 @op("ReverseSequence")
 def reverse_sequence(node: Node) -> Tensor:
     return ops.reverse_sequence(
-        node.b,
         node.input(0),
         node.input(1),
         time_axis=node.get_int("time_axis", 0),
@@ -178,9 +176,9 @@ def space_to_depth(node: Node) -> Tensor:
 
 
 def _regroup(node: Node, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    x = ops.reshape(node.b, node.input(), split, name=f"{node.name}.split")
-    x = ops.transpose(node.b, x, order, name=f"{node.name}.order")
-    return ops.reshape(node.b, x, shape, name=node.name)
+    x = ops.reshape(node.input(), split, name=f"{node.name}.split")
+    x = ops.transpose(x, order, name=f"{node.name}.order")
+    return ops.reshape(x, shape, name=node.name)
 
 
 @op("Shape")
@@ -210,7 +208,7 @@ def center_crop_pad(node: Node) -> Tensor:
         change = extent - shape[axis]
         before[axis] = change // 2 if change >= 0 else -((-change) // 2)
         after[axis] = change - before[axis]
-    return ops.pad(node.b, x, before, after, name=node.name)
+    return ops.pad(x, before, after, name=node.name)
 
 
 @op("Col2Im")

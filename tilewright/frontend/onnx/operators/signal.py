@@ -36,10 +36,10 @@ def short_time_transform(node: Node) -> Tensor:
 
     re, im = _parts(node, x)
     parts = fourier.dft(
-        node.b, framed(re, "frames.re"), None if im is None else framed(im, "frames.im"), axis=2,
+        framed(re, "frames.re"), None if im is None else framed(im, "frames.im"), axis=2,
         bins=length // 2 + 1 if onesided else None, name=f"{node.name}.dft",
     )  # fmt: skip
-    return shape.stack(node.b, parts, axis=3, name=node.name)
+    return shape.stack(parts, axis=3, name=node.name)
 
 
 def _parts(node: Node, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -51,7 +51,7 @@ def _parts(node: Node, x: Tensor) -> tuple[Tensor, Tensor | None]:
 
     def part(at: int, label: str) -> Tensor:
         index = lambda axes: (*axes, at)  # noqa: E731
-        return shape.move(node.b, x, node.shape()[:-1], index, name=f"{node.name}.{label}")
+        return shape.move(x, node.shape()[:-1], index, name=f"{node.name}.{label}")
 
     return part(0, "in.re"), part(1, "in.im") if node.shape()[-1] == 2 else None
 
@@ -92,7 +92,7 @@ def determinant(node: Node) -> Tensor:
         raise Unsupported(f"determinants of {rows} by {rows} matrices", help="at most 3 by 3")
 
     def entry(i: int, j: int) -> Tensor:
-        return shape.move(node.b, x, node.shape()[:-2], lambda axes: (*axes, i, j), name=f"{node.name}.{i}{j}")
+        return shape.move(x, node.shape()[:-2], lambda axes: (*axes, i, j), name=f"{node.name}.{i}{j}")
 
     entries = [entry(i, j) for i in range(rows) for j in range(rows)]
 
@@ -104,4 +104,4 @@ def determinant(node: Node) -> Tensor:
         minors = [m[4] * m[8] - m[5] * m[7], m[3] * m[8] - m[5] * m[6], m[3] * m[7] - m[4] * m[6]]
         return m[0] * minors[0] - m[1] * minors[1] + m[2] * minors[2]
 
-    return map_elements(node.b, entries, body, name=node.name)
+    return map_elements(entries, body, name=node.name)

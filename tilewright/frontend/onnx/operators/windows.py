@@ -40,7 +40,6 @@ def conv(node: Node) -> Tensor:
     check_kernel(node, w)
     rank = x.rank - 2
     return convs.conv(
-        node.b,
         x,
         w,
         node.optional(2),
@@ -60,7 +59,6 @@ def conv_transpose(node: Node) -> Tensor:
     rank = x.rank - 2
     shape = node.get_ints("output_shape", []) or None
     return convs.conv_transpose(
-        node.b,
         x,
         w,
         node.optional(2),
@@ -100,10 +98,9 @@ def _window(node: Node) -> _Window:
 @op("MaxPool")
 def max_pool(node: Node) -> tuple[Tensor, ...]:
     if not node.wants(1):
-        return (pool.max_pool(node.b, node.input(), **_window(node)),)
+        return (pool.max_pool(node.input(), **_window(node)),)
     column_major = bool(node.get_int("storage_order", 0))
     return pool.max_pool_indices(
-        node.b,
         node.input(),
         **_window(node),
         column_major=column_major,
@@ -113,27 +110,27 @@ def max_pool(node: Node) -> tuple[Tensor, ...]:
 @op("AveragePool")
 def average_pool(node: Node) -> Tensor:
     include = bool(node.get_int("count_include_pad", 0))
-    return pool.average_pool(node.b, node.input(), **_window(node), count_include_pad=include)
+    return pool.average_pool(node.input(), **_window(node), count_include_pad=include)
 
 
 @op("LpPool")
 def lp_pool(node: Node) -> Tensor:
-    return pool.lp_pool(node.b, node.input(), p=node.get_int("p", 2), **_window(node))
+    return pool.lp_pool(node.input(), p=node.get_int("p", 2), **_window(node))
 
 
 @op("GlobalAveragePool")
 def global_average_pool(node: Node) -> Tensor:
-    return pool.global_average_pool(node.b, node.input(), name=node.name)
+    return pool.global_average_pool(node.input(), name=node.name)
 
 
 @op("GlobalMaxPool")
 def global_max_pool(node: Node) -> Tensor:
-    return pool.global_max_pool(node.b, node.input(), name=node.name)
+    return pool.global_max_pool(node.input(), name=node.name)
 
 
 @op("GlobalLpPool")
 def global_lp_pool(node: Node) -> Tensor:
-    return pool.global_lp_pool(node.b, node.input(), p=node.get_int("p", 2), name=node.name)
+    return pool.global_lp_pool(node.input(), p=node.get_int("p", 2), name=node.name)
 
 
 @op("MaxUnpool")
@@ -154,13 +151,13 @@ def max_unpool(node: Node) -> Tensor:
     if min(shape) < 0:
         raise InvalidModel(f"a result of shape {list(shape)}", help="smaller pads")
     line = elementwise.fill(node.b, (prod(shape),), 0, x.dtype, name=f"{node.name}.zeros")
-    values, index = (shapes.reshape(node.b, each, (x.size,), name=f"{node.name}.line") for each in (x, places))
-    written = scatter_elements(node.b, line, index, values, axis=0, name=f"{node.name}.written")
+    values, index = (shapes.reshape(each, (x.size,), name=f"{node.name}.line") for each in (x, places))
+    written = scatter_elements(line, index, values, axis=0, name=f"{node.name}.written")
     if not node.has(2):
-        return shapes.reshape(node.b, written, shape, name=node.name)
-    whole = shapes.reshape(node.b, written, shape, name=f"{node.name}.whole")
+        return shapes.reshape(written, shape, name=node.name)
+    whole = shapes.reshape(written, shape, name=f"{node.name}.whole")
     wanted = node.integers(2, "the shape of the result")
     if len(wanted) != len(shape):
         raise InvalidModel(f"a result of shape {wanted} from {x}", help=f"{len(shape)} extents")
     after = [target - extent for target, extent in zip(wanted, shape, strict=True)]
-    return shapes.pad(node.b, whole, [0] * len(shape), after, name=node.name)
+    return shapes.pad(whole, [0] * len(shape), after, name=node.name)

@@ -11,7 +11,7 @@ from tilewright.frontend.torch.registry import aten
 
 @aten("aten.relu.default")
 def relu(call: Call, x: Tensor) -> Tensor:
-    return ops.relu(call.b, x, name=call.name)
+    return ops.relu(x, name=call.name)
 
 
 @aten("aten.hardtanh.default")
@@ -26,16 +26,16 @@ def relu6(call: Call, x: Tensor) -> Tensor:
 
 @aten("aten.leaky_relu.default")
 def leaky_relu(call: Call, x: Tensor, negative_slope: Number = 0.01) -> Tensor:
-    return call.widened(x, lambda v, name: ops.leaky_relu(call.b, v, alpha=negative_slope, name=name))
+    return call.widened(x, lambda v, name: ops.leaky_relu(v, alpha=negative_slope, name=name))
 
 
 @aten("aten.prelu.default", "aten._prelu_kernel.default")
 def prelu(call: Call, x: Tensor, weight: Tensor) -> Tensor:
     """One slope for all, or one per channel (dimension 1)."""
     if weight.rank == 1 and x.rank > 1:
-        weight = shapes.reshape(call.b, weight, (weight.size, *(1,) * (x.rank - 2)), name=f"{call.name}.slope")
+        weight = shapes.reshape(weight, (weight.size, *(1,) * (x.rank - 2)), name=f"{call.name}.slope")
     elif weight.rank == 1 and x.rank <= 1 and weight.size == 1:
-        weight = shapes.reshape(call.b, weight, (), name=f"{call.name}.slope")
+        weight = shapes.reshape(weight, (), name=f"{call.name}.slope")
     return call.pointwise([x, weight], lambda v, s: select(v > 0, v, v * s))
 
 
@@ -64,22 +64,22 @@ def _elu(v: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
 
 @aten("aten.gelu.default")
 def gelu(call: Call, x: Tensor, approximate: str = "none") -> Tensor:
-    return call.widened(x, lambda v, name: ops.gelu(call.b, v, approximate=approximate, name=name))
+    return call.widened(x, lambda v, name: ops.gelu(v, approximate=approximate, name=name))
 
 
 @aten("aten.silu.default")
 def silu(call: Call, x: Tensor) -> Tensor:
-    return call.widened(x, lambda v, name: ops.swish(call.b, v, name=name))
+    return call.widened(x, lambda v, name: ops.swish(v, name=name))
 
 
 @aten("aten.mish.default")
 def mish(call: Call, x: Tensor) -> Tensor:
-    return call.widened(x, lambda v, name: ops.mish(call.b, v, name=name))
+    return call.widened(x, lambda v, name: ops.mish(v, name=name))
 
 
 @aten("aten.hardswish.default")
 def hardswish(call: Call, x: Tensor) -> Tensor:
-    return call.widened(x, lambda v, name: ops.hard_swish(call.b, v, name=name))
+    return call.widened(x, lambda v, name: ops.hard_swish(v, name=name))
 
 
 @aten("aten.hardsigmoid.default")

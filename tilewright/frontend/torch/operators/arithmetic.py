@@ -105,7 +105,7 @@ def power(call: Call, x: Operand, exponent: Operand) -> Tensor:
 def power_scalar(call: Call, x: Tensor, exponent: Operand) -> Tensor:
     if isinstance(exponent, Tensor) or not dtypes.is_float(call.dtype):
         return power(call, x, exponent)
-    return call.widened(x, lambda v, name: ops.power_constant(call.b, v, exponent, name=name))
+    return call.widened(x, lambda v, name: ops.power_constant(v, exponent, name=name))
 
 
 @aten("aten.atan2.default")
@@ -245,7 +245,7 @@ def convert(call: Call, x: Tensor, *_: Any, **__: Any) -> Tensor:
 @aten("aten.copy.default")
 def copy(call: Call, x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """`src` in the shape and dtype of `x`."""
-    return shapes.expand(call.b, call.cast(src), call.shape, name=call.name)
+    return shapes.expand(call.cast(src), call.shape, name=call.name)
 
 
 @aten("aten.dropout.default")
@@ -268,7 +268,7 @@ def assertion(call: Call, *_: Any, **__: Any) -> None:
 @aten("aten.fill.Scalar", "aten.fill.Tensor")
 def fill(call: Call, x: Tensor, value: Operand) -> Tensor:
     if isinstance(value, Tensor):
-        return shapes.expand(call.b, call.cast(value), call.shape, name=call.name)
+        return shapes.expand(call.cast(value), call.shape, name=call.name)
     return ops.fill(call.b, call.shape, value, call.dtype, name=call.name)
 
 

@@ -86,4 +86,4 @@ def _chosen(call: Call, condition: Tensor, yes: Operand, no: Operand) -> Tensor:
         values = [next(given).cast(call.dtype) if isinstance(x, Tensor) else const(x, call.dtype) for x in (yes, no)]
         return choose(c.cast("bool"), *values)
 
-    return map_elements(call.b, operands, body, name=call.name)
+    return map_elements(operands, body, name=call.name)

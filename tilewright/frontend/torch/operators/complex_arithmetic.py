@@ -39,13 +39,13 @@ def _pointwise(call: Call, values: Sequence[Operand], re: Callable[..., Expr], i
 
 @aten_complex("aten.view_as_real.default", "aten.view_as_real_copy.default")
 def view_as_real(call: Call, x: Complex) -> Tensor:
-    return shapes.stack(call.b, [x.re, x.im], axis=x.re.rank, name=call.name)
+    return shapes.stack([x.re, x.im], axis=x.re.rank, name=call.name)
 
 
 @aten_complex("aten.view_as_complex.default", "aten.view_as_complex_copy.default")
 def view_as_complex(call: Call, x: Tensor) -> Complex:
     def part(at: int, label: str) -> Tensor:
-        return shapes.move(call.b, x, shape_of(x)[:-1], lambda axes: (*axes, at), name=f"{call.name}.{label}")
+        return shapes.move(x, shape_of(x)[:-1], lambda axes: (*axes, at), name=f"{call.name}.{label}")
 
     return Complex(part(0, "re"), part(1, "im"))
 
@@ -144,7 +144,7 @@ def exponential(call: Call, x: Complex) -> Complex:
 @aten_complex("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.matmul.default")
 def matmul(call: Call, x: Complex, other: Complex) -> Complex:
     def product(left: Tensor, right: Tensor, label: str) -> Tensor:
-        return linalg.matmul(call.b, left, right, name=f"{call.name}.{label}")
+        return linalg.matmul(left, right, name=f"{call.name}.{label}")
 
     re = [product(x.re, other.re, "rr"), product(x.im, other.im, "ii")]
     im = [product(x.re, other.im, "ri"), product(x.im, other.re, "ir")]
@@ -163,7 +163,7 @@ def _transformed(call: Call, x: Complex, dims: Sequence[int], inverse: bool, sca
     for position, d in enumerate(dims):
         last = position == len(dims) - 1
         re, im = fourier.dft(
-            call.b, x.re, x.im, axis=d, inverse=inverse, scale=scale if last else 1.0, name=f"{name}.{d % x.re.rank}"
+            x.re, x.im, axis=d, inverse=inverse, scale=scale if last else 1.0, name=f"{name}.{d % x.re.rank}"
         )
         x = Complex(re, im)
     return x
@@ -181,9 +181,7 @@ def fft_of_real(call: Call, x: Tensor, dim: Sequence[int], normalization: int, o
     scale = _scale(normalization, prod(shape_of(x)[d] for d in dim))
     *others, last = dim
     bins = shape_of(x)[last] // 2 + 1 if onesided else None
-    parts = fourier.dft(
-        call.b, x, axis=last, bins=bins, scale=1.0 if others else scale, name=f"{call.name}.{last % x.rank}"
-    )
+    parts = fourier.dft(x, axis=last, bins=bins, scale=1.0 if others else scale, name=f"{call.name}.{last % x.rank}")
     return _transformed(call, Complex(*parts), others, False, scale, call.name)
 
 
@@ -192,5 +190,5 @@ def fft_to_real(call: Call, x: Complex, dim: Sequence[int], normalization: int, 
     scale = _scale(normalization, prod(call.shape[d] for d in dim))
     *others, last = dim
     x = _transformed(call, x, others, True, 1.0, call.name)
-    parts = fourier.from_half(call.b, x.re, x.im, last_dim_size, axis=last, name=f"{call.name}.spectrum")
-    return fourier.dft(call.b, *parts, axis=last, inverse=True, scale=scale, name=call.name)[0]
+    parts = fourier.from_half(x.re, x.im, last_dim_size, axis=last, name=f"{call.name}.spectrum")
+    return fourier.dft(*parts, axis=last, inverse=True, scale=scale, name=call.name)[0]

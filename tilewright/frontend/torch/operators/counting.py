@@ -13,12 +13,12 @@ from tilewright.frontend.torch.registry import aten
 
 
 def _line(call: Call, x: Tensor, label: str) -> Tensor:
-    return x if x.rank == 1 else shapes.reshape(call.b, x, (x.size,), name=f"{call.name}.{label}")
+    return x if x.rank == 1 else shapes.reshape(x, (x.size,), name=f"{call.name}.{label}")
 
 
 @aten("aten.histc.default")
 def histogram(call: Call, x: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
-    return ops.histogram(call.b, _line(call, x, "line"), bins, float(min), float(max), name=call.name)
+    return ops.histogram(_line(call, x, "line"), bins, float(min), float(max), name=call.name)
 
 
 @aten("aten.searchsorted.Tensor")
@@ -27,11 +27,11 @@ def search_sorted(
     side: str | None = None, sorter: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if sorter is not None:
-        boundaries = indexing.gather_elements(call.b, boundaries, sorter, axis=-1, name=f"{call.name}.sorted")
+        boundaries = indexing.gather_elements(boundaries, sorter, axis=-1, name=f"{call.name}.sorted")
     right = right or side == "right"
     common = call.common_dtype()
     boundaries, x = call.cast(boundaries, common), call.cast(x, common)
-    return ops.search_sorted(call.b, boundaries, x, right=right, dtype=call.dtype, name=call.name)
+    return ops.search_sorted(boundaries, x, right=right, dtype=call.dtype, name=call.name)
 
 
 @aten("aten.searchsorted.Scalar")
@@ -64,7 +64,7 @@ def embedding_bag(
     """The other three results serve the gradient."""
     refuse(any(call.wants(position) for position in (1, 2, 3)), "results that only the gradient needs")
     result = ops.embedding_bag(
-        call.b, weight, indices, offsets, mode=("sum", "mean", "max")[mode], weights=per_sample_weights,
+        weight, indices, offsets, mode=("sum", "mean", "max")[mode], weights=per_sample_weights,
         include_last=include_last_offset, padding=None if padding_idx < 0 else padding_idx, name=call.name,
     )  # fmt: skip
     return result, None, None, None
@@ -72,18 +72,18 @@ def embedding_bag(
 
 @aten("aten.masked_scatter.default")
 def masked_scatter(call: Call, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    x = shapes.expand(call.b, x, call.shape, name=f"{call.name}.in")
-    mask = shapes.expand(call.b, mask, call.shape, name=f"{call.name}.mask")
-    return ops.masked_scatter(call.b, x, mask, _line(call, source, "source"), name=call.name)
+    x = shapes.expand(x, call.shape, name=f"{call.name}.in")
+    mask = shapes.expand(mask, call.shape, name=f"{call.name}.mask")
+    return ops.masked_scatter(x, mask, _line(call, source, "source"), name=call.name)
 
 
 @aten("aten.repeat_interleave.Tensor")
 def repeat_interleave(call: Call, repeats: Tensor, *, output_size: int | None = None) -> Tensor:
     """Position i ``repeats[i]`` times: the number of repetitions that end at or before each place."""
     refuse(output_size is None, "the shape of the result depends on data", help="give output_size")
-    ends = cum_sum(call.b, repeats, axis=0, name=f"{call.name}.ends")
+    ends = cum_sum(repeats, axis=0, name=f"{call.name}.ends")
     places = shapes.iota(call.b, call.shape[0], dtype=ends.dtype, name=f"{call.name}.places")
-    return ops.search_sorted(call.b, ends, places, right=True, dtype=call.dtype, name=call.name)
+    return ops.search_sorted(ends, places, right=True, dtype=call.dtype, name=call.name)
 
 
 @aten("aten.put.default")
@@ -91,6 +91,6 @@ def put(call: Call, x: Tensor, index: Tensor, source: Tensor, accumulate: bool =
     """Positions are row-major."""
     line, places, values = _line(call, x, "line"), _line(call, index, "index"), _line(call, source, "source")
     written = indexing.scatter_elements(
-        call.b, line, places, values, axis=0, reduction="add" if accumulate else "none", name=f"{call.name}.written"
+        line, places, values, axis=0, reduction="add" if accumulate else "none", name=f"{call.name}.written"
     )
-    return shapes.reshape(call.b, written, call.shape, name=call.name)
+    return shapes.reshape(written, call.shape, name=call.name)

@@ -38,7 +38,7 @@ def ones(call: Call, *_: Any, **__: Any) -> Tensor:
 
 def _filled(call: Call, value: Operand) -> Tensor:
     if isinstance(value, Tensor):
-        return shape.expand(call.b, call.cast(value), call.shape, name=call.name)
+        return shape.expand(call.cast(value), call.shape, name=call.name)
     return elementwise.fill(call.b, call.shape, value, call.dtype, name=call.name)
 
 

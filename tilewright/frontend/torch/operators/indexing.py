@@ -22,28 +22,28 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    return ops.gather(call.b, weight, indices, axis=0, name=call.name)
+    return ops.gather(weight, indices, axis=0, name=call.name)
 
 
 @aten("aten.index_select.default")
 def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Tensor:
     """A scalar index picks one slice and keeps the dimension."""
-    line = index if index.rank else shapes.reshape(call.b, index, (1,), name=f"{call.name}.index")
+    line = index if index.rank else shapes.reshape(index, (1,), name=f"{call.name}.index")
     if not x.rank:
         return x
-    return ops.gather(call.b, x, line, axis=dim % x.rank, name=call.name)
+    return ops.gather(x, line, axis=dim % x.rank, name=call.name)
 
 
 @aten("aten.gather.default")
 def gather(call: Call, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """``out[p] = x[p with p[dim] = index[p]]``; the index may be smaller than x in the other dimensions."""
     if not x.rank:
-        return shapes.expand(call.b, x, call.shape, name=call.name)
+        return shapes.expand(x, call.shape, name=call.name)
     d = dim % x.rank
     extents = [e if p == d else min(e, i) for p, (e, i) in enumerate(zip(shape_of(x), shape_of(index), strict=True))]
     if tuple(extents) != shape_of(x):
-        x = shapes.slice_(call.b, x, [0] * x.rank, extents, name=f"{call.name}.in")
-    return ops.gather_elements(call.b, x, index, axis=d, name=call.name)
+        x = shapes.slice_(x, [0] * x.rank, extents, name=f"{call.name}.in")
+    return ops.gather_elements(x, index, axis=d, name=call.name)
 
 
 @aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
@@ -82,35 +82,33 @@ def index_put(
     kept = [d for d in range(x.rank) if d not in picked]
     start = min(picked) if max(picked) - min(picked) + 1 == len(picked) else 0  # where `index` puts the picked shape
     kept_shape = [shape_of(x)[d] for d in kept]
-    values = shapes.expand(
-        call.b, values, (*kept_shape[:start], *shape, *kept_shape[start:]), name=f"{call.name}.updates"
-    )
+    values = shapes.expand(values, (*kept_shape[:start], *shape, *kept_shape[start:]), name=f"{call.name}.updates")
     line = list(range(values.rank))
     moved = line[start : start + len(shape)]
     updates = _ordered(call, values, [*moved, *(d for d in line if d not in moved)], f"{call.name}.moved")
     positions = [
-        shapes.expand(call.b, cast_node(call.b, i, "i64", name=f"{call.name}.cast"), shape, name=f"{call.name}.at")
+        shapes.expand(cast_node(call.b, i, "i64", name=f"{call.name}.cast"), shape, name=f"{call.name}.at")
         for i in picked.values()
     ]
-    places = shapes.stack(call.b, positions, axis=len(shape), name=f"{call.name}.places")
+    places = shapes.stack(positions, axis=len(shape), name=f"{call.name}.places")
     order = [*picked, *kept]
     front = _ordered(call, x, order, f"{call.name}.front")
     reduction = "add" if accumulate else "none"
-    written = ops.scatter_nd(call.b, front, places, updates, reduction=reduction, name=f"{call.name}.written")
+    written = ops.scatter_nd(front, places, updates, reduction=reduction, name=f"{call.name}.written")
     return _ordered(call, written, [order.index(d) for d in range(x.rank)], call.name)
 
 
 def _ordered(call: Call, x: Tensor, order: Sequence[int], name: str) -> Tensor:
-    return x if list(order) == sorted(order) else shapes.transpose(call.b, x, order, name=name)
+    return x if list(order) == sorted(order) else shapes.transpose(x, order, name=name)
 
 
 def _put_mask(call: Call, x: Tensor, lead: int, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
     """`mask` covers the dimensions from `lead` on."""
     shape = (*(1,) * lead, *shape_of(mask), *(1,) * (x.rank - lead - mask.rank))
     refuse(values.size != 1 or accumulate, "several values written through a mask: which goes where is data")
-    mask = shapes.reshape(call.b, mask, shape, name=f"{call.name}.mask")
-    value = shapes.reshape(call.b, values, (), name=f"{call.name}.value")
-    return map_elements(call.b, [mask, value, x], select, name=call.name)
+    mask = shapes.reshape(mask, shape, name=f"{call.name}.mask")
+    value = shapes.reshape(values, (), name=f"{call.name}.value")
+    return map_elements([mask, value, x], select, name=call.name)
 
 
 # Scatters -------------------------------------------------------------------------------------------------------
@@ -151,8 +149,8 @@ def scatter_combined(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor
 def _scattered(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, reduction: str) -> Tensor:
     refuse(not x.rank, "a scatter into a scalar")
     if shape_of(src) != shape_of(index):
-        src = shapes.slice_(call.b, src, [0] * src.rank, shape_of(index), name=f"{call.name}.src")
-    return ops.scatter_elements(call.b, x, index, src, axis=dim % x.rank, reduction=reduction, name=call.name)
+        src = shapes.slice_(src, [0] * src.rank, shape_of(index), name=f"{call.name}.src")
+    return ops.scatter_elements(x, index, src, axis=dim % x.rank, reduction=reduction, name=call.name)
 
 
 @aten("aten.one_hot.default")

@@ -17,26 +17,26 @@ from tilewright.frontend.torch.registry import aten
 
 @aten("aten.linear.default")
 def linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return ops.linear(call.b, x, weight, bias, out_dtype=call.dtype, name=call.name)
+    return ops.linear(x, weight, bias, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
 def matmul(call: Call, x: Tensor, other: Tensor) -> Tensor:
-    return ops.matmul(call.b, x, other, out_dtype=call.dtype, name=call.name)
+    return ops.matmul(x, other, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten.addmm.default")
 def addmm(call: Call, x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """``beta * x + alpha * mat1 @ mat2``; with beta 0 x is not read."""
     return ops.gemm(
-        call.b, mat1, mat2, x if beta else None, alpha=float(alpha), beta=float(beta), out_dtype=call.dtype,
+        mat1, mat2, x if beta else None, alpha=float(alpha), beta=float(beta), out_dtype=call.dtype,
         name=call.name,
     )  # fmt: skip
 
 
 @aten("aten.baddbmm.default")
 def baddbmm(call: Call, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
-    product = ops.matmul(call.b, batch1, batch2, out_dtype=_sum_type(call), name=f"{call.name}.product")
+    product = ops.matmul(batch1, batch2, out_dtype=_sum_type(call), name=f"{call.name}.product")
     if not beta:
         return call.pointwise([product], lambda p: p * alpha)
     return call.pointwise([x, product], lambda v, p: v * beta + p * alpha)
@@ -45,7 +45,7 @@ def baddbmm(call: Call, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Numb
 @aten("aten.einsum.default")
 def einsum(call: Call, equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Tensor:
     operands = [call.cast(x) for x in tensors]
-    return ops.einsum(call.b, equation, operands, out_dtype=call.dtype, name=call.name)
+    return ops.einsum(equation, operands, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten.bilinear.default")
@@ -53,7 +53,7 @@ def bilinear(call: Call, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | No
     """``out[…,o] = sum_{i,j} x[…,i] * weight[o,i,j] * y[…,j] + bias[o]``."""
     rounds = bias is None
     product = ops.einsum(
-        call.b, "...i,oij,...j->...o", [x, weight, y], out_dtype=call.dtype if rounds else _sum_type(call),
+        "...i,oij,...j->...o", [x, weight, y], out_dtype=call.dtype if rounds else _sum_type(call),
         name=call.name if rounds else f"{call.name}.product",
     )  # fmt: skip
     return product if bias is None else call.pointwise([product, bias], lambda p, v: p + v)
@@ -85,7 +85,6 @@ def attention(
                              ((query, "q"), (key, "k"), (value, "v")))  # fmt: skip
     width = shape_of(query)[-1]
     return attentions.attention(
-        call.b,
         query,
         key,
         value,
@@ -99,4 +98,4 @@ def attention(
 def _with_batch(call: Call, x: Tensor, batch: tuple[int, ...], label: str) -> Tensor:
     """`x` with the batch dimensions of the result."""
     wanted = (*batch, *shape_of(x)[-2:])
-    return x if shape_of(x) == wanted else shapes.expand(call.b, x, wanted, name=f"{call.name}.{label}")
+    return x if shape_of(x) == wanted else shapes.expand(x, wanted, name=f"{call.name}.{label}")

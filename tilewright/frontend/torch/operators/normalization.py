@@ -22,14 +22,14 @@ def softmax(call: Call, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     if not x.rank:
         return call.pointwise([x], lambda v: v * 0.0 + 1.0)
     x = call.cast(x) if dtypes.bits(call.dtype) >= dtypes.bits(x.dtype) else x
-    return ops.softmax(call.b, x, axis=dim % x.rank, out_dtype=call.dtype, name=call.name)
+    return ops.softmax(x, axis=dim % x.rank, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten.log_softmax.int", "aten._log_softmax.default")
 def log_softmax(call: Call, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     if not x.rank:
         return call.pointwise([x], lambda v: v * 0.0)
-    return ops.log_softmax(call.b, call.cast(x), axis=dim % x.rank, name=call.name)
+    return ops.log_softmax(call.cast(x), axis=dim % x.rank, name=call.name)
 
 
 @aten("aten.layer_norm.default")
@@ -42,7 +42,7 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:
-    return ops.layer_norm(call.b, x, weight, bias, axis=x.rank - len(normalized_shape), epsilon=eps, name=call.name)
+    return ops.layer_norm(x, weight, bias, axis=x.rank - len(normalized_shape), epsilon=eps, name=call.name)
 
 
 @aten("aten.native_layer_norm.default")
@@ -51,8 +51,8 @@ def native_layer_norm(
 ) -> tuple[Tensor, ...]:
     axis = x.rank - len(normalized_shape)
     if not (call.wants(1) or call.wants(2)):
-        return (ops.layer_norm(call.b, x, weight, bias, axis=axis, epsilon=eps, name=call.name),)
-    return ops.layer_norm_statistics(call.b, x, weight, bias, axis=axis, epsilon=eps, name=call.name)
+        return (ops.layer_norm(x, weight, bias, axis=axis, epsilon=eps, name=call.name),)
+    return ops.layer_norm_statistics(x, weight, bias, axis=axis, epsilon=eps, name=call.name)
 
 
 @aten("aten.rms_norm.default")
@@ -63,7 +63,7 @@ def rms_norm(
     import torch
 
     small = float(torch.finfo(torch_dtype(x.dtype)).eps) if eps is None else eps
-    return ops.rms_norm(call.b, x, weight, axis=x.rank - len(normalized_shape), epsilon=small, name=call.name)
+    return ops.rms_norm(x, weight, axis=x.rank - len(normalized_shape), epsilon=small, name=call.name)
 
 
 @aten("aten.batch_norm.default")
@@ -80,11 +80,11 @@ def batch_norm(
     cudnn_enabled: bool = True,
 ) -> Tensor:
     if running_mean is None or running_var is None:
-        return ops.batch_norm_by_batch(call.b, x, weight, bias, epsilon=eps, name=call.name)
+        return ops.batch_norm_by_batch(x, weight, bias, epsilon=eps, name=call.name)
     refuse(training, "updates of running statistics", help="module.eval()")
-    scale = weight or _constant(call, 1, running_mean, "scale")
-    shift = bias or _constant(call, 0, running_mean, "shift")
-    return ops.batch_norm(call.b, x, scale, shift, running_mean, running_var, epsilon=eps, name=call.name)
+    scale = _constant(call, 1, running_mean, "scale") if weight is None else weight
+    shift = _constant(call, 0, running_mean, "shift") if bias is None else bias
+    return ops.batch_norm(x, scale, shift, running_mean, running_var, epsilon=eps, name=call.name)
 
 
 @aten("aten._native_batch_norm_legit_no_training.default")
@@ -107,7 +107,7 @@ def batch_norm_by_batch(
     call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor]:
     refuse(call.wants(1) or call.wants(2), "statistics for the gradient")
-    return (ops.batch_norm_by_batch(call.b, x, weight, bias, epsilon=eps, name=call.name),)
+    return (ops.batch_norm_by_batch(x, weight, bias, epsilon=eps, name=call.name),)
 
 
 @aten("aten.native_batch_norm.default")
@@ -146,7 +146,7 @@ def instance_norm(
 ) -> Tensor:
     if use_input_stats:
         refuse(running_mean is not None, "updates of running statistics", help="module.eval()")
-        return ops.instance_norm(call.b, x, weight, bias, epsilon=eps, name=call.name)
+        return ops.instance_norm(x, weight, bias, epsilon=eps, name=call.name)
     return batch_norm(call, x, weight, bias, running_mean, running_var, False, momentum, eps)
 
 
@@ -160,7 +160,7 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    return ops.group_norm(call.b, x, weight, bias, groups=num_groups, epsilon=eps, name=call.name)
+    return ops.group_norm(x, weight, bias, groups=num_groups, epsilon=eps, name=call.name)
 
 
 @aten("aten.native_group_norm.default")
@@ -176,7 +176,7 @@ def native_group_norm(
     eps: float,
 ) -> tuple[Tensor]:
     refuse(call.wants(1) or call.wants(2), "statistics for the gradient")
-    return (ops.group_norm(call.b, x, weight, bias, groups=group, epsilon=eps, name=call.name),)
+    return (ops.group_norm(x, weight, bias, groups=group, epsilon=eps, name=call.name),)
 
 
 def _constant(call: Call, value: float, like: Tensor, what: str) -> Tensor:

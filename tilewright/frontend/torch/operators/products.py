@@ -8,7 +8,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Expr, Tensor, const, select
 from tilewright.expr.ops import grouped as ops
 from tilewright.expr.ops import linalg
-from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, emit, map_elements
+from tilewright.expr.ops.elementwise import axes_of, broadcast_shapes, emit, map_elements, read
 from tilewright.expr.ops.nodes import cast_node
 from tilewright.frontend.torch.call import Call, Number, refuse, shape_of
 from tilewright.frontend.torch.operators.reduce import vector_norm
@@ -17,7 +17,7 @@ from tilewright.frontend.torch.registry import aten
 
 @aten("aten.dist.default")
 def dist(call: Call, x: Tensor, other: Tensor, p: Number = 2) -> Tensor:
-    apart = map_elements(call.b, [x, other], lambda v, w: v.cast(call.dtype) - w.cast(call.dtype),
+    apart = map_elements([x, other], lambda v, w: v.cast(call.dtype) - w.cast(call.dtype),
                          name=f"{call.name}.apart")  # fmt: skip
     return vector_norm(call, apart, p)
 
@@ -52,7 +52,7 @@ def pair_distances(call: Call, x: Tensor, p: float = 2) -> Tensor:
 
 @aten("aten.addmv.default")
 def addmv(call: Call, x: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
-    product = linalg.matmul(call.b, mat, vec, out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product")
+    product = linalg.matmul(mat, vec, out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product")
     return _with_addend(call, x, product, beta, alpha)
 
 
@@ -60,7 +60,7 @@ def addmv(call: Call, x: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, 
 def addbmm(call: Call, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """The products of all batches added up."""
     product = linalg.einsum(
-        call.b, "bik,bkj->ij", [batch1, batch2], out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product"
+        "bik,bkj->ij", [batch1, batch2], out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product"
     )
     return _with_addend(call, x, product, beta, alpha)
 
@@ -74,19 +74,19 @@ def _with_addend(call: Call, x: Tensor, product: Tensor, beta: Number, alpha: Nu
 
 @aten("aten._int_mm.default")
 def integer_product(call: Call, x: Tensor, other: Tensor) -> Tensor:
-    return linalg.matmul(call.b, x, other, out_dtype=call.dtype, name=call.name)
+    return linalg.matmul(x, other, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten.mm.dtype", "aten.bmm.dtype")
 def product_as(call: Call, x: Tensor, other: Tensor, out_dtype: object) -> Tensor:
-    return linalg.matmul(call.b, x, other, out_dtype=call.dtype, name=call.name)
+    return linalg.matmul(x, other, out_dtype=call.dtype, name=call.name)
 
 
 @aten("aten._weight_int8pack_mm.default")
 def product_with_bytes(call: Call, x: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
     """``(x @ mat2^T) * scales`` with 8-bit rows of weights and one scale for each."""
     weight = cast_node(call.b, mat2, x.dtype, name=f"{call.name}.weight")
-    total = linalg.linear(call.b, x, weight, out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product")
+    total = linalg.linear(x, weight, out_dtype=dtypes.wide(call.dtype), name=f"{call.name}.product")
     return call.pointwise([total, scales], lambda v, s: v * s)
 
 
@@ -101,14 +101,14 @@ def grouped_product(
     """
     refuse(bias is not None, "a bias of grouped products", help="add it afterwards")
     if offs is None:
-        return linalg.matmul(call.b, x, mat2, out_dtype=call.dtype, name=call.name)
-    return ops.grouped_matmul(call.b, x, mat2, offs, out_dtype=call.dtype, name=call.name)
+        return linalg.matmul(x, mat2, out_dtype=call.dtype, name=call.name)
+    return ops.grouped_matmul(x, mat2, offs, out_dtype=call.dtype, name=call.name)
 
 
 @aten("transformers.grouped_mm_fallback.default")
 def grouped_product_of_transformers(call: Call, x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     """What transformers registers for types that torch has no grouped product of; rows behind the groups are 0."""
-    product = ops.grouped_matmul(call.b, x, weight, offs, out_dtype=call.dtype, name=f"{call.name}.product")
+    product = ops.grouped_matmul(x, weight, offs, out_dtype=call.dtype, name=f"{call.name}.product")
     i, j = axes_of(product.shape)
-    inside = i < offs[offs.size - 1].cast(dtypes.INDEX)
+    inside = i < read(offs, [offs.size - 1]).cast(dtypes.INDEX)
     return emit(call.b, (i, j), select(inside, product[i, j], const(0, call.dtype)), name=call.name)

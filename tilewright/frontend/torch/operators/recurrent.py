@@ -56,40 +56,40 @@ def _layers(
     bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """All states, and of each kind of state the last ones of every layer and direction."""
-    b, ways = call.b, 2 if bidirectional else 1
+    ways = 2 if bidirectional else 1
     directions = (False, True) if bidirectional else (False,)
     each = len(params) // (layers * ways)  # w, r, perhaps two biases, perhaps a projection
     if batch_first:
-        x = transpose(b, x, (1, 0, 2), name=f"{call.name}.steps")
+        x = transpose(x, (1, 0, 2), name=f"{call.name}.steps")
     ends: list[list[Tensor]] = [[] for _ in hx]
     for number in range(layers):
         name = f"{call.name}.{number}"
         own = [params[(number * ways + way) * each :][:each] for way in range(ways)]
-        starts = [narrow(b, state, 0, number * ways, ways, name=f"{name}.first") for state in hx]
+        starts = [narrow(state, 0, number * ways, ways, name=f"{name}.first") for state in hx]
         bias = None
         if biases:
-            rows = [concat(b, group[2:4], axis=0, name=f"{name}.bias") for group in own]
-            bias = stack(b, rows, axis=0, name=f"{name}.bias")
-        w, r = (stack(b, [group[place] for group in own], axis=0, name=f"{name}.w") for place in (0, 1))
+            rows = [concat(group[2:4], axis=0, name=f"{name}.bias") for group in own]
+            bias = stack(rows, axis=0, name=f"{name}.bias")
+        w, r = (stack([group[place] for group in own], axis=0, name=f"{name}.w") for place in (0, 1))
         projected = each == (5 if biases else 3)
-        projection = stack(b, [group[-1] for group in own], axis=0, name=f"{name}.projection") if projected else None
+        projection = stack([group[-1] for group in own], axis=0, name=f"{name}.projection") if projected else None
         layer = ops.Layer(x, w, r, bias, None, starts[0], directions, name, projection)
         found = _layer(call, kind, layer, starts)
         steps, _, batch, size = static_shape(found[0].shape)
-        together = transpose(b, found[0], (0, 2, 1, 3), name=f"{name}.together")
-        x = reshape(b, together, (steps, batch, ways * size), name=f"{name}.states")
+        together = transpose(found[0], (0, 2, 1, 3), name=f"{name}.together")
+        x = reshape(together, (steps, batch, ways * size), name=f"{name}.states")
         for states, last in zip(ends, found[1:], strict=True):
             states.append(last)
     if batch_first:
-        x = transpose(b, x, (1, 0, 2), name=call.name)
-    return (x, *(concat(b, states, axis=0, name=call.hint(place)) for place, states in enumerate(ends, 1)))
+        x = transpose(x, (1, 0, 2), name=call.name)
+    return (x, *(concat(states, axis=0, name=call.hint(place)) for place, states in enumerate(ends, 1)))
 
 
 def _layer(call: Call, kind: str, layer: ops.Layer, starts: Sequence[Tensor]) -> tuple[Tensor, ...]:
     ways = len(layer.directions)
     tanh, sigmoid = ops.Activation("Tanh"), ops.Activation("Sigmoid")
     if kind == "lstm":
-        return ops.lstm(call.b, layer, [sigmoid, tanh, tanh] * ways, initial_cell=starts[1], order="ifco")
+        return ops.lstm(layer, [sigmoid, tanh, tanh] * ways, initial_cell=starts[1], order="ifco")
     if kind == "gru":
-        return ops.gru(call.b, layer, [sigmoid, tanh] * ways, linear_before_reset=True, order="rzh")
-    return ops.rnn(call.b, layer, [ops.Activation(kind)] * ways)
+        return ops.gru(layer, [sigmoid, tanh] * ways, linear_before_reset=True, order="rzh")
+    return ops.rnn(layer, [ops.Activation(kind)] * ways)

@@ -28,7 +28,7 @@ def _fold(call: Call, x: Tensor, dim: Dims = None, keepdim: bool = False, *, kin
     """Elements are converted to the dtype of the result before they are reduced."""
     over = normal_dims(dim, x.rank)
     x = call.cast(x)
-    return _FOLDS[kind](call.b, x, over, keepdims=keepdim, name=call.name)
+    return _FOLDS[kind](x, over, keepdims=keepdim, name=call.name)
 
 
 for _kind in ("sum", "mean", "prod"):
@@ -55,9 +55,9 @@ def extreme(call: Call, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Ten
 def position(call: Call, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     kind = "max" if ".argmax." in str(call.node.target) else "min"
     if dim is None:
-        line = shapes.reshape(call.b, x, (x.size,), name=f"{call.name}.line")
+        line = shapes.reshape(x, (x.size,), name=f"{call.name}.line")
         found = _position(call, line, 0, False, kind, f"{call.name}.index" if keepdim else call.name)
-        return shapes.reshape(call.b, found, call.shape, name=call.name) if keepdim else found
+        return shapes.reshape(found, call.shape, name=call.name) if keepdim else found
     return _position(call, x, dim, keepdim, kind, call.name)
 
 
@@ -65,7 +65,7 @@ def _position(call: Call, x: Tensor, dim: int, keepdim: bool, kind: str, name: s
     if not x.rank:
         return fill(call.b, (), 0, "i64", name=name)
     find = ops.arg_max if kind == "max" else ops.arg_min
-    return find(call.b, x, axis=dim % x.rank, keepdims=keepdim, name=name)
+    return find(x, axis=dim % x.rank, keepdims=keepdim, name=name)
 
 
 # Spread ---------------------------------------------------------------------------------------------------------
@@ -101,16 +101,16 @@ def _variance(
     degrees = max(count - (1 if correction is None else correction), 0)
     work, result = wide(x.dtype), call.dtype
     real = cast_node(call.b, x, work, name=f"{name}.in")
-    mean = ops.reduce_mean(call.b, real, over, keepdims=True, name=f"{name}.mean")
-    squares = map_elements(call.b, [real, mean], lambda v, m: (v - m) * (v - m), name=f"{name}.squares")
-    total = ops.reduce_sum(call.b, squares, over, keepdims=keepdim, name=f"{name}.total")
+    mean = ops.reduce_mean(real, over, keepdims=True, name=f"{name}.mean")
+    squares = map_elements([real, mean], lambda v, m: (v - m) * (v - m), name=f"{name}.squares")
+    total = ops.reduce_sum(squares, over, keepdims=keepdim, name=f"{name}.total")
 
     def final(v: Expr) -> Expr:
         v = v / float(degrees)  # NaN or infinite where there are no degrees of freedom, as in torch
         return (apply("sqrt", v) if root else v).cast(result)
 
-    spread = map_elements(call.b, [total], final, name=name)
-    centre = mean if keepdim or not over else shapes.squeeze(call.b, mean, over, name=f"{name}.centre")
+    spread = map_elements([total], final, name=name)
+    centre = mean if keepdim or not over else shapes.squeeze(mean, over, name=f"{name}.centre")
     return spread, cast_node(call.b, centre, result, name=call.hint(1))
 
 
@@ -128,15 +128,15 @@ def vector_norm(
         float("-inf"): (lambda v: apply("abs", v), ops.reduce_min),
     }
     before, fold = special.get(float(ord), (lambda v: apply("pow", apply("abs", v), float(ord)), ops.reduce_sum))
-    powers = map_elements(call.b, [x], lambda v: before(v.cast(work)), name=f"{call.name}.powers")
-    total = fold(call.b, powers, over, keepdims=keepdim, name=f"{call.name}.total")
+    powers = map_elements([x], lambda v: before(v.cast(work)), name=f"{call.name}.powers")
+    total = fold(powers, over, keepdims=keepdim, name=f"{call.name}.total")
 
     def root(v: Expr) -> Expr:
         if float(ord) in special:
             return apply("sqrt", v) if ord == 2 else v
         return apply("pow", v, 1 / float(ord))
 
-    return map_elements(call.b, [total], lambda v: root(v).cast(call.dtype), name=call.name)
+    return map_elements([total], lambda v: root(v).cast(call.dtype), name=call.name)
 
 
 # Scans and sorting ----------------------------------------------------------------------------------------------
@@ -147,14 +147,14 @@ def cumulate(call: Call, x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     if not x.rank:
         return call.cast(x)
     scan = ops.cum_sum if "cumsum" in str(call.node.target) else ops.cum_prod
-    return scan(call.b, call.cast(x), axis=dim % x.rank, name=call.name)
+    return scan(call.cast(x), axis=dim % x.rank, name=call.name)
 
 
 @aten("aten.topk.default")
 def topk(
     call: Call, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    return ops.top_k(call.b, x, k, axis=dim % x.rank, largest=largest, names=(call.name, call.hint(1)))
+    return ops.top_k(x, k, axis=dim % x.rank, largest=largest, names=(call.name, call.hint(1)))
 
 
 @aten("aten.sort.default")
@@ -172,4 +172,4 @@ def sort_stable(
 def _sorted(call: Call, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
     d = dim % x.rank
     names = (call.name, call.hint(1))
-    return ops.top_k(call.b, x, shape_of(x)[d], axis=d, largest=descending, names=names)
+    return ops.top_k(x, shape_of(x)[d], axis=d, largest=descending, names=names)

@@ -39,7 +39,7 @@ def _resized(call: Call, x: Tensor, scales: Sequence[float], mode: str, position
         scale = ops.simplest(scales[d - 2]) if scales and position != "align_corners" else Fraction(result, extent)
         if extent != result or scale != 1:
             tables[d] = ops.resize_table(extent, result, scale, mode=mode, position=position, rounding=rounding)
-    return ops.resample(call.b, x, tables, name=call.name)
+    return ops.resample(x, tables, name=call.name)
 
 
 for _rank, _linear in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
@@ -65,7 +65,7 @@ def _antialiased(call: Call, x: Tensor, size: object, align_corners: bool, *scal
             tables[d] = ops.resize_table(
                 extent, result, scale, mode=mode, cubic_a=-0.5, antialias=True, exclude_outside=True
             )
-    return ops.resample(call.b, x, tables, name=call.name)
+    return ops.resample(x, tables, name=call.name)
 
 
 for _overload in ("default", "vec"):
@@ -81,7 +81,6 @@ def grid_sampler(
     if x.dtype != grid.dtype:
         raise Unsupported(f"a grid of {grid.dtype} for {x.dtype}")
     return ops.grid_sample(
-        call.b,
         x,
         grid,
         mode=modes[interpolation_mode],

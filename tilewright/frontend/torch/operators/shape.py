@@ -30,12 +30,12 @@ def change_rank(call: Call, x: Tensor, *_: object) -> Tensor:
 
 def _reshaped(call: Call, x: Tensor) -> Tensor:
     """Row-major into the shape that torch promises, whatever view led to it."""
-    return x if shape_of(x) == call.shape else ops.reshape(call.b, x, call.shape, name=call.name)
+    return x if shape_of(x) == call.shape else ops.reshape(x, call.shape, name=call.name)
 
 
 @aten("aten.permute.default")
 def permute(call: Call, x: Tensor, dims: Sequence[int]) -> Tensor:
-    return ops.transpose(call.b, x, [d % x.rank for d in dims], name=call.name) if x.rank else x
+    return ops.transpose(x, [d % x.rank for d in dims], name=call.name) if x.rank else x
 
 
 @aten("aten.transpose.int")
@@ -53,15 +53,15 @@ def t(call: Call, x: Tensor) -> Tensor:
 
 @aten("aten.expand.default")
 def expand(call: Call, x: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
-    return x if shape_of(x) == call.shape else ops.expand(call.b, x, call.shape, name=call.name)
+    return x if shape_of(x) == call.shape else ops.expand(x, call.shape, name=call.name)
 
 
 @aten("aten.repeat.default")
 def repeat(call: Call, x: Tensor, repeats: Sequence[int]) -> Tensor:
     lead = (1,) * (len(repeats) - x.rank)
     if lead:
-        x = ops.reshape(call.b, x, (*lead, *shape_of(x)), name=f"{call.name}.in")
-    return ops.tile(call.b, x, repeats, name=call.name)
+        x = ops.reshape(x, (*lead, *shape_of(x)), name=f"{call.name}.in")
+    return ops.tile(x, repeats, name=call.name)
 
 
 @aten("aten.slice.Tensor")
@@ -74,14 +74,14 @@ def slice_(
     steps[d] = step
     if tuple(extents) == shape_of(x) and step == 1:
         return x
-    return ops.slice_(call.b, x, starts, extents, steps, name=call.name)
+    return ops.slice_(x, starts, extents, steps, name=call.name)
 
 
 @aten("aten.select.int")
 def select(call: Call, x: Tensor, dim: int, index: int) -> Tensor:
     d = dim % x.rank
     at = index % shape_of(x)[d]
-    return ops.move(call.b, x, call.shape, lambda axes: (*axes[:d], at, *axes[d:]), name=call.name)
+    return ops.move(x, call.shape, lambda axes: (*axes[:d], at, *axes[d:]), name=call.name)
 
 
 @aten("aten.unbind.int")
@@ -90,7 +90,7 @@ def unbind(call: Call, x: Tensor, dim: int = 0) -> list[Tensor]:
     rest = [e for position, e in enumerate(shape_of(x)) if position != d]
 
     def part(at: int) -> Tensor:
-        return ops.move(call.b, x, rest, lambda axes: (*axes[:d], at, *axes[d:]), name=call.hint(at))
+        return ops.move(x, rest, lambda axes: (*axes[:d], at, *axes[d:]), name=call.hint(at))
 
     return [part(at) for at in range(shape_of(x)[d])]
 
@@ -100,12 +100,12 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Empty vectors among the tensors are left out, whatever the others' rank."""
     parts = [x for x in tensors if shape_of(x) != (0,) or len(call.shape) == 1]
     parts = [call.cast(x) for x in parts]
-    return ops.concat(call.b, parts, axis=dim % len(call.shape), name=call.name)
+    return ops.concat(parts, axis=dim % len(call.shape), name=call.name)
 
 
 @aten("aten.stack.default")
 def stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return ops.stack(call.b, [call.cast(x) for x in tensors], axis=dim % len(call.shape), name=call.name)
+    return ops.stack([call.cast(x) for x in tensors], axis=dim % len(call.shape), name=call.name)
 
 
 @aten("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.split.sizes")
@@ -113,24 +113,22 @@ def split(call: Call, x: Tensor, sizes: object, dim: int = 0) -> list[Tensor]:
     """The sizes of the parts are those that torch promises."""
     d = dim % x.rank
     parts = [tuple(part.shape)[d] for part in call.node.meta["val"]]
-    return ops.split(
-        call.b, x, parts, axis=d, names=[call.hint(position) for position in range(len(parts))], name=call.name
-    )
+    return ops.split(x, parts, axis=d, names=[call.hint(position) for position in range(len(parts))], name=call.name)
 
 
 @aten("aten.flip.default")
 def flip(call: Call, x: Tensor, dims: Sequence[int]) -> Tensor:
-    return ops.flip(call.b, x, [d % x.rank for d in dims], name=call.name) if dims and x.rank else x
+    return ops.flip(x, [d % x.rank for d in dims], name=call.name) if dims and x.rank else x
 
 
 @aten("aten.roll.default")
 def roll(call: Call, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Without dimensions the elements rotate in row-major order."""
     if dims:
-        return ops.roll(call.b, x, list(shifts), [d % x.rank for d in dims], name=call.name)
-    line = ops.reshape(call.b, x, (x.size,), name=f"{call.name}.line")
-    rolled = ops.roll(call.b, line, list(shifts), [0], name=f"{call.name}.rolled")
-    return ops.reshape(call.b, rolled, call.shape, name=call.name)
+        return ops.roll(x, list(shifts), [d % x.rank for d in dims], name=call.name)
+    line = ops.reshape(x, (x.size,), name=f"{call.name}.line")
+    rolled = ops.roll(line, list(shifts), [0], name=f"{call.name}.rolled")
+    return ops.reshape(rolled, call.shape, name=call.name)
 
 
 @aten("aten.diagonal.default")
@@ -143,12 +141,12 @@ def diagonal(call: Call, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 
         rest, along = iter(axes[:-1]), axes[-1]
         return [along + down if d == first else along + right if d == second else next(rest) for d in range(x.rank)]
 
-    return ops.move(call.b, x, call.shape, index, name=call.name)
+    return ops.move(x, call.shape, index, name=call.name)
 
 
 @aten("aten.tril.default", "aten.triu.default")
 def trilu(call: Call, x: Tensor, diagonal: int = 0) -> Tensor:
-    return ops.trilu(call.b, x, diagonal, upper="triu" in str(call.node.target), name=call.name)
+    return ops.trilu(x, diagonal, upper="triu" in str(call.node.target), name=call.name)
 
 
 # Padding --------------------------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ def _pad(call: Call, x: Tensor, pad: Sequence[int], value: Number = 0, *, mode: 
     before, after = [0] * x.rank, [0] * x.rank
     for position in range(len(pad) // 2):
         before[x.rank - 1 - position], after[x.rank - 1 - position] = pad[2 * position], pad[2 * position + 1]
-    return ops.pad(call.b, x, before, after, mode=mode, value=value, name=call.name)
+    return ops.pad(x, before, after, mode=mode, value=value, name=call.name)
 
 
 @aten("aten.constant_pad_nd.default")
@@ -175,13 +173,13 @@ for _rank in (1, 2, 3):
 @aten("aten.pixel_shuffle.default")
 def pixel_shuffle(call: Call, x: Tensor, upscale_factor: int) -> Tensor:
     refuse(x.rank != 4, f"an input of rank {x.rank}", help="[batch, channels, height, width]")
-    return depth_to_space(call.b, x, block=upscale_factor, order="CRD", name=call.name)
+    return depth_to_space(x, block=upscale_factor, order="CRD", name=call.name)
 
 
 @aten("aten.pixel_unshuffle.default")
 def pixel_unshuffle(call: Call, x: Tensor, downscale_factor: int) -> Tensor:
     refuse(x.rank != 4, f"an input of rank {x.rank}", help="[batch, channels, height, width]")
-    return space_to_depth(call.b, x, block=downscale_factor, order="CRD", name=call.name)
+    return space_to_depth(x, block=downscale_factor, order="CRD", name=call.name)
 
 
 @aten("aten.select_scatter.default")
@@ -189,7 +187,7 @@ def select_scatter(call: Call, x: Tensor, src: Tensor, dim: int, index: int) -> 
     """`x` with the slice at `index` replaced."""
     d = dim % x.rank
     at = index % shape_of(x)[d]
-    part = ops.unsqueeze(call.b, call.cast(src), [d], name=f"{call.name}.src")
+    part = ops.unsqueeze(call.cast(src), [d], name=f"{call.name}.src")
     return _replaced(call, x, part, d, at, 1)
 
 
@@ -209,7 +207,7 @@ def slice_scatter(
     first, count = ops.slice_bounds(extent, start or 0, extent if end is None else end, step)
     if not count:
         return x
-    part = ops.expand(call.b, call.cast(src), [count if p == d else e for p, e in enumerate(shape_of(x))],
+    part = ops.expand(call.cast(src), [count if p == d else e for p, e in enumerate(shape_of(x))],
                       name=f"{call.name}.src")  # fmt: skip
     return _replaced(call, x, part, d, first, step)
 
@@ -233,10 +231,10 @@ def _replaced(call: Call, x: Tensor, part: Tensor, d: int, first: int, step: int
 def unfold(call: Call, x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` along a dimension; the place in the window becomes the last dimension."""
     if not x.rank:
-        return ops.expand(call.b, x, call.shape, name=call.name)
+        return ops.expand(x, call.shape, name=call.name)
     d = dimension % x.rank
     return ops.move(
-        call.b, x, call.shape, lambda axes: (*axes[:d], axes[d] * step + axes[-1], *axes[d + 1 : -1]), name=call.name
+        x, call.shape, lambda axes: (*axes[:d], axes[d] * step + axes[-1], *axes[d + 1 : -1]), name=call.name
     )
 
 
@@ -253,8 +251,8 @@ def as_strided(call: Call, x: Tensor, size: list[int], stride: list[int], storag
     first = storage_offset or 0
     last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     refuse(0 not in size and last >= x.size, f"as_strided reads element {last} of {x.size}")
-    stored = ops.transpose(call.b, x, order, name=f"{call.name}.stored")
-    line = ops.reshape(call.b, stored, (x.size,), name=f"{call.name}.line")
+    stored = ops.transpose(x, order, name=f"{call.name}.stored")
+    line = ops.reshape(stored, (x.size,), name=f"{call.name}.line")
 
     def index(axes: tuple[Axis, ...]) -> list[Expr]:
         place: Expr = const(first, dtypes.INDEX)
@@ -262,7 +260,7 @@ def as_strided(call: Call, x: Tensor, size: list[int], stride: list[int], storag
             place = place + axis * step
         return [place]
 
-    return ops.move(call.b, line, call.shape, index, name=call.name)
+    return ops.move(line, call.shape, index, name=call.name)
 
 
 def _memory_order(source: Any) -> list[int] | None:

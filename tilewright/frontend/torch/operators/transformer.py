@@ -26,7 +26,7 @@ def encoder_layer(
     activation = elementwise.gelu if use_gelu else elementwise.relu
 
     def normed(x: Tensor, weights: Weights, name: str) -> Tensor:
-        return norm.layer_norm(call.b, x, *weights, axis=-1, epsilon=eps, name=name)
+        return norm.layer_norm(x, *weights, axis=-1, epsilon=eps, name=name)
 
     def attended(x: Tensor) -> Tensor:
         inputs = (x, x, x)
@@ -34,12 +34,12 @@ def encoder_layer(
                          f"{call.name}.attention")  # fmt: skip
 
     def network(x: Tensor) -> Tensor:
-        hidden = linalg.linear(call.b, x, ffn_weight_1, ffn_bias_1, name=f"{call.name}.hidden")
-        active = activation(call.b, hidden, name=f"{call.name}.active")
-        return linalg.linear(call.b, active, ffn_weight_2, ffn_bias_2, name=f"{call.name}.network")
+        hidden = linalg.linear(x, ffn_weight_1, ffn_bias_1, name=f"{call.name}.hidden")
+        active = activation(hidden, name=f"{call.name}.active")
+        return linalg.linear(active, ffn_weight_2, ffn_bias_2, name=f"{call.name}.network")
 
     def added(x: Tensor, y: Tensor, name: str) -> Tensor:
-        return map_elements(call.b, [x, y], lambda v, w: v + w, name=name)
+        return map_elements([x, y], lambda v, w: v + w, name=name)
 
     first, second = (norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)
     if norm_first:
@@ -76,22 +76,22 @@ def _attended(
     ]
     q, k, v = projected
     kept = None if mask is None else _kept(call, mask, mask_type, f"{name}.kept")
-    found = attentions.attention(call.b, q, k, v, kept, scale=1 / sqrt(width // heads), name=f"{name}.heads")
-    joined = shapes.transpose(call.b, found, [0, 2, 1, 3], name=f"{name}.rows")
-    joined = shapes.reshape(call.b, joined, shape_of(inputs[0]), name=f"{name}.joined")
-    return linalg.linear(call.b, joined, *output, name=name)
+    found = attentions.attention(q, k, v, kept, scale=1 / sqrt(width // heads), name=f"{name}.heads")
+    joined = shapes.transpose(found, [0, 2, 1, 3], name=f"{name}.rows")
+    joined = shapes.reshape(joined, shape_of(inputs[0]), name=f"{name}.joined")
+    return linalg.linear(joined, *output, name=name)
 
 
 def _projected(call: Call, x: Tensor, qkv: Weights, width: int, third: int, name: str) -> Tensor:
-    weight, bias = (shapes.narrow(call.b, each, 0, third * width, width, name=f"{name}.part") for each in qkv)
-    return linalg.linear(call.b, x, weight, bias, name=name)
+    weight, bias = (shapes.narrow(each, 0, third * width, width, name=f"{name}.part") for each in qkv)
+    return linalg.linear(x, weight, bias, name=name)
 
 
 def _heads(call: Call, x: Tensor, heads: int, name: str) -> Tensor:
     """[batch, length, width] as [batch, heads, length, width of a head]."""
     batch, length, width = shape_of(x)
-    split = shapes.reshape(call.b, x, (batch, length, heads, width // heads), name=f"{name}.split")
-    return shapes.transpose(call.b, split, [0, 2, 1, 3], name=name)
+    split = shapes.reshape(x, (batch, length, heads, width // heads), name=f"{name}.split")
+    return shapes.transpose(split, [0, 2, 1, 3], name=name)
 
 
 def _kept(call: Call, mask: Tensor, mask_type: int | None, name: str) -> Tensor:
@@ -99,9 +99,9 @@ def _kept(call: Call, mask: Tensor, mask_type: int | None, name: str) -> Tensor:
 
     A mask of type 0 is [query, key], of type 1 [batch, key]; of type 2 it has all dimensions of the scores.
     """
-    kept = map_elements(call.b, [mask], lambda v: apply("not", v.cast("bool")), name=name)
+    kept = map_elements([mask], lambda v: apply("not", v.cast("bool")), name=name)
     if mask_type == 1:
         batch, keys = shape_of(mask)
-        return shapes.reshape(call.b, kept, (batch, 1, 1, keys), name=f"{name}.all")
+        return shapes.reshape(kept, (batch, 1, 1, keys), name=f"{name}.all")
     refuse(mask_type not in (0, 2), f"a mask of type {mask_type}", help="0 ([query, key]), 1 ([batch, key]) or 2")
     return kept

@@ -33,8 +33,8 @@ def _batched(call: Call, x: Tensor, rank: int, build: Callable[[Tensor, str], Te
     """``build(x, name)`` on x [b, C, …] with `rank` more dimensions; a batch of 1 is added for it where x has none."""
     if x.rank == rank + 2:
         return build(x, call.name)
-    one = shapes.unsqueeze(call.b, x, [0], name=f"{call.name}.batch")
-    return shapes.squeeze(call.b, build(one, f"{call.name}.batched"), [0], name=call.name)
+    one = shapes.unsqueeze(x, [0], name=f"{call.name}.batch")
+    return shapes.squeeze(build(one, f"{call.name}.batched"), [0], name=call.name)
 
 
 # Convolutions ---------------------------------------------------------------------------------------------------
@@ -56,7 +56,6 @@ def _conv(
         input,
         rank,
         lambda x, name: convs.conv(
-            call.b,
             x,
             weight,
             bias,
@@ -87,7 +86,6 @@ def _conv_transpose(
         input,
         rank,
         lambda x, name: convs.conv_transpose(
-            call.b,
             x,
             weight,
             bias,
@@ -146,7 +144,6 @@ def _max_pool(
         x,
         rank,
         lambda x, name: pool.max_pool(
-            call.b,
             x,
             kernel,
             strides=_list(stride or kernel, rank),
@@ -175,7 +172,6 @@ def _max_pool_indices(
     refuse(x.rank != rank + 2, "positions of maxima without a batch dimension", help="a batch of 1")
     kernel = _list(kernel_size, rank)
     return pool.max_pool_indices(
-        call.b,
         x,
         kernel,
         strides=_list(stride or kernel, rank),
@@ -206,7 +202,6 @@ def _avg_pool(
         x,
         rank,
         lambda x, name: pool.average_pool(
-            call.b,
             x,
             kernel,
             strides=_list(stride or kernel, rank),
@@ -221,14 +216,14 @@ def _avg_pool(
 def _adaptive_avg_pool(call: Call, x: Tensor, output_size: Ints, *, rank: int) -> Tensor:
     outputs = _list(output_size, rank)
     return _batched(
-        call, x, rank, lambda x, name: pool.adaptive_average_pool(call.b, x, outputs, name=name)
+        call, x, rank, lambda x, name: pool.adaptive_average_pool(x, outputs, name=name)
     )  # fmt: skip
 
 
 def _adaptive_max_pool(call: Call, x: Tensor, output_size: Ints, *, rank: int) -> tuple[Tensor]:
     refuse(call.wants(1), "positions of maxima")
     outputs = _list(output_size, rank)
-    return (_batched(call, x, rank, lambda x, name: pool.adaptive_max_pool(call.b, x, outputs, name=name)),)
+    return (_batched(call, x, rank, lambda x, name: pool.adaptive_max_pool(x, outputs, name=name)),)
 
 
 for _rank in (1, 2, 3):

@@ -353,14 +353,14 @@ def graph_of(case: Case) -> tuple[Graph, list[Array]]:
         m, k, n = case.shape
         x = tensor("x", byte_arrays(rng, case.types[0], (m, k)), False)
         w = tensor("w", byte_arrays(rng, case.types[1], (k, n)), case.constant)
-        y = matmul_integer(b, x, w, zero(0, m), zero(1, n), name="y")
+        y = matmul_integer(x, w, zero(0, m), zero(1, n), name="y")
     else:
         c, filters, size, window, groups, stride, pads = case.shape
         x = tensor("x", byte_arrays(rng, case.types[0], (1, c * groups, size, size + 1)), False)
         w = tensor("w", byte_arrays(rng, case.types[1], (filters * groups, c, window, window)), case.constant)
-        left = centred(b, x, zero(0, 1), 0, name="y.x")
-        right = centred(b, w, zero(1, filters * groups), 0, name="y.w")
-        y = conv(b, left, right, strides=stride, pads=pads, groups=groups, accumulate="i32", out_dtype="i32", name="y")
+        left = centred(x, zero(0, 1), 0, name="y.x")
+        right = centred(w, zero(1, filters * groups), 0, name="y.w")
+        y = conv(left, right, strides=stride, pads=pads, groups=groups, accumulate="i32", out_dtype="i32", name="y")
     outputs = [y]
     axes = axes_of(y.shape)
     if case.use in ("map", "two"):

@@ -68,22 +68,22 @@ def network() -> Graph:
 
     def normalised(x: Tensor) -> Tensor:
         variance = b.constant(rng.uniform(0.5, 2, 16).astype(np.float32))
-        return batch_norm(b, x, constant(16), constant(16), constant(16), variance)
+        return batch_norm(x, constant(16), constant(16), constant(16), variance)
 
     x = b.input("image", (1, 3, 9, 10), "f32")
-    first = relu(b, normalised(conv(b, x, constant(16, 3, 3, 3), pads=1)))
-    second = normalised(conv(b, first, constant(16, 16, 3, 3), constant(16), pads=1))
-    y = relu(b, binary(b, second, first, "add"))
-    y = relu(b, normalised(conv(b, y, constant(16, 1, 3, 3), pads=1, groups=16)))
-    y = max_pool(b, y, (3, 3), strides=2, pads=1)
-    tokens = transpose(b, reshape(b, y, (1, 16, 25)), (0, 2, 1))
+    first = relu(normalised(conv(x, constant(16, 3, 3, 3), pads=1)))
+    second = normalised(conv(first, constant(16, 16, 3, 3), constant(16), pads=1))
+    y = relu(binary(second, first, "add"))
+    y = relu(normalised(conv(y, constant(16, 1, 3, 3), pads=1, groups=16)))
+    y = max_pool(y, (3, 3), strides=2, pads=1)
+    tokens = transpose(reshape(y, (1, 16, 25)), (0, 2, 1))
     heads = []
     for _ in range(3):
-        projected = binary(b, matmul(b, tokens, constant(16, 16)), constant(16), "add")
-        heads.append(transpose(b, reshape(b, projected, (1, 25, 2, 8)), (0, 2, 1, 3)))
-    mixed = reshape(b, transpose(b, attention(b, *heads, scale=0.35), (0, 2, 1, 3)), (1, 25, 16))
-    y = binary(b, matmul(b, mixed, constant(16, 16)), tokens, "add")
-    return b.finish([layer_norm(b, y, constant(16), constant(16)), first])
+        projected = binary(matmul(tokens, constant(16, 16)), constant(16), "add")
+        heads.append(transpose(reshape(projected, (1, 25, 2, 8)), (0, 2, 1, 3)))
+    mixed = reshape(transpose(attention(*heads, scale=0.35), (0, 2, 1, 3)), (1, 25, 16))
+    y = binary(matmul(mixed, constant(16, 16)), tokens, "add")
+    return b.finish([layer_norm(y, constant(16), constant(16)), first])
 
 
 def image() -> np.ndarray:  # type: ignore[type-arg]
@@ -165,8 +165,8 @@ def test_a_copy_of_an_image_has_a_name_that_no_tensor_has() -> None:
     rng = np.random.default_rng(0)
     b = GraphBuilder()
     x = b.input("x", (1, 8, 9, 9), "f32")
-    y = conv(b, x, b.constant(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), "w"), pads=1, name="y")
-    graph = b.finish([y, relu(b, x, name="x.copy")])
+    y = conv(x, b.constant(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), "w"), pads=1, name="y")
+    graph = b.finish([y, relu(x, name="x.copy")])
     value = rng.standard_normal((1, 8, 9, 9)).astype(np.float32)
     found = compile_graph(graph, threads=1, options=Options(cache=False))(value)
     for one, other in zip(found, evaluate(graph, [value], precise=True, wide=True), strict=True):

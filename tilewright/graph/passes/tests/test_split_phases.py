@@ -31,7 +31,7 @@ def transposed(x: tuple[int, ...], w: tuple[int, ...], dtype: Any = np.float32, 
     image = b.input("x", x, "f32" if dtype is np.float32 else "f16")
     weights = b.constant(array(*w).astype(dtype), "w")
     bias = b.constant(array(w[1] * attributes.get("groups", 1), seed=1).astype(dtype), "bias")
-    return b.finish([relu(b, conv_transpose(b, image, weights, bias, **attributes))])
+    return b.finish([relu(conv_transpose(image, weights, bias, **attributes))])
 
 
 def split(graph: Graph) -> Graph:
@@ -138,7 +138,7 @@ def test_one_element_meets_each_kernel_place_once() -> None:
 def test_weights_that_are_an_input_are_split_at_run_time() -> None:
     b = GraphBuilder()
     x, w = b.input("x", (1, 3, 4, 4), "f32"), b.input("w", (3, 5, 4, 4), "f32")
-    graph = b.finish([conv_transpose(b, x, w, strides=2, pads=1)])
+    graph = b.finish([conv_transpose(x, w, strides=2, pads=1)])
     values = {"x": array(1, 3, 4, 4), "w": array(3, 5, 4, 4)}
     expected = evaluate(graph, values)[0]
     got = compile_graph(graph, threads=1, options=Options(cache=False))(values["x"], values["w"])

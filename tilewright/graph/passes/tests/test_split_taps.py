@@ -34,7 +34,7 @@ def padded(x: tuple[int, ...], w: tuple[int, ...], constant: bool = True, **attr
     image = b.input("x", x, "f32")
     weights = b.constant(whole_numbers(*w), "w") if constant else b.input("w", w, "f32")
     bias = b.constant(whole_numbers(w[0], seed=1), "bias")
-    return b.finish([relu(b, conv(b, image, weights, bias, **attributes))])
+    return b.finish([relu(conv(image, weights, bias, **attributes))])
 
 
 def products(graph: Graph) -> int:
@@ -165,13 +165,13 @@ def convolutions(draw: st.DrawFn) -> Graph:
     try:
         if kind == "depthwise":
             weights = b.constant(whole_numbers(channels, 2, *kernel), "w")
-            return b.finish([depthwise_conv(b, image, weights, **sliding)])
+            return b.finish([depthwise_conv(image, weights, **sliding)])
         if kind == "transposed":
             sliding["pads"] = tuple(draw(st.integers(0, 2)) for _ in range(2 * rank))
             weights = b.constant(whole_numbers(channels, filters, *kernel), "w")
-            return b.finish([conv_transpose(b, image, weights, **sliding)])
+            return b.finish([conv_transpose(image, weights, **sliding)])
         weights = b.constant(whole_numbers(filters, channels // groups, *kernel), "w")
-        return b.finish([relu(b, conv(b, image, weights, groups=groups, **sliding))])
+        return b.finish([relu(conv(image, weights, groups=groups, **sliding))])
     except CompileError:  # padding that leaves nothing
         assume(False)
         raise
