@@ -23,6 +23,7 @@ EPILOG = """\
 \b
 example: tilewright emulate add.ptx --entry add --grid 4,1,1 --block 128,1,1 \\
              --args in.npz -o out.npz
+         tilewright emulate ~/.triton/cache/…/add.json --grid 4 --args in.npz
 The arguments are p0, p1, … in the order of the parameters: arrays become
 buffers of the device, 0-d arrays scalars; missing pointers are null. The
 output holds the buffers afterwards, under the same names. Use random inputs:
@@ -32,10 +33,19 @@ exit status: 0 ran clean, 1 something was found,
              2 bad usage, PTX that does not parse, arguments that do not fit
 """
 
-Kernel = Annotated[Path, typer.Argument(metavar="KERNEL.ptx", help="PTX text", show_default=False)]
+Kernel = Annotated[
+    Path,
+    typer.Argument(
+        metavar="KERNEL.ptx", show_default=False,
+        help="PTX text; or KERNEL.json, the metadata that Triton writes beside KERNEL.ptx",
+    ),
+]  # fmt: skip
 Entry = Annotated[str, typer.Option("--entry", metavar="NAME", help="kernel to run (default: the only one)")]
 Extents = Annotated[str, typer.Option(metavar="X,Y,Z", help="extents; missing ones are 1")]
-Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="dynamic shared memory of a block")]
+Block = Annotated[str, typer.Option(metavar="X,Y,Z", help="extents (default: what the kernel requires, or 1,1,1)")]
+Shared = Annotated[
+    int | None, typer.Option("--shared", metavar="BYTES", min=0, help="dynamic shared memory of a block (default: 0)")
+]
 Args = Annotated[Path | None, typer.Option("--args", metavar="IN.npz", help="arguments p0, p1, …")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="OUT.npz", help="where the buffers go afterwards")]
 Fresh = Annotated[
@@ -51,9 +61,9 @@ def emulate(
     kernel: Kernel,
     entry: Entry = "",
     grid: Extents = "1,1,1",
-    block: Extents = "1,1,1",
+    block: Block = "",
     cluster: Extents = "",
-    shared: Shared = 0,
+    shared: Shared = None,
     args: Args = None,
     output: Output = None,
     uninitialised: Fresh = "",
@@ -61,29 +71,24 @@ def emulate(
     as_json: AsJson = False,
 ) -> None:
     """Run a PTX kernel on the CPU; report races, bad accesses and waits that come too early, and count what it does."""
-    from tilewright.emulator import parse, run
+    from tilewright.emulator import load_compiled, parse, run
 
     require_writable(output, "-o")
-    text = read_text(kernel).rstrip("\0")  # some tools end PTX as C strings
-    with _named(kernel):
-        module = parse(text)
-    if not entry:
-        if len(module.entries) != 1:
-            raise InvalidArgument(f"{len(module.entries)} kernels", where="--entry",
-                                  help=f"name one of {', '.join(module.entries) or 'none'}")  # fmt: skip
-        entry = module.entries[0]
+    text = kernel.with_suffix(".ptx") if kernel.suffix == ".json" else kernel
+    with _named(text):
+        made = load_compiled(kernel) if kernel.suffix == ".json" else parse(read_text(kernel))
     arguments = _arguments(args, uninitialised)
-    with progress(f"emulating {entry}"), _named(kernel):
+    with progress(f"emulating {entry or kernel.stem}"), _named(text):
         result = run(
-            module, entry, _extents(grid, "--grid"), _extents(block, "--block"), arguments, shared,
-            cluster=_extents(cluster, "--cluster") if cluster else None, limit=limit,
+            made, entry, _extents(grid, "--grid"), _extents(block, "--block") if block else (), arguments, shared,
+            cluster=_extents(cluster, "--cluster") if cluster else (), limit=limit,
         )  # fmt: skip
     if output is not None:
         write_npz(output, {f"p{number}": array for number, array in result.buffers.items()})
     if as_json:
         show_json(result.to_json())
     else:
-        _print(result, kernel)
+        _print(result, text)
     if result.findings:
         raise typer.Exit(NEGATIVE)
 

@@ -2,11 +2,13 @@
 
 `parse` reads a module, `run` executes one of its entries on NumPy arrays. What the kernel does wrong (races, accesses
 out of bounds, missing barriers, reads before the wait) is in `Result.findings`, what it does is in `Result.counts`.
+`run` takes kernels as Triton compiles them, too; `pytest_plugin` has a fixture that tests them.
 """
 
 from __future__ import annotations
 
 from tilewright.emulator.arguments import Uninitialised
+from tilewright.emulator.compiled import load_compiled
 from tilewright.emulator.findings import Finding
 from tilewright.emulator.parser import parse
 from tilewright.emulator.problems import InvalidPtx
@@ -14,4 +16,4 @@ from tilewright.emulator.run import Result, run
 from tilewright.emulator.syntax import Module
 from tilewright.emulator.tensor_maps import TensorMap
 
-__all__ = ["Finding", "InvalidPtx", "Module", "Result", "TensorMap", "Uninitialised", "parse", "run"]
+__all__ = ["Finding", "InvalidPtx", "Module", "Result", "TensorMap", "Uninitialised", "load_compiled", "parse", "run"]

@@ -50,6 +50,11 @@ def place_arguments(memory: GlobalMemory, linked: Linked, args: Any) -> Placed:
         raise InvalidArgument(
             f"{len(args)} arguments, {linked.entry.name} has {len(linked.parameters)} parameters", where="arguments"
         )
+    views: dict[int, Argument] = {}  # by what was given: one that is given twice is one buffer
+    for number, argument in enumerate(args):
+        if id(argument) not in views:
+            views[id(argument)] = _viewed(argument, f"p{number}")
+    args = [views[id(argument)] for argument in args]
     placed = Placed(0)
     block = np.zeros(max(1, linked.parameter_bytes), np.uint8)
     for number, parameter in enumerate(linked.parameters):
@@ -58,6 +63,17 @@ def place_arguments(memory: GlobalMemory, linked: Linked, args: Any) -> Placed:
         block[parameter.offset : parameter.offset + len(raw)] = raw
     placed.address = memory.add("the parameters", block, constant=True)
     return placed
+
+
+def _viewed(argument: Argument, where: str) -> Argument:
+    """A tensor of another library as an array of NumPy on the same memory; other arguments as they are."""
+    if isinstance(argument, np.ndarray | np.generic) or not hasattr(argument, "__array__"):
+        return argument
+    try:
+        return np.asarray(argument)
+    except (TypeError, ValueError, RuntimeError) as error:
+        help = "a tensor on the CPU; for types that NumPy lacks, a view as integers of their size"
+        raise InvalidArgument(f"a {type(argument).__name__} is no array: {error}", where=where, help=help) from error
 
 
 def _bytes_of(memory: GlobalMemory, placed: Placed, number: int, parameter: Storage, argument: Argument) -> Array:

@@ -106,6 +106,7 @@ class Linked:
     parameter_bytes: int = 0
     globals: list[Storage] = field(default_factory=list)
     static_bytes: int = 0
+    dynamic: str = ""  # a variable in shared memory of which the launch gives the extent
     local_bytes: int = 0
     functions: dict[str, int] = field(default_factory=dict)  # addresses
     signals: bool = False  # has fences, or accesses that release or acquire
@@ -386,6 +387,7 @@ class _Linker:
             at = -(-at // align) * align
         for storage in dynamic:
             storage.offset = at
+            self.linked.dynamic = storage.variable.name
         self.linked.static_bytes = at
 
 

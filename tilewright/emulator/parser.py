@@ -45,7 +45,7 @@ _BINDING = {  # of operators in constants
 
 def parse(text: str) -> Module:
     """The module that PTX text describes; raises InvalidPtx with line and column where it is malformed."""
-    return _Parser(Text(text)).module()
+    return _Parser(Text(text.rstrip("\0"))).module()  # some tools end PTX as C strings
 
 
 class _Parser:

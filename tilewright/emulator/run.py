@@ -12,6 +12,7 @@ from tilewright.emulator import isa
 from tilewright.emulator.arguments import Argument, place_arguments
 from tilewright.emulator.async_copies import AsyncCopies
 from tilewright.emulator.barriers import Barriers
+from tilewright.emulator.compiled import compiled
 from tilewright.emulator.constants import Constants
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
@@ -61,30 +62,67 @@ class Result:
 
 
 def run(
-    module: Module,
-    entry: str,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    args: Sequence[Argument],
-    shared_bytes: int = 0,
+    kernel: Module | Any,
+    entry: str = "",
+    grid: Sequence[int] = (1, 1, 1),
+    block: Sequence[int] = (),
+    args: Sequence[Argument] = (),
+    shared_bytes: int | None = None,
     *,
-    cluster: tuple[int, int, int] | None = None,
+    cluster: Sequence[int] = (),
     limit: int = _DEFAULT_LIMIT,
 ) -> Result:
     """Execute a kernel launch.
 
+    `kernel` is a parsed module, or a kernel as Triton compiles it (`compiled`): then `grid` counts its programs, and
+    what is left out comes from its metadata. Otherwise `entry` is by default the only one, `block` what the kernel
+    requires (``.reqntid``), or one thread, and `shared_bytes`, the dynamic shared memory of a block, 0.
+
     `args` stand in the order of the parameters: arrays are device buffers and are changed in place, scalars are passed
-    by value; missing pointers are null. `shared_bytes` is the dynamic shared memory of a block. `limit` is the
-    number of instructions that one chunk of blocks may execute.
+    by value; missing pointers are null. Tensors of other libraries count as arrays where NumPy can view their memory.
+    `limit` is the number of instructions that one chunk of blocks may execute.
 
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
     """
+    blocks, threads = _extents(grid, "grid"), _extents(block, "block") if block else None
+    if isinstance(kernel, Module):
+        module, entry = kernel, entry or only_entry(kernel)
+    else:
+        known = compiled(kernel, entry)
+        module, entry, args = known.module, known.entry, known.arguments(args, blocks)
+        blocks, threads = known.grid(blocks), threads or (known.threads, 1, 1)
+        shared_bytes = known.shared_bytes if shared_bytes is None else shared_bytes
+        cluster = cluster or (known.blocks_per_program, 1, 1)
     linked = link(module, entry)
     linked.sums, linked.guesses = float_sums(linked), guesses(linked)
-    size_of_cluster: tuple[int, ...] = cluster or linked.entry.limits.get("reqnctapercluster", (1, 1, 1))
-    x, y, z = (*size_of_cluster, 1, 1, 1)[:3]
-    size_of_cluster = (x, y, z)
-    _check_launch(linked, grid, block, size_of_cluster, shared_bytes)
+    limits = linked.entry.limits
+    threads = threads or _extents(limits.get("reqntid", (1, 1, 1)), "block")
+    clusters = _extents(cluster or limits.get("reqnctapercluster", (1, 1, 1)), "cluster")
+    return _launch(linked, module, blocks, threads, clusters, args, shared_bytes or 0, limit)
+
+
+def only_entry(module: Module) -> str:
+    """The entry of a module that has one; raises InvalidArgument where there are others or none."""
+    if len(module.entries) != 1:
+        names = ", ".join(module.entries) or "none"
+        raise InvalidArgument(f"{len(module.entries)} kernels", where="--entry", help=f"name one of {names}")
+    return module.entries[0]
+
+
+def _extents(extents: Sequence[int], where: str) -> tuple[int, int, int]:
+    """Extents along x, y and z; missing ones are 1."""
+    if not 1 <= len(extents) <= 3:
+        fact = f"{len(extents)} extents: {tuple(extents)}"
+        raise InvalidArgument(fact, where=where, help="one to three, as (4, 2, 1)")
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def _launch(
+    linked: Linked, module: Module, grid: tuple[int, int, int], block: tuple[int, int, int],
+    cluster: tuple[int, int, int], args: Sequence[Argument], shared_bytes: int, limit: int,
+) -> Result:  # fmt: skip
+    _check_launch(linked, grid, block, cluster, shared_bytes)
     memory, context = GlobalMemory(), {}
     placed = place_arguments(memory, linked, args)
     context["$parameters"] = placed.address
@@ -102,7 +140,7 @@ def run(
     _initialise(memory, linked, context)
     findings, counts = Findings(module.lines, module.files), Counts()
     launch = Launch(
-        grid, block, (x, y, z), linked.static_bytes + shared_bytes, shared_bytes, findings, counts,
+        grid, block, cluster, linked.static_bytes + shared_bytes, shared_bytes, findings, counts,
         RESERVED_BYTES if linked.reserved else 0, workspace,
     )  # fmt: skip
     with np.errstate(all="ignore"):
@@ -246,7 +284,10 @@ def _granule(linked: Linked) -> int:
 def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, steps: list[Step]) -> State:
     state = State(launch, blocks, linked.widths)
     state.memory = memory
-    state.shared = SharedMemory(len(blocks), launch.all_shared_bytes, _granule(linked), state.clocks)
+    dynamic = f"; the launch gives {launch.dynamic_bytes} to {linked.dynamic} (shared_bytes, --shared)"
+    state.shared = SharedMemory(
+        len(blocks), launch.all_shared_bytes, _granule(linked), state.clocks, dynamic if linked.dynamic else ""
+    )
     state.shared.fill(launch.reserved_at, launch.reserved_bytes)
     state.local = LocalMemory(state.size, linked.local_bytes)
     cluster = int(np.prod(launch.cluster))

@@ -22,10 +22,10 @@ _ASYNC, _ATOMIC = 1, 2  # how a cell was written; stores with an order count as 
 
 
 class SharedMemory:
-    """`length` bytes for each block, and their shadow."""
+    """`length` bytes for each block, and their shadow; `origin` says in messages where a part of them comes from."""
 
-    def __init__(self, blocks: int, length: int, granule: int, clocks: Clocks) -> None:
-        self.length = length
+    def __init__(self, blocks: int, length: int, granule: int, clocks: Clocks, origin: str = "") -> None:
+        self.length, self.origin = length, origin
         self.stride = -(-max(length, 16) // 16) * 16
         self.bytes = Bytes(blocks * self.stride)
         self.granule = granule
@@ -72,7 +72,8 @@ class SharedMemory:
             wrong = np.flatnonzero(~inside)
             address = int(addresses[wrong[0]])
             lanes.report(
-                "out-of-bounds", f"{verb} {size} bytes at byte {address} of shared memory, which has {self.length}",
+                "out-of-bounds",
+                f"{verb} {size} bytes at byte {address} of shared memory, which has {self.length}{self.origin}",
                 wrong, address=address, space="shared",
             )  # fmt: skip
             good = inside
