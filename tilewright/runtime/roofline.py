@@ -65,7 +65,8 @@ class Roofline:
             return "memory", launch.bytes / rate, rate
         far = launch.constant_bytes if self.footprint_bytes > last.bytes else 0
         name, near_rate = self._near(threads)
-        seconds = (launch.bytes - far) / (WRITES * near_rate), far / memory
+        share = 1.0 if launch.instruction else WRITES  # products read far more than they write
+        seconds = (launch.bytes - far) / (share * near_rate), far / memory
         return (name, sum(seconds), near_rate) if seconds[0] >= seconds[1] else ("memory", sum(seconds), memory)
 
     def _near(self, threads: int) -> tuple[str, float]:
