@@ -22,7 +22,7 @@ FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 INSTRUCTIONS = {"exp": 14, "sigmoid": 18, "tanh": 20, "normal_cdf": 24, "erf": 24, "log": 20, "div": 8, "sqrt": 10}
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
-ELEMENT_CYCLES = 0.75  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
+ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
 def product_cycles(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> float:
