@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,11 @@ def open_module(
     refuse_for_stored(path, given, "--rebuild, which `run` and `compile` take")
     if device is not None:  # checked first: code for another CPU is compiled again as it is loaded
         _check_stored_place(read_artifact(path).manifest, threads, device)
-    with progress(f"loading {path}"):
+    with progress(f"loading {path}"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
         module = tilewright.load(path, threads=threads, options=options, device=device)
+    for each in said:
+        print(f"note: {each.message}", file=sys.stderr)
     _check_stored_place(module.manifest, threads, device)
     return module
 

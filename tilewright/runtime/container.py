@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from os import PathLike
 
@@ -23,12 +24,20 @@ def load(
     """Load a `.twm`: it runs as it was saved, nothing is compiled.
 
     Where it was made for another kind of machine or for CPU features that this one lacks, `rebuild` compiles it
-    again; without `rebuild` that is an InvalidFile that says what is missing. Code for a GPU runs on `device`.
+    again, with a warning; without `rebuild` that is an InvalidFile that says what is missing. Code for a GPU runs on
+    `device`.
     """
     artifact = Artifact.read(path)
     manifest = artifact.manifest
-    foreign = not same_platform(manifest.triple) or missing_features(manifest.features)
-    if rebuild and manifest.code == "object" and foreign:
+    lacking = missing_features(manifest.features)
+    foreign = not same_platform(manifest.triple)
+    if rebuild and manifest.code == "object" and (foreign or lacking):
+        needs = f"a machine of kind {manifest.triple}" if foreign else f"the CPU features {', '.join(lacking)}"
+        message = (
+            f"{path}: its code needs {needs}, and is compiled again for this machine; "
+            f"`tilewright compile {path} --rebuild -o FILE` keeps the result"
+        )
+        warnings.warn(message, stacklevel=3)
         artifact = rebuild(artifact)
     return opened(artifact, threads, options, device)
 

@@ -219,6 +219,8 @@ def test_compile_for_another_machine(invoke: Invoke, model: str) -> None:
     assert f"is no {resolve_cpu(other).llvm.triple}" in (
         invoke("run", model, "--shape", "x=4,6", "--machine", other, status=3).stderr
     )
+    if other == "aarch64":
+        assert invoke("run", "model.twm", "--check").stderr.count("note: model.twm: its code needs a machine of") == 1
     invoke("compile", "--rebuild", "model.twm", "-o", "here.twm")
     assert "ok" in invoke("run", "here.twm", "--check").stdout
 

@@ -379,3 +379,18 @@ def test_a_stored_search_that_cannot_be_read_is_made_again(options: Options) -> 
         write_archive(entry(options, "search.json"), {"search.json": content})
         kept = _Kept(host(), 1, options)
         assert kept.remembered("product", "x", lambda: {"word": "new"}, lambda stored: stored["word"]) == answer
+
+
+def test_a_file_for_another_machine_is_compiled_once_for_this_one(
+    options: Options, planned: list[str], tmp_path: Path
+) -> None:
+    """Each load says so; `planned` grows with the first alone."""
+    artifact = compile_graph(graph(), threads=1, options=replace(options, cache=False)).artifact
+    path, count = tmp_path / "elsewhere.twm", len(planned)
+    replace(artifact, manifest=replace(artifact.manifest, features=("antigravity",))).save(path)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="needs the CPU features antigravity, and is compiled again") as said:
+            module = tilewright.load(path, threads=1, options=options)
+        assert len(said) == 1
+        assert np.array_equal(module(X), np.maximum(X, 0))
+    assert len(planned) == count + 1

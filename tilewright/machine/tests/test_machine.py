@@ -77,6 +77,14 @@ def test_znver5_facts() -> None:
     assert machine.intrinsics[-1] == "vdpbf16ps_16x2_bf16_f32"
 
 
+def test_znver4_runs_one_512_bit_operation_a_cycle() -> None:
+    machine, next_one = resolve_cpu("znver4"), resolve_cpu("znver5")
+    assert (machine.vector_bits, machine.fma_units, machine.loads_per_cycle) == (512, 1, 1)
+    assert next_one.features - machine.features == {"avx512vp2intersect", "avxvnni"}
+    assert machine.features < next_one.features
+    assert base_machine("x86_64", "znver4", machine.features).name == "znver4"
+
+
 def test_levels_extend_each_other() -> None:
     v2, v3, v4 = (resolve_cpu(f"x86-64-v{level}") for level in (2, 3, 4))
     assert v2.features < v3.features < v4.features

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -297,7 +298,9 @@ def test_code_for_another_machine(changes: dict, lacks: str, add_artifact: Make,
         rebuilt.append(artifact.program)
         return add_artifact()
 
-    assert np.array_equal(load(path, threads=1, rebuild=rebuild)(ONES, ONES), 2.5 * ONES)
+    with pytest.warns(UserWarning, match=rf"{re.escape(str(path))}: its code {lacks}.*--rebuild -o FILE") as said:
+        assert np.array_equal(load(path, threads=1, rebuild=rebuild)(ONES, ONES), 2.5 * ONES)
+    assert len(said) == 1
     assert rebuilt == ["tile text"]
 
 
