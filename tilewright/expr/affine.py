@@ -8,7 +8,7 @@ from functools import reduce
 from math import inf
 from operator import add, is_
 
-from tilewright.expr.core import Apply, Axis, Cast, Const, Dim, Expr, Read
+from tilewright.expr.core import UNKNOWN, Apply, Axis, Cast, Const, Dim, Expr, Read
 from tilewright.expr.dtypes import INDEX, limits
 
 
@@ -59,6 +59,14 @@ _LINEAR = ("add", "sub", "mul", "neg")
 
 def affine(expr: Expr) -> Affine | None:
     """The affine form of an index expression, or None where it has none or its numbers leave i64."""
+    if type(expr) is not Apply:
+        return _affine(expr)
+    if expr.form is UNKNOWN:
+        object.__setattr__(expr, "form", _affine(expr))
+    return expr.form  # type: ignore[no-any-return]
+
+
+def _affine(expr: Expr) -> Affine | None:
     terms: dict[Axis, int] = {}
     constant = _collected(expr, 1, terms)
     if constant is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import copysign, prod
 from types import EllipsisType
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -268,7 +268,8 @@ class Axis(Expr):
     @property
     def size(self) -> int:
         """The extent; only for static ones."""
-        return static_shape((self.extent,))[0]
+        extent = self.extent
+        return extent if type(extent) is int else static_shape((extent,))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,13 +414,20 @@ class Read(Expr):
         return self.indices
 
 
+UNKNOWN: Final = ...  # stays itself where an expression is copied or pickled
+
+
 @dataclass(frozen=True, slots=True)
 class Apply(Expr):
-    """A scalar function of `FUNCTIONS` applied to its arguments. Build it with `apply`, which checks dtypes."""
+    """A scalar function of `FUNCTIONS` applied to its arguments. Build it with `apply`, which checks dtypes.
+
+    `form` is no part of the value: `affine` keeps there what it found, since the same indices are asked about again.
+    """
 
     function: str
     args: tuple[Expr, ...]
     dtype: DType
+    form: Any = field(default=UNKNOWN, init=False, repr=False, compare=False)
 
     def children(self) -> tuple[Expr, ...]:
         return self.args

@@ -10,18 +10,21 @@ from xdsl.utils.exceptions import VerifyException
 
 I1 = IntegerType(1)
 INDEX = IndexType()
+# By class, here and where all operations of a kernel are looked at: `isinstance` of xDSL's classes, whose metaclass is
+# ABCMeta, takes ten times as long to say no.
+_OF_ELEMENTS = frozenset({TensorType, MemRefType})
 
 
 def shape(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Extents of a tile, () for a scalar."""
     type_ = value.type if isinstance(value, SSAValue) else value
-    return tuple(type_.get_shape()) if isinstance(type_, TensorType) else ()
+    return tuple(type_.get_shape()) if type(type_) is TensorType else ()
 
 
 def element(value: SSAValue | Attribute) -> Attribute:
     """Element type of a tile or view; the type itself for a scalar."""
     type_ = value.type if isinstance(value, SSAValue) else value
-    return type_.element_type if isinstance(type_, TensorType | MemRefType) else type_
+    return type_.element_type if type(type_) in _OF_ELEMENTS else type_  # type: ignore[attr-defined]
 
 
 def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:

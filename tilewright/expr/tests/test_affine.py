@@ -1,5 +1,7 @@
 """Index arithmetic against brute force over small domains."""
 
+import copy
+import pickle
 from itertools import product
 
 import numpy as np
@@ -177,3 +179,17 @@ def test_the_digits_of_a_value_are_put_together() -> None:
     assert rejoined((j % 1600 // 40) * 40 + j % 40) == simplify(j % 1600)
     other = (j // 80) * 81 + j % 80
     assert affine(rejoined(other)) is None
+
+
+def test_a_copy_of_an_expression_has_its_affine_form() -> None:
+    """What `affine` keeps with an expression is no part of it; nor is that it has not been asked yet."""
+    i, j = Axis("i", 5), Axis("j", 7)
+    expr = i * 7 + j
+    for copied in (copy.deepcopy(expr), pickle.loads(pickle.dumps(expr))):
+        form = affine(copied)
+        assert form is not None
+        assert (form.constant, dict(form.terms)) == (0, {i: 7, j: 1})
+    assert affine(expr) is affine(expr)
+    assert expr == copy.deepcopy(expr)
+    assert hash(expr) == hash(i * 7 + j)
+    assert repr(expr) == repr(i * 7 + j)

@@ -51,6 +51,8 @@ READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp, LoadMatrixOp, L
 """Operations that read a view, their first operand, or work with the other lanes of the warp: they may run only where
 they surely would have."""
 
+_WAITS = frozenset({BarrierOp, ClusterBarrierOp, WaitOp})
+
 
 class Writes:
     """The views that operations of a kernel write, as one thread sees it.
@@ -76,7 +78,7 @@ class Writes:
         return self.inside[op] if op.regions else self.of_one(op)
 
     def of_one(self, op: Operation) -> Collection[SSAValue]:
-        if isinstance(op, BarrierOp | ClusterBarrierOp | WaitOp):
+        if type(op) in _WAITS:
             return self.shown
         view = written_view(op)
         if view is None:

@@ -100,23 +100,11 @@ class _Walk:
 
     def decide(self, op: Operation) -> None:
         """Replace an operation that its ranges decide, or note the range of its result."""
-        if isinstance(op, LoadOp | StoreOp):
-            self.drop_bounds(op)
-            return
-        if isinstance(op, ProgramIdOp):
-            self.known[op.result] = (0, self.grid[op.axis.value.data] - 1)
-            return
-        if isinstance(op, BlockRankOp):
-            self.known[op.result] = (0, self.blocks - 1)
-            return
-        if isinstance(op, ThreadIdOp):
-            self.known[op.result] = (0, self.threads[op.axis.value.data] - 1)
-            return
-        if isinstance(op, IotaOp):
-            self.known[op.result] = (0, shape(op.result)[op.axis.value.data] - 1)
-            return
         rule = _RULES.get(type(op))
-        if rule is None or not isinstance(element(op.results[0]), IntegerType | IndexType):
+        if rule is None:
+            self.note_kind(op)
+            return
+        if not isinstance(element(op.results[0]), IntegerType | IndexType):
             return
         operands = [self.range(operand) for operand in op.operands]
         if any(operand is None for operand in operands):
@@ -134,6 +122,19 @@ class _Walk:
             replace_by_values(op, [op.operands[same]])
         else:
             self.known[op.results[0]] = found
+
+    def note_kind(self, op: Operation) -> None:
+        """Note what the kind of an operation says of its result; drop bounds of loads and stores."""
+        if isinstance(op, LoadOp | StoreOp):
+            self.drop_bounds(op)
+        elif isinstance(op, ProgramIdOp):
+            self.known[op.result] = (0, self.grid[op.axis.value.data] - 1)
+        elif isinstance(op, BlockRankOp):
+            self.known[op.result] = (0, self.blocks - 1)
+        elif isinstance(op, ThreadIdOp):
+            self.known[op.result] = (0, self.threads[op.axis.value.data] - 1)
+        elif isinstance(op, IotaOp):
+            self.known[op.result] = (0, shape(op.result)[op.axis.value.data] - 1)
 
     def drop_bounds(self, op: LoadOp | StoreOp) -> None:
         """Bounds that are never below the extents of the tile."""
@@ -162,13 +163,14 @@ def _fits(found: Range, value: SSAValue) -> bool:
 
 def _equal_operand(op: Operation, operands: Sequence[Any]) -> int | None:
     """The operand that the result always is, of a minimum, a maximum, a remainder or a choice."""
-    if isinstance(op, SelectOp) and operands[0][0] == operands[0][1]:
+    kind = type(op)
+    if kind is SelectOp and operands[0][0] == operands[0][1]:
         return 1 if operands[0][0] else 2
-    if isinstance(op, arith.MinSIOp):
+    if kind is arith.MinSIOp:
         return next((n for n in (0, 1) if operands[n][1] <= operands[1 - n][0]), None)
-    if isinstance(op, arith.MaxSIOp):
+    if kind is arith.MaxSIOp:
         return next((n for n in (0, 1) if operands[n][0] >= operands[1 - n][1]), None)
-    if isinstance(op, arith.RemSIOp | arith.RemUIOp):
+    if kind is arith.RemSIOp or kind is arith.RemUIOp:
         return 0 if operands[0][0] >= 0 and operands[0][1] < operands[1][0] else None
     return None
 
