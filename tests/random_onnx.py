@@ -27,7 +27,7 @@ from onnx import helper
 
 from tests.onnx_recipes import OPSET, RECIPES, Draft, code_of, tensor_of
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.tests.bounded import evaluate_bounded, violations
+from tilewright.compiler.tests.bounded import Bounded, evaluate_bounded, violations
 from tilewright.errors import CompileError
 from tilewright.expr.graph import Graph
 from tilewright.frontend.onnx import import_model
@@ -167,9 +167,11 @@ def examine(cases: Sequence[Case], tally: Tally, run: Callable[[Graph, Results],
 
 
 def _compare(case: Case, graph: Graph, found: Results, tally: Tally) -> None:
-    bounds = dict(zip([t.name for t in graph.outputs], evaluate_bounded(graph, case.draft.inputs), strict=True))
+    bounds = _bounds(graph, case.draft.inputs)
+    others = _bounds(*_unfolded(case, graph))
     for name in case.outputs:
         value, bound = bounds[name]
+        others_bound = others[name][1]
         model = model_of([case], [name])
         feeds = feeds_of([case], model)
         node = next(n for n in case.draft.nodes if name in n.output)
@@ -181,9 +183,9 @@ def _compare(case: Case, graph: Graph, found: Results, tally: Tally) -> None:
             except Exception as error:
                 tally.skipped[f"{runner.__name__}: {node.op_type} ({type(error).__name__})"] += 1
                 continue
-            if _agree(found[name], truths[-1][1], value, bound):
+            if _agree(found[name], truths[-1][1], others_bound):
                 break
-        right = bool(truths) and _agree(found[name], truths[-1][1], value, bound)
+        right = bool(truths) and _agree(found[name], truths[-1][1], others_bound)
         if right and truths[-1][0] == "reference" and len(truths) == 2:
             tally.elsewhere[node.op_type] += 1
         if internal or (truths and not right):
@@ -194,11 +196,31 @@ def _compare(case: Case, graph: Graph, found: Results, tally: Tally) -> None:
             return
 
 
-def _agree(found: Array, truth: Array, value: Array, bound: Array) -> bool:
-    """Whether two results are one within the bound of the graph.
+def _bounds(graph: Graph, inputs: Results) -> dict[str, Bounded]:
+    return dict(zip([tensor.name for tensor in graph.outputs], evaluate_bounded(graph, inputs), strict=True))
 
-    A graph that was folded has a bound of 0. What another implementation rounds is at least half a unit.
+
+def _unfolded(case: Case, folded: Graph) -> tuple[Graph, Results]:
+    """The graph with its constants as inputs, and their values: what others round who do not fold.
+
+    Where the importer needs constants it is the folded one.
     """
+    draft = case.draft
+    model = model_of([case])
+    floats = {tensor.name for tensor in model.graph.initializer if draft.types[tensor.name][0].kind not in "iub"}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in floats]
+    model.graph.ClearField("initializer")
+    model.graph.initializer.extend(kept)
+    model.graph.input.extend(_info(name, draft.types) for name in sorted(floats))
+    try:
+        graph = import_model(model, {name: draft.types[name][1] for name in (*draft.inputs, *floats)})
+    except CompileError:
+        return folded, draft.inputs
+    return graph, {**draft.inputs, **{name: draft.constants[name] for name in floats}}
+
+
+def _agree(found: Array, truth: Array, bound: Array) -> bool:
+    """Whether two results are one within a bound. What another implementation rounds is at least half a unit."""
     if found.shape != truth.shape or found.dtype != truth.dtype:
         return False
     if found.dtype.kind in "iub":

@@ -43,6 +43,8 @@ LARGEST = {"bf16": 3.38e38, "f16": 65504.0, "f32": 3.4e38, "f64": 1.79e308}
 FUNCTION_ULPS = 4.0  # more than any elementary function of code generation states
 LIPSCHITZ = {"tanh": 1.0, "erf": 1.1284, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0, "atan": 1.0, "abs": 1.0, "neg": 1.0,
              "asinh": 1.0}  # fmt: skip
+MONOTONE = ("exp", "expm1", "log", "log1p", "sqrt", "floor", "ceil", "round", "trunc", "sinh", "asin", "acos", "acosh",
+            "atanh")  # fmt: skip
 
 
 def evaluate_bounded(graph: Graph, inputs: Mapping[str, Array]) -> list[Bounded]:
@@ -168,7 +170,8 @@ class _Point:
 
     def _rounded(self, value: Array, bound: Array, dtype: str, ulps: float) -> Bounded:
         error = bound + ulps * HALF_ULP[dtype] * (abs(value) + bound) + ulps * TINY[dtype]
-        return value, np.where(abs(value) + error > LARGEST[dtype], np.inf, error)
+        known = abs(value) + error <= LARGEST[dtype]  # not of infinities and NaN
+        return value, np.where(known, error, np.inf)
 
     def emit(self, expr: Expr, mask: Array | None = None) -> Bounded:
         key = (expr, id(mask))
@@ -268,7 +271,7 @@ class _Point:
         if name in LIPSCHITZ:
             ulps = 0.0 if name in ("abs", "neg") else FUNCTION_ULPS
             return self._rounded(value, LIPSCHITZ[name] * ea, dtype, ulps)
-        if name in ("exp", "log", "sqrt", "floor", "ceil", "round", "trunc", "sinh", "acosh"):  # monotone
+        if name in MONOTONE:
             edges = np.maximum(abs(numpy(a + ea) - value), abs(numpy(a - ea) - value))
             return self._rounded(value, np.where(np.isnan(edges), np.inf, edges), dtype, FUNCTION_ULPS)
         return self._rounded(value, np.where((ea + eb) > 0, np.inf, 0.0), dtype, FUNCTION_ULPS)
