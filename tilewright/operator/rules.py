@@ -26,7 +26,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.cycles import tiled_cycles
+from tilewright.operator.cycles import product_cycles, tiled_cycles
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
@@ -35,6 +35,7 @@ from tilewright.operator.tiling import SpatialLoop
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
 MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
+SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles later and can take half of it
 MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
@@ -53,11 +54,16 @@ def vector_lanes(machine: Cpu) -> int:
 def schedule_contraction(
     work: Contraction, machine: Cpu, threads: int, a_bytes: int, subject: str
 ) -> tuple[ContractionSchedule, Decision]:
-    """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads."""
+    """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads.
+
+    A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
+    """
     ranked = sorted(
         (tiled_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
+    shared = ranked[0][0] >= SHARED_CYCLES
+    threads = threads if shared else 1
     even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
     wasteful = next((each for each in ranked if each[0] > most), None)
     ranked = [each for each in ranked if each[0] <= most]
@@ -67,7 +73,7 @@ def schedule_contraction(
         if compared and (threads == 1 or min(compared)[0] < cycles / even):
             break  # no tile from here on can be faster, however evenly it is dealt
         tile = _tile(work, rows, vectors)
-        blocks = _blocks(work, machine, threads, tile, a_bytes)
+        blocks = _blocks(work, machine, threads, tile, a_bytes) if shared else {}
         dealt[rows, vectors] = tile, blocks
         compared.append((cycles / min(even, _balance(work, tile, blocks, threads)), order, rows, vectors))
     at_best = [(cycles / even, order, rows, vectors) for cycles, order, rows, vectors in ranked[len(dealt) :]]
@@ -112,6 +118,8 @@ def dealt(
     """A schedule that was chosen for one thread, its loops dealt to several as the rules deal theirs."""
     if threads == 1:
         return schedule
+    if product_cycles(work, schedule, machine) < SHARED_CYCLES:
+        return replace(schedule, blocks={})
     return replace(schedule, blocks=_blocks(work, machine, threads, dict(schedule.tile), a_bytes))
 
 

@@ -78,3 +78,9 @@ def test_threads_are_about_evenly_busy(m: int, n: int, threads: int) -> None:
     count = len(sizes)
     shares = [sum(sizes[count * t // threads : count * (t + 1) // threads]) for t in range(threads)]
     assert max(shares) <= sum(sizes) / threads / (EVEN - 0.15), "before any thread helps another"
+
+
+def test_a_product_that_ends_before_another_thread_begins_is_one_program() -> None:
+    """The gates of a recurrent layer of 64 units took longer on two threads than on one; those of 128 do not."""
+    assert len(programs(1, 256, scheduled(1, 256, 64, threads=2))) == 1
+    assert len(programs(1, 512, scheduled(1, 512, 128, threads=2))) > 1
