@@ -2,7 +2,8 @@
 
 A case is one of our machine files with one or two facts replaced, often by what does not fit: processors, triples and
 features of all targets, intrinsics and units of other machines, figures at the ends of what they may be. A product, a
-map and a row reduction are compiled for it, down to machine code, PTX or assembly.
+map and a row reduction are compiled for it, down to machine code, PTX or assembly. Some cases are tile programs of
+GPUs whose processor and intrinsics are replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from tilewright.compiler.compile import build, plan_graph, resolve_target
 from tilewright.compiler.program import Placement
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import elementwise, linalg, norm
+from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine import Cpu, Gpu, names, resolve, targets
 from tilewright.machine.features import BY_ARCHITECTURE
 from tilewright.options import Options
@@ -56,13 +59,38 @@ _FIGURES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def try_target(rng: Random) -> None:
-    """Compile for a random machine file."""
+    """Compile for a random machine file, or a tile program of a GPU for another processor than it was made for."""
+    if rng.random() < 0.3:
+        _retarget(rng)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "machine.yaml"
         path.write_text(json.dumps(machine_file(rng)))  # JSON is YAML
         with heard(Path(folder) / "stderr") as said:
             compiled(resolve_target(path), sample(rng.choice(("f16", "f32"))))
     assert not said, f"LLVM does not know what it was told: {said[0]}"
+
+
+def _retarget(rng: Random) -> None:
+    """Processor and intrinsics of a tile program replaced by others of the same vendor."""
+    machine = rng.choice(("sm_75", "sm_80", "sm_90a", "sm_100a", "gfx1100", "gfx1201", "gfx942", "gfx908"))
+    processors = [name for name in _pool("cpu") if name[:2] == machine[:2]]
+    text = re.sub('cpu = "[^"]*"', f'cpu = "{rng.choice(processors)}"', _program(machine, rng.choice(("f16", "f32"))))
+    if rng.random() < 0.5:
+        product = re.compile('(tile.dot|simt.mma) "[^"]*"')
+        text = product.sub(lambda found: f'{found[1]} "{rng.choice(_pool("intrinsics"))}"', text)
+    gpu.form(parse_module(text), "asm" if machine.startswith("gfx") else "ptx", Options())
+
+
+@cache
+def _program(machine: str, dtype: str) -> str:
+    """The sample for a machine, in distributed form."""
+    found, options = resolve(machine), Options(cache=False)
+    assert isinstance(found, Gpu)
+    plan = plan_graph(sample(dtype), found, 1, options)
+    program = gpu.gpu_program(plan, Placement(plan), found)
+    gpu.distribute(program, options)
+    return print_module(program)
 
 
 @contextmanager
