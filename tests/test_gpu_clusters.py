@@ -187,9 +187,9 @@ def test_decisions_say_why_there_are_no_clusters(dtype: str, sizes: Sizes, why: 
     b, (m, n, k) = GraphBuilder(), sizes
     graph = b.finish([linalg.matmul(b.input("x", (m, k), dtype), b.input("w", (k, n), dtype))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False, cluster=2), device="emulator")
-    said = [line for line in module.explain(all=True).splitlines() if "no clusters of 2 blocks" in line]
+    said = " ".join(module.explain(all=True).split()).split("no clusters of 2 blocks")[1:]  # lines are wrapped
     assert said
-    assert all(why in line for line in said)
+    assert all(why in text[:100] for text in said)
     assert b".reqnctapercluster" not in module.artifact.code
 
 

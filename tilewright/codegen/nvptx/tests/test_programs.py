@@ -166,7 +166,7 @@ def test_large_views_are_indexed_with_64_bits() -> None:
         (kernel("", "", "1", "64, 1, 1", 64), "sm_80", "warps of 64 threads"),
         (kernel("", "", "70000, 70000"), "sm_80", "4900000000 blocks"),
         (kernel("", ""), "sm_60", "cpu is .sm_60., which is no processor of nvptx64"),
-        (kernel("", ""), "znver5", "no NVIDIA processor"),
+        (kernel("", ""), "znver5", "cpu is .znver5., which is no processor of nvptx64"),
     ],
 )
 def test_refusals(text: str, cpu: str, message: str) -> None:
