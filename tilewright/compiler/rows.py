@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Tensor, identity, static_shape, walk
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, identity, static_shape, walk
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered
-from tilewright.expr.rewrite import substitute
+from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.element_wise import decide
 from tilewright.instruction.in_place import walked_dimension
@@ -18,7 +19,7 @@ from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
-from tilewright.operator.nest_parts import nest_points, parts_of
+from tilewright.operator.nest_parts import SMALLEST_POINTS, nest_points, parts_of
 from tilewright.operator.nest_split import choose_split
 from tilewright.operator.rules import schedule_nest
 
@@ -27,11 +28,44 @@ def plan_rows(planning: Planning, group: Group) -> None:
     """Place the results of a row group or map, and add its kernels; none for a view."""
     if len(group.nodes) == 1 and planning.place_view(group.main.output):
         return
+    if _is_gathered(planning, group):
+        _write_and_transpose(planning, group.main, group.kernel)
+        return
     for node in group.nodes:
         if node.name in group.stored:
             planning.place_result(node.output, order_of_result(planning, group, node))
     fill_borders(planning, group.stored)
     write_rows(planning, group)
+
+
+def _is_gathered(planning: Planning, group: Group) -> bool:
+    """Whether a map writes an output along one loop and reads neighbours along another, by digits of the former.
+
+    Addresses in digits, as those of phases that a map puts together, are not transposed in registers.
+    """
+    node = group.main
+    if not isinstance(planning.machine, Cpu) or len(group.nodes) > 1 or node.accum is not None:
+        return False
+    if node.name not in planning.outputs or points(node) < SMALLEST_POINTS:
+        return False
+    order = _inherited_order(planning, node, group)
+    innermost = max((dim for dim, axis in enumerate(node.axes) if axis.extent != 1), default=0)
+    if order[-1] == innermost:
+        return False
+    written = node.axes[innermost]
+    forms = [affine(address(planning.layout(read.tensor), read.indices)) for read in node.reads()]
+    return all(form is None or not form.coefficient(written) for form in forms)
+
+
+def _write_and_transpose(planning: Planning, node: Compute, kernel: str) -> None:
+    """Write a map in the order of what it reads, and copy that to the output."""
+    target = Tensor(unique(f"{node.name}.packed", planning.taken()), node.output.shape, node.output.dtype)
+    packed, copy = replace(node, output=target), copy_of(target, node.output)
+    plan_rows(planning, Group("rows", (packed,), packed.axes, (), (packed.name,), kernel=kernel))
+    name = unique(f"{node.name}.unpacked", planning.kernel_names)
+    with planning.about(name):
+        plan_rows(planning, Group("rows", (copy,), copy.axes, (), (copy.name,), kernel=name))
+    planning.plan.mapped[node.name] = (packed, copy)
 
 
 def write_rows(planning: Planning, group: Group) -> None:
@@ -241,11 +275,25 @@ def _inherited_order(planning: Planning, node: Compute, group: Group) -> list[in
     own = {member.name for member in group.nodes}
     best: tuple[int, list[int]] | None = None
     for read in (read for member in group.nodes for read in member.reads() if read.tensor.name not in own):
-        form = affine(address(planning.layout(read.tensor), read.indices))
-        if form is None:
-            continue
-        strides = [form.coefficient(axis) for axis in node.axes]
+        strides = _strides(planning, read, node.axes)
         if sum(1 for stride in strides if stride) > 1 and (best is None or read.tensor.size > best[0]):
             order = sorted(range(len(strides)), key=lambda d: -(strides[d] or 1 << 62))
             best = (read.tensor.size, order)
     return best[1] if best is not None else list(range(len(node.axes)))
+
+
+def _strides(planning: Planning, read: Read, axes: Sequence[Axis]) -> list[int]:
+    """How far neighbours along each loop are from each other in memory, 0 for a loop that a read does not have.
+
+    Where the address is not affine: the least stride of a dimension in whose index the loop is, if one of the loops
+    that are an index alone has stride 1; else nothing is known.
+    """
+    layout = planning.layout(read.tensor)
+    form = affine(address(layout, read.indices))
+    if form is not None:
+        return [form.coefficient(axis) for axis in axes]
+    least = [min((stride for _, _, stride in layout.digits_of(dim)), default=0) for dim in range(read.tensor.rank)]
+    indices = list(zip(read.indices, least, strict=True))
+    if not any(index in axes and stride == 1 for index, stride in indices):
+        return [0] * len(axes)
+    return [min((stride for index, stride in indices if axis in set(walk(index))), default=0) for axis in axes]

@@ -137,13 +137,16 @@ def _quotients(nest: Nest, axis: Axis) -> Iterator[tuple[Affine, int]]:
 
 
 def _digit(form: Affine, axis: Axis, divisor: int) -> int:
-    """The number by which ``form // divisor`` divides a loop, or 0: other loops stay below one step of it."""
+    """The number by which ``form // divisor`` divides a loop, or 0: other loops stay below one step of it.
+
+    Where no other loop is in the form, a constant may move it: ``(i + 1) // 2`` is ``i // 2`` plus a carry of i % 2.
+    """
     step = form.coefficient(axis)
     if step <= 0 or divisor % step:
         return 0
     others = {loop: c for loop, c in form.terms.items() if loop != axis and c % divisor}
     low, high = Affine(form.constant % divisor, others).bounds()
-    return divisor // step if low >= 0 and high < step else 0
+    return divisor // step if not others or (low >= 0 and high < step) else 0
 
 
 def _cut_between_digits(nest: Nest) -> tuple[Axis, list[int]] | None:

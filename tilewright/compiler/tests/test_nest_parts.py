@@ -223,3 +223,31 @@ def test_loops_of_the_tile_program_are_no_loops_of_the_graph(name: str) -> None:
     """The tiles of `a` are counted by `a.t`: with a sum over a loop `a.t` of that extent, one column was all."""
     statement = f'y: f32[a:37] += x[a, "{name}"] * z[a] over "{name}":37'
     checked(parse_graph(f"input x: f32[37, 37]\ninput z: f32[37]\n{statement}\noutput y\n"))
+
+
+PHASES = """graph g
+input x: f32[33, 33, 64]
+const w: f32[64, 64]
+p: f32[i:33, j:33, k:64] += x[i, j, c] * w[k, c] over c:64
+z: f32[k:64, i:64, j:64] = (i + 1) % 2 < 1 ? p[(i + 1) // 2, (j + 1) // 2, k] : p[i // 2, (j + 1) // 2, k] * 2.0
+output z
+"""
+
+
+def test_phases_behind_an_offset_are_written_as_they_are_stored_and_transposed() -> None:
+    graph = parse_graph(PHASES, {"w": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)})
+    x = np.random.default_rng(1).standard_normal((33, 33, 64)).astype(np.float32)
+    module = compile_graph(graph, threads=1, options=UNCACHED)
+    np.testing.assert_allclose(module(x), evaluate(graph, [x])[0], rtol=1e-4, atol=1e-4)
+    names = [launch.name for launch in module.manifest.launches]
+    assert names[-1] == "z.unpacked"
+    assert [name for name in names if name.startswith("z.part")] == ["z.part0", "z.part1", "z.part2", "z.part3"]
+
+
+def test_a_quotient_with_an_offset_is_cut_where_it_carries() -> None:
+    text = "graph g\ninput x: f32[9, 40]\ny: f32[i:32, j:40] = x[(i + 3) // 4, j]\noutput y\n"
+    graph = parse_graph(text)
+    x = np.arange(360, dtype=np.float32).reshape(9, 40)
+    module = compile_graph(graph, threads=1, options=UNCACHED)
+    np.testing.assert_array_equal(module(x), evaluate(graph, [x])[0])
+    assert len(module.manifest.launches) == 2
