@@ -92,7 +92,7 @@ def test_routes_that_there_are_not() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "route"),
-    [("gfx1100", "wmma"), ("gfx1100", "mma.sync"), ("gfx942", "wmma"), ("sm_70", "mma.sync"), ("host", "wmma")],
+    [("gfx1100", "wmma"), ("gfx1100", "mma.sync"), ("gfx942", "wmma"), ("host", "wmma")],
 )
 def test_routes_that_a_machine_has_not(machine: str, route: str) -> None:
     with pytest.raises(InvalidArgument, match=f"has no matrix instructions of the route '{route}'") as caught:
