@@ -147,7 +147,7 @@ def undoes(producer: PhysicalMapping, consumer: PhysicalMapping, number: int, or
     a sum over zeros and values that are not finite gives.
     """
     read = consumer.match.reads[number]
-    origin = origin or read.tensor
+    origin = read.tensor if origin is None else origin
     if producer.match.canonical.after or producer.match.compute.output != origin or origin.shape != read.tensor.shape:
         return False
     if origin == read.tensor and producer.record.destination.dtype != consumer.record.sources[number].dtype:
