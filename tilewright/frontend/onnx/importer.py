@@ -29,6 +29,7 @@ from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.element_types import Array, array_of, dtype_of
 from tilewright.frontend.onnx.inputs import input_shapes
 from tilewright.frontend.onnx.model_file import Source, read_model, read_source
+from tilewright.frontend.onnx.names import result_name
 from tilewright.frontend.onnx.node import Node
 from tilewright.frontend.onnx.problems import DependsOnFailed, NeedsInputs, NeedsValue, Problem, raise_problems
 from tilewright.frontend.onnx.refusals import refusal
@@ -172,7 +173,7 @@ class Importer:
         version = scope.opsets.get(domain, 1)
         attributes = functions.attributes_of(proto, scope.attributes)
         importer = self.table.get((domain, proto.op_type))
-        names = [scope.renamed.get(name) or scope.prefix + (name or "unused") for name in proto.output]
+        names = [result_name(name, str(proto.op_type), scope) for name in proto.output]
         node = Node(proto, version, self.b, inputs, names, attributes, self, scope)
         if importer is not None:
             start = len(self.b.nodes)
@@ -317,7 +318,8 @@ class _Import(Importer):
         graph = self.model.graph
         self.b.name = graph.name or "main"
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in self.model.opset_import}
-        scope = self.scope = Scope(opsets, weights=self.weights)
+        kept = {output.name: output.name for output in graph.output}
+        scope = self.scope = Scope(opsets, weights=self.weights, renamed=kept)
         self._add_inputs(graph, scope)
         results = self.run_graph(graph, scope)
         raise_problems(self.problems, self.where)

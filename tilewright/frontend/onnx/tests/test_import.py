@@ -55,6 +55,24 @@ def test_path_bytes_and_proto_give_one_graph(tmp_path: Path) -> None:
     assert import_model(path) == import_model(str(path)) == import_model(proto) == import_model(path.read_bytes())
 
 
+def test_numbered_tensors_are_named_after_their_operators() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["val_35"]),
+        helper.make_node("Tanh", ["val_35"], ["onnx::Relu_36"]),
+        helper.make_node("Relu", ["onnx::Relu_36"], ["encoder"]),
+        helper.make_node("Neg", ["encoder"], ["37"]),
+        helper.make_node("Abs", ["37"], ["38"]),
+        helper.make_node("Exp", ["38"], ["neg_37"]),
+    ]
+    weights = [constant("w", np.ones((3, 3)))]
+    graph = import_model(model(nodes, [value("x", (2, 3))], [value("38", (2, 3)), value("neg_37", (2, 3))], weights))
+    assert [node.name for node in graph.nodes] == ["matmul_35", "tanh_36", "encoder", "37", "38", "neg_37"]
+    assert [tensor.name for tensor in graph.outputs] == ["38", "neg_37"], "names of outputs are the model's"
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    expected = abs(-np.maximum(np.tanh(x @ np.ones((3, 3), np.float32)), 0))
+    np.testing.assert_allclose(run(graph, x)[0], expected, rtol=1e-6)
+
+
 def test_input_and_output_names_are_kept() -> None:
     graph = import_model(relu())
     assert [tensor.name for tensor in graph.inputs] == ["x"]
