@@ -18,6 +18,7 @@ def result_name(name: str, operator: str, scope: Scope) -> str:
     """
     if name in scope.renamed:
         return scope.renamed[name]
+    name = name or "unused"
     number = _NUMBERED.fullmatch(name)
-    hint = f"{operator.lower()}_{number[1]}" if number else name or "unused"
+    hint = f"{operator.lower()}_{number[1]}" if number else name
     return scope.prefix + (name if hint in scope.renamed else hint)

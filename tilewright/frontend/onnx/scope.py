@@ -27,5 +27,5 @@ class Scope:
     initializers: dict[str, Any] = field(default_factory=dict)
     weights: Weights = field(default_factory=dict)  # elements of initializers that are without them
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of the function that this is the body of
-    renamed: Mapping[str, str] = field(default_factory=dict)  # names of results that are not to be changed, or better ones
+    renamed: Mapping[str, str] = field(default_factory=dict)  # results that keep their names or have better ones
     prefix: str = ""
