@@ -21,7 +21,7 @@ from tilewright.codegen.amdgpu import target as amd_target
 from tilewright.codegen.nvptx import pipeline, target
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.errors import CompileError, InvalidProgram
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.block_random import FEW, random_blocks
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline

@@ -21,7 +21,7 @@ from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
 from tilewright.instruction import MmaProblem, deduce_mma
 from tilewright.instruction.block_tiles import sliced
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[1] / "tilewright"
 
 # The table of docs/developers/architecture.md, from top to bottom: a package imports only from those before it.
 ORDER = (
-    "expr", "machine", "layouts", "tiles", "graph", "operator", "instruction", "kernel", "lower", "codegen",
-    "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
+    "expr", "machine", "layouts", "intrinsics", "tiles", "graph", "operator", "instruction", "kernel", "lower",
+    "codegen", "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
 )  # fmt: skip
 EVERYBODYS = ("errors", "options", "decision", "files", "lazy", "collection")
 
@@ -51,7 +51,7 @@ TARGET_NAMES = re.compile(
     r"|nvptx|amdgpu|(?<![a-z])sm_\d|(?<![a-z])gfx\d",
     re.IGNORECASE,
 )
-TARGET_FOLDERS = re.compile(r"^(machine/|instruction/\w+/|codegen/\w+/|runtime/\w+/|emulator/)")
+TARGET_FOLDERS = re.compile(r"^(machine/|intrinsics/\w+/|codegen/\w+/|runtime/\w+/|emulator/)")
 TARGET_FILES = {
     "reproduce/matmul/worked_cases.py": "names the machine of a published case",
     "runtime/native.py": "emits the pool's own LLVM IR, with system calls and pauses that differ by architecture",
@@ -115,7 +115,7 @@ def test_imports_keep_to_the_table(path: Path) -> None:
         ("frontend", "from tilewright.kernel.text import parse_module"),
         ("expr", "def f():\n    import tilewright.graph.simplify"),
         ("kernel", "from tilewright import lower"),
-        ("codegen", "from tilewright.instruction.intrinsic import Intrinsic"),
+        ("codegen", "from tilewright.instruction.mapping import Mapping"),
         ("runtime", "import tilewright"),
         ("machine", "from tilewright.expr import core"),
         ("expr", "import onnx"),
@@ -219,7 +219,7 @@ from tilewright.expr.ops import elementwise
 b = GraphBuilder("relu")
 graph = b.finish([elementwise.relu(b.input("x", (4, 4), "f32"))])
 tilewright.compile(graph, threads=1, options=tilewright.Options(cache_dir=pathlib.Path({str(tmp_path)!r})))
-words = ("compiler.plan", "lower", "kernel", "graph", "operator", "instruction", "codegen.cpu")
+words = ("compiler.plan", "lower", "kernel", "graph", "operator", "intrinsics", "instruction", "codegen.cpu")
 mine = [name.removeprefix("tilewright.") for name in sys.modules if name.startswith("tilewright.")]
 print("xdsl" in sys.modules, any(name.startswith(words) for name in mine))
 """
@@ -236,8 +236,8 @@ b = GraphBuilder()
 x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
 tilewright.compile(b.finish([linalg.linear(x, w)]), threads=1, options=tilewright.Options(cache=False))
 words = (
-    "nvptx", "amdgpu", ".cuda", "emulator", "instruction.mma", "block_tiles", "kernel.distribute", "layouts.mma",
-    "layouts.conversion", "frontend", "reproduce", ".cli",
+    "nvptx", "amdgpu", ".cuda", "emulator", "intrinsics.nvidia.", "intrinsics.amd.", "instruction.mma", "block_tiles",
+    "kernel.distribute", "layouts.mma", "layouts.conversion", "frontend", "reproduce", ".cli",
 )
 print(*[name for name in sys.modules if name.startswith("tilewright") and any(word in name for word in words)])
 """

@@ -63,7 +63,7 @@ class Options:
     disable        names of optimisation passes to switch off
     verify_each    verify the tile program after each pass
     device         where code for a GPU runs: "cuda", "cuda:1", "emulator", or "auto", a GPU if there is one
-    intrinsics     an `instruction.registry.Registry` to choose from, best first (None: the catalogue)
+    intrinsics     an `intrinsics.registry.Registry` to choose from, best first (None: the catalogue)
     input_precision
                    what matrix instructions may read factors of f32 as: themselves ("ieee"); with 10 bits of mantissa
                    ("tf32"); as sums of two such numbers, which three products multiply, nearly as exact as f32

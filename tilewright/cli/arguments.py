@@ -46,7 +46,7 @@ def complete_machine(incomplete: str) -> list[str]:
 
 def complete_intrinsic(incomplete: str) -> list[str]:
     """Names of records of instructions that begin so, for the shell."""
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.registry import standard
 
     return [record.name for record in standard() if record.name.startswith(incomplete)]
 

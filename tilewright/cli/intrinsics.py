@@ -14,7 +14,7 @@ from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json, table
 
 if TYPE_CHECKING:
-    from tilewright.instruction.intrinsic import Intrinsic
+    from tilewright.intrinsics.intrinsic import Intrinsic
 
 EPILOG = """\
 \b
@@ -41,9 +41,9 @@ def intrinsics(
     name: Name = None, target: Target = None, layout: Layout = False, records: Records = None, as_json: AsJson = False
 ) -> None:
     """List the intrinsics, by family, or print one: what it computes and moves, its layouts, numerics and cost."""
-    from tilewright.instruction.drawing import describe
-    from tilewright.instruction.files import load_records
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.drawing import describe
+    from tilewright.intrinsics.files import load_records
+    from tilewright.intrinsics.registry import standard
 
     registry = standard() if records is None else standard().add(*load_records(records))
     if name is not None and "*" not in name:
@@ -127,9 +127,9 @@ def _types(record: Intrinsic) -> str:
 
 def _facts(record: Intrinsic, layout: bool) -> dict[str, Any]:
     """A record as the fields of a file, with its loops and points; with `layout` the elements that lanes hold."""
-    from tilewright.instruction.files import to_json
-    from tilewright.instruction.fragments import places
-    from tilewright.instruction.intrinsic import Fragment
+    from tilewright.intrinsics.files import to_json
+    from tilewright.intrinsics.fragments import places
+    from tilewright.intrinsics.intrinsic import Fragment
 
     loops = [{"name": loop.name, "extent": loop.extent, "kind": loop.kind} for loop in record.loops]
     facts = {**to_json(record), "loops": loops, "macs": record.macs}

@@ -16,10 +16,10 @@ from tilewright.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from tilewright.expr.core import Compute
-    from tilewright.instruction.intrinsic import Intrinsic
     from tilewright.instruction.matching import Match
     from tilewright.instruction.offers import Offer
-    from tilewright.instruction.registry import Registry
+    from tilewright.intrinsics.intrinsic import Intrinsic
+    from tilewright.intrinsics.registry import Registry
     from tilewright.machine import Machine
 
 EPILOG = """\
@@ -95,9 +95,9 @@ def map_operator(
 
     A mapping says which loops each intrinsic loop executes: (nq|k|c). Element types follow the record unless given.
     """
-    from tilewright.instruction.files import load_records
     from tilewright.instruction.mapping import MODES
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.files import load_records
+    from tilewright.intrinsics.registry import standard
 
     if mode not in MODES:
         raise InvalidArgument(f"unknown mode {mode!r}", where="--mode", help=f"one of {', '.join(MODES)}")

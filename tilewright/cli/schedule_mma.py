@@ -73,7 +73,7 @@ def schedule_mma(
     """
     from tilewright.instruction.mma import MmaProblem, Options, deduce_mma, mma_target
     from tilewright.instruction.mma.target import schedule_name
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.registry import standard
     from tilewright.machine import resolve
 
     target = mma_target(resolve(machine))

@@ -100,11 +100,11 @@ def checked_options(options: Options | None) -> Options:
     if not isinstance(options, Options):
         raise InvalidArgument(f"options are a {type(options).__name__}", where="options", help="tilewright.Options(…)")
     if options.intrinsics is not None:
-        from tilewright.instruction.registry import Registry
+        from tilewright.intrinsics.registry import Registry
 
         if not isinstance(options.intrinsics, Registry):
             fact = f"intrinsics are a {type(options.intrinsics).__name__}"
-            raise InvalidArgument(fact, where="intrinsics", help="an instruction.registry.Registry, or None")
+            raise InvalidArgument(fact, where="intrinsics", help="an intrinsics.registry.Registry, or None")
     return options
 
 

@@ -16,12 +16,12 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
 from tilewright.instruction.in_place import InPlace, ProductKey
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.model import Hierarchy
 from tilewright.instruction.product_cost import ProductCost
-from tilewright.instruction.registry import standard
 from tilewright.instruction.search import Candidate, Choice
 from tilewright.instruction.validation import MappingRefused
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace

@@ -24,8 +24,8 @@ from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
-from tilewright.instruction.registry import catalogue, standard
 from tilewright.instruction.relayout import none_twice
+from tilewright.intrinsics.registry import catalogue, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu

@@ -1,4 +1,4 @@
-"""Level 3: intrinsics as records, and which loops of an expression they execute.
+"""Level 3: which loops of an expression an intrinsic executes, and schedules for matrix units.
 
 Each name below is imported when it is first asked for:
 
@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.instruction.files import load_records
-    from tilewright.instruction.intrinsic import Intrinsic
     from tilewright.instruction.mapping import Mapping, mappings
     from tilewright.instruction.mma import (
         MmaProblem,
@@ -27,21 +25,17 @@ if TYPE_CHECKING:
         kernel_config,
         mma_target,
     )
-    from tilewright.instruction.registry import Registry, standard
     from tilewright.instruction.validation import validate
 
 __all__ = [
-    "Intrinsic", "Mapping", "MmaProblem", "MmaSchedule", "Registry", "check", "deduce_mma", "eligible", "fit",
-    "initial_schedule", "kernel_config", "load_records", "mappings", "mma_target", "standard", "validate",
+    "Mapping", "MmaProblem", "MmaSchedule", "check", "deduce_mma", "eligible", "fit", "initial_schedule",
+    "kernel_config", "mappings", "mma_target", "validate",
 ]  # fmt: skip
 
 _HOMES = {
-    "files": ("load_records",),
-    "intrinsic": ("Intrinsic",),
     "mapping": ("Mapping", "mappings"),
     "mma": ("MmaProblem", "MmaSchedule", "check", "deduce_mma", "eligible", "fit", "initial_schedule", "kernel_config",
             "mma_target"),
-    "registry": ("Registry", "standard"),
     "validation": ("validate",),
 }  # fmt: skip
 _LAZY = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}

@@ -22,7 +22,6 @@ from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
 from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank, sliced
 from tilewright.instruction.canonical import keeps_value
 from tilewright.instruction.in_place import loops_of, product_factors
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.policy import Options, Policy
@@ -30,7 +29,8 @@ from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target, view
 from tilewright.instruction.mma.trace import Trace
-from tilewright.instruction.registry import Registry, standard
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu

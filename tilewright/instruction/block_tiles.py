@@ -13,10 +13,10 @@ from functools import cache
 from math import ceil, prod
 
 from tilewright.decision import Refusal
-from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import UNITS

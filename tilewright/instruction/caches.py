@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.instruction.intrinsic import LoopKind
 from tilewright.instruction.model import Access, Hierarchy, Level
+from tilewright.intrinsics.intrinsic import LoopKind
 
 LINE_BYTES = 64  # of every processor that this model was measured on, and of most others
 STREAM_BYTES = 256  # shorter runs of lines are over before a prefetcher has seen them

@@ -14,11 +14,11 @@ from functools import lru_cache
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Axis, Compute
 from tilewright.instruction.in_place import product_factors, with_borders
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match, match
-from tilewright.instruction.registry import Registry, targets_of
 from tilewright.instruction.validation import judge
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import Registry, targets_of
 from tilewright.machine.description import Cpu
 
 

@@ -17,9 +17,9 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, identity
 from tilewright.expr.evaluate import evaluate_compute
-from tilewright.instruction.elements import storage
 from tilewright.instruction.physical import PhysicalMapping, Placement
 from tilewright.instruction.relayout import relayouts, unpacked
+from tilewright.intrinsics.elements import storage
 
 Array = np.ndarray[Any, Any]
 #: ``execute(record, dst, *srcs)``: boxes with the operands' loops as last axes, any batch axes before them.
@@ -102,7 +102,7 @@ def exact_bound(accumulator: dtypes.DType, terms: int) -> int:
 
 def default_execute() -> Execute:
     """The reference behaviour of all records."""
-    from tilewright.instruction.execute import execute
+    from tilewright.intrinsics.execute import execute
 
     return execute
 

@@ -23,11 +23,11 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine, bounds
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.rewrite import transform
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match, match
-from tilewright.instruction.registry import Registry, targets_of
 from tilewright.instruction.validation import judge
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import Registry, targets_of
 from tilewright.machine.description import Cpu
 
 

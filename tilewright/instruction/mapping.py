@@ -25,8 +25,8 @@ import numpy as np
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Axis, Compute
 from tilewright.instruction.canonical import Canonical
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.matching import Match, Matrix, Point, match
+from tilewright.intrinsics.intrinsic import Intrinsic
 
 Mode = Literal["points", "signature", "amos-compat"]
 MODES: tuple[Mode, ...] = get_args(Mode)

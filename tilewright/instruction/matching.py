@@ -30,7 +30,7 @@ from tilewright.instruction.canonical import (
     with_splits,
     with_units,
 )
-from tilewright.instruction.intrinsic import Intrinsic, Loop, LoopKind
+from tilewright.intrinsics.intrinsic import Intrinsic, Loop, LoopKind
 
 Matrix = np.ndarray[Any, np.dtype[np.bool_]]
 #: For every intrinsic loop, in the record's order, the software loop it is matched with.

@@ -20,10 +20,10 @@ from math import inf, prod
 from typing import Any, Literal
 
 from tilewright.errors import InvalidArgument, InvalidMachine
-from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import Intrinsic, LoopKind
 from tilewright.instruction.physical import PhysicalMapping, Placement
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import Intrinsic, LoopKind
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
 from tilewright.operator.protocols import Evaluation
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.decision import Cost, Decision, Refusal
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.model import mapping_seconds
 from tilewright.instruction.physical import PhysicalMapping, physical
 from tilewright.instruction.validation import MappingRefused, judge
+from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.machine import Cpu, Machine
 
 

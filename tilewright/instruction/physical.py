@@ -24,12 +24,12 @@ from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.names import claim, unique
 from tilewright.expr.text import parse_compute, print_expr
-from tilewright.instruction.elements import bits
-from tilewright.instruction.formula import formula
-from tilewright.instruction.intrinsic import Intrinsic, Loop, Movement, Operand
 from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match
 from tilewright.instruction.order import Digit, Index, Order
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.formula import formula
+from tilewright.intrinsics.intrinsic import Intrinsic, Loop, Movement, Operand
 
 Storage = Literal["packed", "strided"]
 

@@ -17,8 +17,8 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.instruction.caches import Step, Strided, levels_in_caches
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, core_latency, predict
+from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.protocols import Evaluation
 

@@ -25,13 +25,13 @@ from tilewright.expr.core import identity as neutral
 from tilewright.expr.rewrite import transform
 from tilewright.expr.serialize import compute_digest
 from tilewright.instruction.canonical import Canonical
-from tilewright.instruction.elements import bits, storage
 from tilewright.instruction.emulate import Execute, default_execute, emulate, exact_bound, reference, small_values
-from tilewright.instruction.intrinsic import Intrinsic, Movement, Operand
 from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.matching import Match, software_dtype
-from tilewright.instruction.numerics import RULES
 from tilewright.instruction.physical import PhysicalMapping, Placement, address_strides, fits, physical
+from tilewright.intrinsics.elements import bits, storage
+from tilewright.intrinsics.intrinsic import Intrinsic, Movement, Operand
+from tilewright.intrinsics.numerics import RULES
 
 #: The checks in order, with what each is called in errors.
 CHECKS: Names[str, str] = {

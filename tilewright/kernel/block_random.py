@@ -31,7 +31,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, SSAValue
 
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.dialect import (
     INDEX,
     REDUCTIONS,

@@ -12,7 +12,7 @@ from tilewright.errors import CompileError, InvalidProgram
 from tilewright.kernel.elements import Array
 
 if TYPE_CHECKING:
-    from tilewright.instruction.intrinsic import Fragment, Intrinsic
+    from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
 
 _OPERANDS = ("a", "b", "c")
 
@@ -24,7 +24,7 @@ def matrix_places(name: str, operand: str, elements: int, lanes: int) -> tuple[A
     A fragment whose layout the record does not tell has one all the same, so that programs run; they cannot know it.
     Raises InvalidProgram where the record does not fit.
     """
-    from tilewright.instruction.fragments import places
+    from tilewright.intrinsics.fragments import places
 
     record = _record(name, lanes)
     found = places(_fragment(record, operand, elements, lanes))
@@ -56,8 +56,8 @@ def granularity(name: str, operand: str, lanes: int) -> tuple[int, int]:
 
 def multiply(name: str, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` on registers (warps, lanes, elements); InvalidProgram where the record does not fit."""
-    from tilewright.instruction.execute import execute
-    from tilewright.instruction.fragments import from_registers, to_registers
+    from tilewright.intrinsics.execute import execute
+    from tilewright.intrinsics.fragments import from_registers, to_registers
 
     lanes = a.shape[1]
     record = _record(name, lanes)
@@ -79,8 +79,8 @@ def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` of four warps: c on registers (groups, lanes, elements), b (N, K) from memory, a (M, K)
     from there or, with three axes, on registers too. InvalidProgram where the record does not fit.
     """
-    from tilewright.instruction.execute import execute
-    from tilewright.instruction.fragments import from_registers, to_registers
+    from tilewright.intrinsics.execute import execute
+    from tilewright.intrinsics.fragments import from_registers, to_registers
 
     lanes = c.shape[1]
     record = _record(name, lanes)
@@ -97,8 +97,8 @@ def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
 
 @cache
 def _record(name: str, lanes: int) -> Intrinsic:
-    from tilewright.instruction.intrinsic import GROUP_LANES
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.intrinsic import GROUP_LANES
+    from tilewright.intrinsics.registry import standard
 
     try:
         record = standard().find(name)
@@ -112,7 +112,7 @@ def _record(name: str, lanes: int) -> Intrinsic:
 @cache
 def _fragment(record: Intrinsic, letter: str, elements: int, lanes: int) -> Fragment:
     """The fragment of an operand, of so many elements per lane."""
-    from tilewright.instruction.intrinsic import Fragment
+    from tilewright.intrinsics.intrinsic import Fragment
 
     operand = record.operands[_OPERANDS.index(letter)]
     shape = record.shape(operand)
@@ -132,7 +132,7 @@ def _fragment(record: Intrinsic, letter: str, elements: int, lanes: int) -> Frag
 
 def _stored(record: Intrinsic, letter: str, wanted: str, given: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of the elements that the record computes with; those of the program have the same bits."""
-    from tilewright.instruction.elements import bits, storage
+    from tilewright.intrinsics.elements import bits, storage
 
     dtype = storage(wanted)
     as_integers = given.kind == "i" and bits(wanted) == 8 * given.itemsize

@@ -27,8 +27,8 @@ from tilewright.codegen.values import F32, F64, I32, I64, POINTER
 from tilewright.errors import CompileError, InvalidMachine
 from tilewright.expr.dtypes import DType, bits
 from tilewright.files import reason, replace_file
-from tilewright.instruction.intrinsic import Intrinsic
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, host, machine_from_json, resolve
 from tilewright.options import Options
 from tilewright.runtime import loops

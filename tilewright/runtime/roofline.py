@@ -82,6 +82,6 @@ class Roofline:
         cycles = (self.machine.issue_cycles or {}).get(instruction)
         if not cycles:
             return 0.0
-        from tilewright.instruction.registry import catalogue  # a module that is not profiled does without
+        from tilewright.intrinsics.registry import catalogue  # a module that is not profiled does without
 
         return 2 * catalogue(self.machine.architecture).find(instruction).macs / cycles * self.clock_hz

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from examples.networks import build  # noqa: E402
 from tilewright.expr.rewrites.flat_to_split import flat_to_split  # noqa: E402
 from tilewright.frontend.torch import import_module  # noqa: E402
-from tilewright.instruction.registry import standard  # noqa: E402
+from tilewright.intrinsics.registry import standard  # noqa: E402
 from tilewright.reproduce.amos.mappings import mapped  # noqa: E402
 
 MAPPED = {

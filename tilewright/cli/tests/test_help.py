@@ -16,8 +16,8 @@ from tilewright.cli import arguments
 from tilewright.cli.main import COMMANDS, app
 from tilewright.cli.sample import perceptron
 from tilewright.compiler.compile import build
-from tilewright.instruction.files import to_json
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.files import to_json
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import host
 from tilewright.options import Options
 

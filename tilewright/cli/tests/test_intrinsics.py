@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli.main import app
-from tilewright.instruction.files import load_records
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.files import load_records
+from tilewright.intrinsics.registry import standard
 
 
 def output(*words: str, status: int = 0) -> str:
@@ -68,7 +68,7 @@ def test_layouts_are_drawn() -> None:
 
 
 def test_every_record_can_be_described() -> None:
-    from tilewright.instruction.drawing import describe
+    from tilewright.intrinsics.drawing import describe
 
     for record in list(standard())[::5]:
         assert record.source in describe(record, layouts=record.macs < 10_000)

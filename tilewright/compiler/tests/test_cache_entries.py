@@ -17,7 +17,7 @@ from tilewright.compiler.compile import compile_graph
 from tilewright.errors import CompileError, InvalidModel
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import elementwise
-from tilewright.instruction.registry import Registry
+from tilewright.intrinsics.registry import Registry
 from tilewright.options import Options
 from tilewright.runtime.archive import read_archive, write_archive
 

@@ -10,7 +10,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv
-from tilewright.instruction.registry import Registry, standard
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.options import Options
 
 

@@ -24,9 +24,9 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import catalogue, conv, elementwise, linalg
 from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
-from tilewright.instruction.composite import outer
 from tilewright.instruction.in_place import product_factors
-from tilewright.instruction.registry import Registry, standard
+from tilewright.intrinsics.composite import outer
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.registry import resolve_cpu
 from tilewright.operator.contraction import Contraction
 from tilewright.options import Options

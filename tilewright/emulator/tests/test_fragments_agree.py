@@ -12,10 +12,10 @@ from tilewright import emulator
 from tilewright.emulator import fragments, parse, tensor_maps
 from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tests.harness import kernel
-from tilewright.instruction import fragments as described
-from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
-from tilewright.instruction.nvidia import mma_sync, wgmma
+from tilewright.intrinsics import fragments as described
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.nvidia import mma_sync, wgmma
 
 RECORDS = [*mma_sync.INTRINSICS, *(record for record in wgmma.INTRINSICS if record.extents["i2"] in (8, 24, 64, 256))]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tilewright.errors import ScheduleError
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
 from tilewright.instruction.mma.problem import ElementType, element_type
-from tilewright.instruction.registry import Registry, standard
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine import Gpu, Machine, resolve
 
 _LANES: Final = {"warp32": 32, "wave32": 32, "wave64": 64, "warpgroup128": 128}  # by the group of a record

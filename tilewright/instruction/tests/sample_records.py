@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_compute
-from tilewright.instruction.intrinsic import Cost, Intrinsic, Movement, Operand
 from tilewright.instruction.mapping import Mapping as LoopMapping
 from tilewright.instruction.mapping import Mode, mappings
+from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Movement, Operand
 
 MATRIX = "Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]"
 

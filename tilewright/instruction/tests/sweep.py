@@ -27,13 +27,13 @@ import numpy as np
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_compute
 from tilewright.instruction.emulate import emulate, exact_bound, reference, small_values
-from tilewright.instruction.fragments import execute_registers, from_registers, to_registers
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode, enumerate_mappings
 from tilewright.instruction.matching import adapted, match
 from tilewright.instruction.physical import PhysicalMapping, physical
-from tilewright.instruction.registry import standard
 from tilewright.instruction.tests.sample_records import OPERATORS
+from tilewright.intrinsics.fragments import execute_registers, from_registers, to_registers
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.registry import standard
 
 Array = np.ndarray[Any, Any]
 

@@ -14,13 +14,13 @@ from tilewright.expr.text import parse_compute, print_expr
 from tilewright.instruction import algorithm4
 from tilewright.instruction.canonical import canonicalise
 from tilewright.instruction.emulate import emulate, reference, small_values
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import distinct, mappings, parse_mapping
 from tilewright.instruction.matching import adapted, match
 from tilewright.instruction.physical import physical
 from tilewright.instruction.relayout import relayouts
 from tilewright.instruction.tests.sample_records import OPERATORS, listed, matrix, operator, record, texts
 from tilewright.instruction.validation import MappingRefused, judge, validate
+from tilewright.intrinsics.intrinsic import Intrinsic
 
 # In the order of G1.
 NAMES = ["GMV", "GMM", "C1D", "C2D", "C3D", "T2D", "GRP", "DIL", "DEP", "CAP", "BCV", "GFC", "MEN", "VAR", "SCN"]

@@ -16,7 +16,6 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.text import parse_compute
 from tilewright.instruction import algorithm4
 from tilewright.instruction.emulate import emulate, reference, small_values
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
@@ -24,6 +23,7 @@ from tilewright.instruction.relayout import apply_mappings, relayouts, stored_re
 from tilewright.instruction.tests.sample_records import OPERATORS, listed, matrix, record
 from tilewright.instruction.tests.sweep import Case, combinations, run
 from tilewright.instruction.validation import judge
+from tilewright.intrinsics.intrinsic import Intrinsic
 
 SWEPT = 335  # cases of each of the 15 operators
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

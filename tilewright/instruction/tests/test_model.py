@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr.text import parse_compute
-from tilewright.instruction.intrinsic import Cost, Intrinsic, Operand
 from tilewright.instruction.mapping import mapping_of
 from tilewright.instruction.matching import match
 from tilewright.instruction.model import (
@@ -30,7 +29,8 @@ from tilewright.instruction.model import (
     predict,
 )
 from tilewright.instruction.physical import PhysicalMapping, physical
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Operand
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import machine_from_json, resolve
 
 TOY = Hierarchy(

@@ -16,8 +16,8 @@ from tilewright.expr.text import parse_compute, print_expr
 from tilewright.instruction.in_place import InPlace, find_product
 from tilewright.instruction.order import Digit, Index, Order, undivided
 from tilewright.instruction.panels import panels, vector_rows
-from tilewright.instruction.registry import standard
 from tilewright.instruction.relayout import named_by_content, packed
+from tilewright.intrinsics.registry import standard
 from tilewright.machine.registry import resolve_cpu
 
 N, K = Axis("n", 70), Axis("k", 12)

@@ -15,7 +15,7 @@ from tilewright.instruction.product_cost import (
     WINDOW_INSTRUCTIONS,
     ProductCost,
 )
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import resolve
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
 

@@ -44,12 +44,9 @@ def test_an_unknown_name_is_refused() -> None:
         instruction.deduce_nothing  # noqa: B018
 
 
-def test_the_room_and_its_catalogue_are_cheap_to_import() -> None:
-    """The package alone imports none of its modules; the catalogue does without the descriptions of machines."""
-    assert "tilewright.instruction.intrinsic" not in modules_after("import tilewright.instruction")
-    after = modules_after("from tilewright.instruction import standard; standard()")
-    assert "tilewright.instruction.intrinsic" in after
-    assert not {"yaml", "tilewright.instruction.mma"} & after
+def test_the_package_alone_imports_none_of_its_modules() -> None:
+    after = modules_after("import tilewright.instruction")
+    assert not [name for name in after if name.startswith("tilewright.instruction.")]
 
 
 def modules_after(code: str) -> set[str]:

@@ -14,7 +14,6 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.infer import check_bounds
 from tilewright.expr.text import parse_compute, parse_graph, print_graph
 from tilewright.instruction.emulate import emulate, reference, small_values
-from tilewright.instruction.intrinsic import Movement
 from tilewright.instruction.mapping import mapping_of
 from tilewright.instruction.matching import match
 from tilewright.instruction.order import Digit
@@ -28,6 +27,7 @@ from tilewright.instruction.relayout import (
     undoes,
 )  # fmt: skip
 from tilewright.instruction.tests.sample_records import listed, matrix, operator, record
+from tilewright.intrinsics.intrinsic import Movement
 
 TWO = """graph two
 input X: f32[2, 4, 6, 6]

@@ -12,13 +12,13 @@ from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr.core import Tensor
 from tilewright.expr.text import parse_compute
 from tilewright.instruction import validation
-from tilewright.instruction.execute import execute
-from tilewright.instruction.intrinsic import Limits, Movement, Numerics
 from tilewright.instruction.mapping import Mapping, enumerate_mappings, mapping_of, parse_mapping
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import physical
 from tilewright.instruction.tests.sample_records import listed, matrix, operator, record
 from tilewright.instruction.validation import CHECKS, MappingRefused, Verdict, judge, shrunken, validate
+from tilewright.intrinsics.execute import execute
+from tilewright.intrinsics.intrinsic import Limits, Movement, Numerics
 
 PRODUCT = "C: i32[i:6, j:5] += i32(A[i,x]) * i32(B[x,j]) over x:7"
 

@@ -17,7 +17,7 @@ from tilewright.layouts.linear import LinearLayout, along, dims, linear, product
 from tilewright.layouts.mma import mma_warps
 
 if TYPE_CHECKING:
-    from tilewright.instruction.intrinsic import Intrinsic
+    from tilewright.intrinsics.intrinsic import Intrinsic
 
 Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]
 
@@ -66,7 +66,7 @@ def _order_of_k(intrinsic: str, left: LinearLayout) -> dict[int, int]:
     b takes its terms in the same order, and a sum may take them in any. Where rows of matrices are loaded for other
     lanes, as they are for ``ldmatrix``, bits stay where they are.
     """
-    from tilewright.instruction.elements import bits
+    from tilewright.intrinsics.elements import bits
 
     record = record_of(intrinsic)
     loads = [move.via for move in record.memory if move.operand == record.sources[0].role]
@@ -190,8 +190,8 @@ def _transposed(layout: LinearLayout) -> LinearLayout:
 
 def _fragment(record: Intrinsic, number: int) -> LinearLayout:
     """The layout of one operand of a record: registers and lanes to its box."""
-    from tilewright.instruction.fragments import places
-    from tilewright.instruction.intrinsic import Fragment
+    from tilewright.intrinsics.fragments import places
+    from tilewright.intrinsics.intrinsic import Fragment
 
     operand = record.operands[number]
     fragment, box = operand.layout, record.shape(operand)

@@ -25,7 +25,7 @@ from tilewright.layouts.opaque import Opaque, opaque
 from tilewright.layouts.shared import padding_for
 
 if TYPE_CHECKING:
-    from tilewright.instruction.intrinsic import Intrinsic
+    from tilewright.intrinsics.intrinsic import Intrinsic
 
 ALIGNMENT_BYTES = 32  # of the first element of a matrix
 ROW_BYTES = 16  # of which the distance of rows is a multiple
@@ -37,7 +37,7 @@ _OTHER_WIDTH = 4
 
 def record_of(intrinsic: str) -> Intrinsic:
     """The record of that name; raises InvalidProgram where there is none."""
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.registry import standard
 
     try:
         return standard().find(intrinsic)
@@ -76,7 +76,7 @@ def opaque_layouts(
 
 def lanes_of(record: Intrinsic) -> int:
     """Lanes that issue a record."""
-    from tilewright.instruction.intrinsic import GROUP_LANES
+    from tilewright.intrinsics.intrinsic import GROUP_LANES
 
     return GROUP_LANES[record.group]
 
@@ -90,7 +90,7 @@ def extents_of_record(record: Intrinsic) -> tuple[int, int, int]:
 @cache
 def record_with_sums(instr: tuple[int, ...], type_: str) -> str:
     """The first record of a shape whose sums have a type: which factors it takes says nothing of c."""
-    from tilewright.instruction.registry import standard
+    from tilewright.intrinsics.registry import standard
 
     for record in standard():
         if is_opaque(record) and extents_of_record(record) == instr and record.destination.dtype == type_:

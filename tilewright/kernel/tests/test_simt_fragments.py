@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InvalidProgram
-from tilewright.instruction.elements import bits, storage
-from tilewright.instruction.execute import execute
-from tilewright.instruction.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.elements import bits, storage
+from tilewright.intrinsics.execute import execute
+from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.text import parse_module
 

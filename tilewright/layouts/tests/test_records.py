@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InvalidArgument
-from tilewright.instruction.elements import bits
-from tilewright.instruction.fragments import places
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.fragments import places
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.registry import standard
 from tilewright.layouts import AmdWmma, Distributed, DotOperand, Matrix, Mfma, Mma, Wmma, elements_per_thread
 
 

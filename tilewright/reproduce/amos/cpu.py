@@ -26,16 +26,16 @@ from tilewright.compiler.joint import candidates, default_choice, replay
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, shape
-from tilewright.instruction.composite import outer
 from tilewright.instruction.in_place import InPlace
 from tilewright.instruction.mapping import Mapping, mapping_of, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.physical import physical
-from tilewright.instruction.registry import Registry, standard
 from tilewright.instruction.relayout import apply_mappings, call, fold_constants
 from tilewright.instruction.search import LEAST_GAIN, Choice, Found, search
 from tilewright.instruction.validation import judge
+from tilewright.intrinsics.composite import outer
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine import Cpu, host
 from tilewright.options import Options
 from tilewright.reproduce.amos.layers import named_layers

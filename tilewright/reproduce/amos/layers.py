@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, mapping_of
 from tilewright.instruction.matching import match
 from tilewright.instruction.physical import PhysicalMapping, physical
+from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.reproduce.amos.operators import Configuration, resnet18
 
 LOOPS = "nkpqcrs"  # of a 2-D convolution, in the order of the expression

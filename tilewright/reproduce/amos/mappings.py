@@ -14,11 +14,11 @@ from tilewright.expr.graph import Graph
 from tilewright.expr.ops import catalogue
 from tilewright.instruction import algorithm4
 from tilewright.instruction.canonical import Canonical, canonicalise
-from tilewright.instruction.intrinsic import Intrinsic
 from tilewright.instruction.mapping import Mapping, Mode, mappings
 from tilewright.instruction.matching import adapted, match
-from tilewright.instruction.registry import standard
 from tilewright.instruction.validation import judge
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import standard
 from tilewright.reproduce.amos.layers import BATCH, CHOSEN, place
 from tilewright.reproduce.amos.networks import NETWORKS, STANDARD_MAPPED, operators
 from tilewright.reproduce.claim import NOT_STATED, Claim

@@ -19,7 +19,7 @@ from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarchy, predict
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options

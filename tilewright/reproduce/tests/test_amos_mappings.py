@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tilewright.errors import InvalidArgument
 from tilewright.instruction.model import mapping_seconds
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.reproduce.amos import machines
 from tilewright.reproduce.amos.layers import CHOSEN, LOGS, convolution, place, short
 from tilewright.reproduce.amos.mappings import MAPPINGS, WMMA, Report, mapped, report

@@ -11,9 +11,9 @@ from tilewright.codegen.amdgpu.pipeline import llvm_text
 from tilewright.codegen.amdgpu.target import TRIPLE
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
 from tilewright.errors import InvalidProgram
-from tilewright.instruction.elements import bits
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import Gpu, names, resolve
 
 RECORDS = [record for record in standard() if record.target == "amd"]

@@ -11,8 +11,8 @@ import pytest
 from tilewright.codegen.nvptx.mma import product_of
 from tilewright.codegen.nvptx.tests.execute import Array, agree, compiled, kernel
 from tilewright.errors import InvalidProgram
-from tilewright.instruction.intrinsic import Fragment, Intrinsic
-from tilewright.instruction.nvidia import mma_sync, wmma
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.nvidia import mma_sync, wmma
 from tilewright.machine import resolve
 
 VIEWS = {

@@ -31,7 +31,7 @@ from tilewright.instruction.mma import (
     kernel_config,
     mma_target,
 )
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.machine import resolve
 
 PROBLEM = MmaProblem((128,), (256,), (512,))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tilewright.instruction.elements import storage
 from tilewright.instruction.emulate import exact_bound
-from tilewright.instruction.execute import execute
-from tilewright.instruction.fragments import from_registers, to_registers
-from tilewright.instruction.intrinsic import Fragment, Intrinsic, Operand
 from tilewright.instruction.mma import Deduction, MmaProblem, Options, deduce_mma
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.elements import storage
+from tilewright.intrinsics.execute import execute
+from tilewright.intrinsics.fragments import from_registers, to_registers
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic, Operand
+from tilewright.intrinsics.registry import standard
 
 
 def places(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.instruction.registry import standard
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.distribute.matrix import dot_layouts, fragments
 from tilewright.kernel.distribute.opaque import Matrices, is_opaque, matrices_in, memory_between, record_with_sums
