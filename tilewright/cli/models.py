@@ -88,7 +88,7 @@ def build_artifact(
         raise InvalidArgument(message, where=str(path), help="leave out --rebuild" if rebuild else "add --rebuild")
     if rebuild:
         refuse_for_stored(path, {"--shape": bool(shapes)})
-    count, target = thread_count(threads), resolve_target(machine)
+    count, target = thread_count(threads), resolve_target(machine, options)
     _check_place(target.name, target.kind == "cpu", threads, device)
     if rebuild:
         stored = read_artifact(path)
@@ -106,7 +106,7 @@ def plan_model(
     from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
     from tilewright.machine import Cpu
 
-    target = resolve_target(machine)
+    target = resolve_target(machine, options)
     _check_place(target.name, target.kind == "cpu", threads)
     graph = import_graph(path, shapes)
     count = thread_count(threads) if isinstance(target, Cpu) else 1

@@ -24,6 +24,7 @@ from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.host_units import host_with_units
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
@@ -83,7 +84,7 @@ def _compiled(
     from tilewright.runtime.ready import shared_code_ahead
 
     options = checked_options(options)
-    target = resolve_target(machine)
+    target = resolve_target(machine, options)
     count = thread_count(threads)
     if device is not None and isinstance(target, Cpu):
         fact = f"device {device!r} for {target.name}: code for a CPU runs on the CPU"
@@ -132,7 +133,8 @@ def rebuilt(
 ) -> Artifact:
     """The artifact compiled again from its stored graph and constants."""
     names = [spec.name for spec in artifact.manifest.outputs]
-    options, target, count = options or Options(), resolve_target(machine), thread_count(threads)
+    options = options or Options()
+    target, count = resolve_target(machine, options), thread_count(threads)
     found = None if options.search == "joint" else _searched_before(artifact, target, count)
     return build(stored_graph(artifact), target, count, options, names, searched=found)
 
@@ -328,10 +330,15 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, facts
 
 
-def resolve_target(machine: str | os.PathLike[str]) -> Cpu | Gpu:
-    """The machine of that name or file, if code is generated for it; raises InvalidMachine for any other."""
+def resolve_target(machine: str | os.PathLike[str], options: Options | None = None) -> Cpu | Gpu:
+    """The machine of that name or file, if code is generated for it; raises InvalidMachine for any other.
+
+    "host" has measured units where no machine file names its processor (`host_with_units`).
+    """
     from tilewright.machine.registry import resolve, resolve_cpu
 
+    if machine == "host":
+        return host_with_units(options)
     found = resolve(str(machine))
     if not isinstance(found, Gpu):
         return resolve_cpu(str(machine))

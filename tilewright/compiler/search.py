@@ -233,7 +233,7 @@ class _Search:
         from tilewright.runtime.calibrate import BusyMachine, calibrated
 
         machine = self.machine
-        if machine == host():
+        if machine.name == host().name:
             try:
                 machine = calibrated(self.options)
             except BusyMachine as error:

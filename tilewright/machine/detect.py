@@ -1,8 +1,9 @@
 """The machine this process runs on, from what LLVM and Linux tell.
 
 Base facts (units, rates) come from the most specific machine file: the one of the processor LLVM names, else the
-highest generic level whose features the host has. Features are exactly those LLVM reports; caches, cores and
-memory size are the system's own. What neither tells keeps the value of the base file.
+highest generic level whose features the host has, whose units `runtime.host_units` replaces by measured ones. Features
+are exactly those LLVM reports; caches, cores and memory size are the system's own. What neither tells keeps the value
+of the base file.
 """
 
 from __future__ import annotations
@@ -92,17 +93,25 @@ def described(architecture: str, triple: str, processor: str, reported: frozense
 
 def base_machine(architecture: str, processor: str, features: frozenset[str]) -> Cpu:
     """The machine file with the most specific facts for this processor, else the highest level it fulfils."""
+    named = named_machine(architecture, processor)
+    if named is not None:
+        return named
     generic = GENERIC.get(architecture, GENERIC["x86_64"])
-    for name in naming(processor):
-        if name not in generic:
-            machine = resolve(name)
-            if isinstance(machine, Cpu) and machine.llvm.cpu == processor and machine.architecture == architecture:
-                return machine
     for name in generic:
         machine = resolve(name)
         if isinstance(machine, Cpu) and machine.features <= features:
             return machine
     return resolve_cpu(generic[-1])
+
+
+def named_machine(architecture: str, processor: str) -> Cpu | None:
+    """The machine file of a processor that LLVM names so, those of generic levels aside."""
+    for name in naming(processor):
+        if name not in GENERIC.get(architecture, ()):
+            machine = resolve(name)
+            if isinstance(machine, Cpu) and machine.llvm.cpu == processor and machine.architecture == architecture:
+                return machine
+    return None
 
 
 def _llvm(triple: str, processor: str, base: Cpu) -> dict[str, str]:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from math import prod
@@ -37,7 +37,7 @@ from tilewright.runtime.loader import Code
 from tilewright.runtime.trust import distrusted, distrusted_entry
 
 NAME = "host-calibrated"
-VERSION = 2  # of the way of measuring: another one does not read older files
+VERSION = 3  # of the way of measuring: another one does not read older files
 ACCUMULATORS = 20
 RUN_SECONDS = 0.0003  # short enough that most runs are not disturbed
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
@@ -78,7 +78,12 @@ def calibrated(options: Options | None = None, *, force: bool = False, machine: 
 
 def host_with_rates(options: Options | None = None) -> Cpu:
     """The host with the rates of an earlier measurement, or as described where there was none; nothing is measured."""
-    return _stored(calibration_file(options)) or host()
+    return stored_rates(options) or host()
+
+
+def stored_rates(options: Options | None = None) -> Cpu | None:
+    """The host with the rates of an earlier measurement; None where there was none."""
+    return _stored(calibration_file(options))
 
 
 def calibration_file(options: Options | None = None, machine: Cpu | None = None) -> Path:
@@ -106,6 +111,7 @@ def measure(machine: Cpu) -> Cpu:
     facts["latency_cycles"] = {
         record.name: _rounded(clock_hz / rates[_dependent(record)]) for record in measurable(machine)
     }
+    facts |= _units(machine, rates)
     facts["broadcasts_per_cycle"] = _rounded(rates["broadcast"] / loops.LINE_BYTES / clock_hz)
     facts["store_bytes_per_cycle"] = _rounded(rates["write"] / clock_hz)
     facts["dram"] |= {
@@ -122,6 +128,18 @@ def measure(machine: Cpu) -> Cpu:
     measured = machine_from_json(facts)
     assert isinstance(measured, Cpu)
     return measured
+
+
+def _units(machine: Cpu, rates: Mapping[str, float]) -> dict[str, int]:
+    """Multiply-adds, loads and stores of a whole vector per cycle, as whole numbers of 1 or more."""
+    vector_bytes, clock_hz = machine.vector_bits / 8, rates["clock"]
+    product = next(each for each in measurable(machine) if {each.destination.dtype, each.sources[0].dtype} == {"f32"})
+    per_cycle = {
+        "fma_units": rates[_function(product)] / clock_hz,
+        "loads_per_cycle": rates[machine.caches[0].name] / vector_bytes / clock_hz,
+        "stores_per_cycle": rates["write"] / vector_bytes / clock_hz,
+    }
+    return {name: max(1, round(value)) for name, value in per_cycle.items()}
 
 
 def _best_rates(machine: Cpu) -> dict[str, float]:
