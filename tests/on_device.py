@@ -12,12 +12,12 @@ import pytest
 
 from tests.agreement import arithmetic, mismatch
 from tilewright import emulator
+from tilewright.codegen.host_program import Kernel, TensorMap
 from tilewright.emulator.arguments import scalar_bytes
 from tilewright.emulator.link import link
 from tilewright.emulator.run import run as emulate
 from tilewright.runtime.cuda import devices
 from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Slot
-from tilewright.runtime.manifest import Kernel, TensorMap
 
 Extents = tuple[int, int, int]
 _SOURCE_LINE = re.compile(r"\s*\.loc\b")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.codegen.host_program import HostProgram
 from tilewright.collection import paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
 
-#: Code, packed constants, program, other forms, fields of the manifest.
-_Generated = tuple[bytes, np.ndarray[Any, Any], str, dict[str, str], dict[str, Any]]
+#: Code, packed constants, tile program, other forms, host program.
+_Generated = tuple[bytes, np.ndarray[Any, Any], str, dict[str, str], HostProgram]
 
 
 def compile(
@@ -258,10 +259,10 @@ def _generate(
     from tilewright.expr.text import print_graph
 
     if isinstance(machine, Cpu):
-        code, constants, program, forms, facts = _for_cpu(plan, placement, machine, options)
+        code, constants, program, forms, host_program = _for_cpu(plan, placement, machine, options)
     else:
-        code, constants, program, forms, facts = _for_gpu(plan, placement, machine, options)
-    manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **facts)
+        code, constants, program, forms, host_program = _for_gpu(plan, placement, machine, options)
+    manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **host_program.parts())
     originals = plan.graph.all_constants()
     graph = {
         "graph": serialize.to_json(plan.graph),
@@ -299,13 +300,7 @@ def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -
         made = finish()
     planned = zip(planned_launches(plan), made.launches, strict=True)
     launches = tuple(replace(each, kernel=launch.kernel, programs=launch.programs) for each, launch in planned)
-    facts = {
-        "constants_bytes": made.constants_bytes,
-        "arena_bytes": made.arena_bytes,
-        "scratch_bytes": made.scratch_bytes,
-        "launches": launches,
-    }
-    return made.code, constants, text, {}, facts
+    return made.code, constants, text, {}, replace(made, launches=launches)
 
 
 def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
@@ -319,15 +314,7 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     tiles = print_module(program)
     gpu.distribute(program, options)
     made = generate(program)
-    facts = {
-        "constants_bytes": made.constants_bytes,
-        "arena_bytes": made.arena_bytes,
-        "scratch_bytes": 0,
-        "launches": gpu.launches(made),
-        "code": "ptx",
-        "kernels": gpu.kernels(made),
-    }
-    return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, facts
+    return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, made
 
 
 def resolve_target(machine: str | os.PathLike[str], options: Options | None = None) -> Cpu | Gpu:

@@ -6,15 +6,12 @@ which nothing here runs.
 
 from __future__ import annotations
 
-from math import prod
-
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
-from tilewright.codegen.gpu.manifest import Kernel
 from tilewright.codegen.gpu.target import GpuTarget, described
-from tilewright.codegen.nvptx.pipeline import PtxCode, generate, llvm_text
+from tilewright.codegen.nvptx.pipeline import generate, llvm_text
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import LEAST, TRIPLE
 from tilewright.compiler.plan import Plan
@@ -28,7 +25,6 @@ from tilewright.lower.module import build_module
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
-from tilewright.runtime import manifest
 
 
 def check_known(machine: Gpu) -> None:
@@ -96,28 +92,3 @@ def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str
 def is_distributed(program: ModuleOp) -> bool:
     """Whether every kernel is in distributed form."""
     return all(bool(op.block) for op in program.body.block.ops if isinstance(op, tile.FuncOp))
-
-
-def kernels(code: PtxCode) -> tuple[manifest.Kernel, ...]:
-    """The kernels of generated code, as the runtime's manifest has them."""
-    return tuple(
-        manifest.Kernel(each.name, each.entry, each.grid, each.block, each.shared_bytes, _tensor_maps(each))
-        for each in code.kernels
-    )
-
-
-def launches(code: PtxCode) -> tuple[manifest.Launch, ...]:
-    """The launches of generated code, likewise."""
-    found = []
-    for launch in code.launches:
-        programs = prod(code.kernel(launch.kernel).grid)
-        operands = tuple(manifest.Operand(each.space, each.index, each.bytes, each.offset) for each in launch.arguments)
-        found.append(manifest.Launch(launch.kernel, launch.kernel, programs, launch.flops, launch.bytes, operands))
-    return tuple(found)
-
-
-def _tensor_maps(kernel: Kernel) -> tuple[manifest.TensorMap, ...]:
-    return tuple(
-        manifest.TensorMap(each.argument, each.element, each.extents, each.strides, each.box, each.swizzle)
-        for each in kernel.tensor_maps
-    )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.host_program import Launch
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
 from tilewright.expr import dtypes
@@ -18,8 +19,8 @@ from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.nest import Nest
 from tilewright.operator.nest_parts import nest_points
-from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
-from tilewright.runtime.memory import Buffer, align, allocate, plan_arena
+from tilewright.runtime.manifest import Manifest, TensorSpec
+from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
 
 
 def steps(plan: Plan) -> list[Step | Repeated]:
@@ -60,9 +61,7 @@ def planned_manifest(plan: Plan, machine: Cpu | Gpu) -> Manifest:
         **interface_of(plan, machine, [tensor.name for tensor in plan.graph.outputs]),
         constants_bytes=placement.constants_bytes,
         arena_bytes=placement.arena_bytes,
-        scratch_bytes=0,
         launches=tuple(planned_launches(plan)),
-        code="object" if isinstance(machine, Cpu) else "ptx",
     )
 
 
@@ -75,6 +74,7 @@ def interface_of(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]
         "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
         "features": tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
         "triple": machine.llvm.triple,
+        "code": "object" if isinstance(machine, Cpu) else "ptx",
         "machine": machine.name,
     }
 
@@ -123,7 +123,7 @@ class Placement:
                 self.places[name] = Place("constant", self.constants_bytes)
                 self.constants_bytes += align(stored.bytes)
             elif name in uses:
-                buffers.append(Buffer(name, stored.bytes, min(uses[name]), max(uses[name])))
+                buffers.append(LiveBuffer(name, stored.bytes, min(uses[name]), max(uses[name])))
         offsets, self.arena_bytes = plan_arena(buffers)
         for name, offset in offsets.items():
             self.places[name] = Place("arena", offset)

@@ -15,7 +15,7 @@ from tilewright.expr.core import Tensor, static_shape
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import allocate
 from tilewright.runtime.module import Module
 
@@ -63,14 +63,11 @@ class Stopwatch:
         part = replace(plan, kernels=list(kernels), stored=stored, loops=[])  # of a loop one trip is timed
         made = generate(tile_program(part, Placement(part), self.machine, self.options))
         collect_new()  # the program: its parts refer to each other
-        launches = tuple(
-            Launch(kernel.name, each.kernel, each.programs, each.flops, each.bytes)
-            for kernel, each in zip(kernels, made.launches, strict=True)
-        )
+        launches = tuple(replace(each, name=kernel.name) for kernel, each in zip(kernels, made.launches, strict=True))
         manifest = Manifest(
             name=plan.graph.name, inputs=_specs(plan.graph.inputs), outputs=_specs(plan.graph.outputs),
-            constants_bytes=made.constants_bytes, arena_bytes=made.arena_bytes, scratch_bytes=made.scratch_bytes,
-            launches=launches, features=tuple(sorted(self.machine.features)), triple=self.machine.llvm.triple,
+            features=tuple(sorted(self.machine.features)), triple=self.machine.llvm.triple,
+            **replace(made, launches=launches).parts(),
         )  # fmt: skip
         constants = allocate(made.constants_bytes)
         return Module(Artifact(manifest, made.code, constants, "", "{}", "{}"), self.threads, self.options)

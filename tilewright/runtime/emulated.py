@@ -8,78 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.codegen.host_program import Buffer, Kernel, TensorMap
 from tilewright.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from tilewright import emulator
+    from tilewright.codegen.nvptx.pipeline import PtxCode
+
 Array = np.ndarray[Any, Any]
-Extents = tuple[int, int, int]
-
-
-class Buffer(Protocol):
-    """Memory of a launch: input or output number `index` from byte `offset`; or `index` bytes into other memory."""
-
-    @property
-    def space(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-
-
-class Launch(Protocol):
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def arguments(self) -> Sequence[Buffer]: ...
-
-
-class TensorMap(Protocol):
-    """A tensor in argument number `argument`, and the box of it that copies move; extents and strides in bytes."""
-
-    @property
-    def argument(self) -> int: ...
-    @property
-    def element(self) -> str: ...
-    @property
-    def extents(self) -> tuple[int, ...]: ...
-    @property
-    def strides(self) -> tuple[int, ...]: ...
-    @property
-    def box(self) -> tuple[int, ...]: ...
-    @property
-    def swizzle(self) -> int: ...
-
-
-class Kernel(Protocol):
-    @property
-    def entry(self) -> str: ...
-    @property
-    def grid(self) -> Extents: ...
-    @property
-    def block(self) -> Extents: ...
-    @property
-    def shared_bytes(self) -> int: ...
-    @property
-    def tensor_maps(self) -> Sequence[TensorMap]: ...
-
-
-class Code(Protocol):
-    """What code generation gives for a GPU whose code the emulator reads."""
-
-    @property
-    def ptx(self) -> str: ...
-    @property
-    def launches(self) -> Sequence[Launch]: ...
-    @property
-    def arena_bytes(self) -> int: ...
-    @property
-    def constants_bytes(self) -> int: ...
-    def kernel(self, name: str) -> Kernel: ...
 
 
 @dataclass
@@ -91,7 +31,7 @@ class Emulated:
 
 
 def run_module(
-    code: Code,
+    code: PtxCode,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     constants: Array | None = None,
@@ -112,15 +52,15 @@ def run_module(
     run = emulator.run if limit is None else partial(emulator.run, limit=limit)
     for launch in code.launches:
         kernel = code.kernel(launch.kernel)
-        arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.arguments])
+        arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.operands])
         made = run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
-        memories.written(launch.arguments)
+        memories.written(launch.operands)
         done.findings += made.findings
         done.counts.append((launch.kernel, made.counts))
     return done
 
 
-def run_kernel(code: Code, name: str, arguments: Sequence[Any]) -> Emulated:
+def run_kernel(code: PtxCode, name: str, arguments: Sequence[Any]) -> Emulated:
     """Run one kernel on arrays in the order of its arguments; those that it writes are changed in place."""
     from tilewright import emulator
 
@@ -136,12 +76,17 @@ def with_maps(kernel: Kernel, arguments: Sequence[Any]) -> list[Any]:
     from tilewright import emulator
 
     found = list(arguments)
-    for each in kernel.tensor_maps:
-        memory = arguments[each.argument]
-        array = memory.array if isinstance(memory, emulator.Uninitialised) else memory
-        made = emulator.TensorMap(array, each.box, each.swizzle, each.element, each.extents, each.strides)
-        found.append(made)
+    for form in kernel.tensor_maps:
+        memory = arguments[form.argument]
+        found.append(mapped(memory.array if isinstance(memory, emulator.Uninitialised) else memory, form))
     return found
+
+
+def mapped(array: Array, form: TensorMap) -> emulator.TensorMap:
+    """A tensor map of the emulator, which has a type of its own: it imports nothing else of the package."""
+    from tilewright import emulator
+
+    return emulator.TensorMap(array, form.box, form.swizzle, form.element, form.extents, form.strides)
 
 
 class _Memories:
@@ -187,4 +132,4 @@ def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-__all__ = ["Emulated", "run_kernel", "run_module", "with_maps"]
+__all__ = ["Emulated", "mapped", "run_kernel", "run_module", "with_maps"]

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilewright.codegen.host_program import Launch
 from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.machine.description import Cpu
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.manifest import Launch, Manifest
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.profile import TABLE_COLUMNS, Profile, measured_roofline, shortened
 
 TOP = 3

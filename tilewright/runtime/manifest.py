@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch, TensorMap
 from tilewright.errors import InvalidFile
 from tilewright.expr.dtypes import DTYPES, size_bytes
 
@@ -41,89 +42,20 @@ class TensorSpec:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True)
-class Operand:
-    """An argument of a launch: input or output `index` from byte `offset`, or from byte `index` of other memory."""
+@dataclass(frozen=True, kw_only=True)
+class Manifest(HostProgram):
+    """The host program of a module with its interface and the machine that it is for.
 
-    space: str
-    index: int
-    bytes: int
-    offset: int = 0
-
-    def __str__(self) -> str:
-        place = f"{self.space} {self.index}" if self.space in ("input", "output") else f"{self.space}+{self.index}"
-        place += f"+{self.offset}" if self.offset else ""
-        return f"{place} ({self.bytes} bytes)"
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """What an engine that copies tensors is told: a tensor in argument number `argument`, the box that one copy moves.
-
-    `extents` and `box` are elements and `strides` bytes, outermost first; `element` is a name of the engine's.
+    `docs/developers/design.md` lists the fields under "Object code".
     """
-
-    argument: int
-    element: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """How a kernel of a GPU is launched; `entry` is its name in the code, `tensor_maps` follow its arguments."""
-
-    name: str
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    tensor_maps: tuple[TensorMap, ...] = ()
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
-
-    `operands` are those of a kernel of a GPU; on a CPU the code knows them. In a loop on a CPU a launch runs `trips`
-    times: `flops`, `bytes` and `cycles` are those of all trips, `programs` those of one. `cycles` are predicted for one
-    core of a CPU with all data near (0: there is no model), `constant_bytes` of `bytes` are constants, and
-    `instruction` is the record that a product runs on.
-    """
-
-    name: str
-    kernel: str
-    programs: int
-    flops: int = 0
-    bytes: int = 0
-    operands: tuple[Operand, ...] = ()
-    trips: int = 1
-    cycles: int = 0
-    constant_bytes: int = 0
-    instruction: str = ""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What `docs/developers/design.md` lists under "Object code"."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    constants_bytes: int
-    arena_bytes: int
-    scratch_bytes: int  # per thread
-    launches: tuple[Launch, ...]
     features: tuple[str, ...]  # names as LLVM has them, "avx512f"
     triple: str
     code: str = "object"  # a name of CODES
     machine: str = ""  # the name of its description
-    kernels: tuple[Kernel, ...] = ()  # of a GPU
-
-    def kernel(self, name: str) -> Kernel:
-        return next(kernel for kernel in self.kernels if kernel.name == name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -178,7 +110,7 @@ def _of_a_gpu(fields: _Reader) -> dict[str, Any]:
     return {"code": code, "machine": fields.text("machine"), "kernels": kernels}
 
 
-def _is_part(operand: Operand, whole: int) -> bool:
+def _is_part(operand: Buffer, whole: int) -> bool:
     """Whether an operand is all of an array of `whole` bytes, or one of its rows."""
     end = operand.offset + operand.bytes
     return end <= whole if operand.bytes == 0 else end <= whole and whole % operand.bytes == 0
@@ -206,9 +138,9 @@ def _launch(item: _Reader) -> Launch:
     return Launch(name, kernel, programs, flops, size, operands, trips, instruction=instruction, **known)
 
 
-def _operand(item: _Reader) -> Operand:
+def _operand(item: _Reader) -> Buffer:
     offset = item.size("offset") if "offset" in item.value else 0
-    return Operand(item.text("space"), item.size("index"), item.size("bytes"), offset)
+    return Buffer(item.text("space"), item.size("index"), item.size("bytes"), offset)
 
 
 def _kernel(item: _Reader) -> Kernel:

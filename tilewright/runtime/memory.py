@@ -21,8 +21,8 @@ _MAX_ROUNDS, _MAX_STEPS = 100, 1_000_000  # of placing all buffers; of meeting o
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """`bytes` that are live from step `first_use` to step `last_use`, both included."""
+class LiveBuffer:
+    """An intermediate buffer: `bytes` that are live from step `first_use` to step `last_use`, both included."""
 
     name: str
     bytes: int
@@ -34,7 +34,7 @@ class Buffer:
             raise ValueError(f"not a buffer: {self}")
 
 
-def plan_arena(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+def plan_arena(buffers: Sequence[LiveBuffer]) -> tuple[dict[str, int], int]:
     """Give each buffer an offset so that buffers that are live together do not overlap.
 
     Returns the offsets by name, all multiples of `ALIGNMENT`, and the bytes of the arena. Each buffer goes into the
@@ -43,7 +43,7 @@ def plan_arena(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
     of the order and all are placed again. A round takes time linear in the pairs of buffers that are live together,
     but for logarithms.
 
-    >>> plan_arena([Buffer("a", 64, 0, 1), Buffer("b", 128, 1, 2), Buffer("c", 64, 2, 3)])
+    >>> plan_arena([LiveBuffer("a", 64, 0, 1), LiveBuffer("b", 128, 1, 2), LiveBuffer("c", 64, 2, 3)])
     ({'b': 0, 'a': 128, 'c': 128}, 192)
     """
     if len({buffer.name for buffer in buffers}) != len(buffers):
@@ -99,7 +99,7 @@ def aligned(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return copy
 
 
-def _place(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+def _place(buffers: Sequence[LiveBuffer]) -> tuple[dict[str, int], int]:
     """Place buffers in the order given."""
     placed = _Placed(max((buffer.last_use for buffer in buffers), default=0) + 1)
     offsets: dict[str, int] = {}
@@ -125,7 +125,7 @@ class _Placed:
         self._live: list[list[tuple[int, int]]] = [[] for _ in range(2 * self._leaves)]
         self._begins: list[tuple[int, int, int]] = []  # first step, begin, end
 
-    def add(self, buffer: Buffer, begin: int, end: int) -> None:
+    def add(self, buffer: LiveBuffer, begin: int, end: int) -> None:
         insort(self._begins, (buffer.first_use, begin, end))
         low, high = buffer.first_use + self._leaves, buffer.last_use + 1 + self._leaves
         while low < high:
@@ -137,7 +137,7 @@ class _Placed:
                 self._live[high].append((begin, end))
             low, high = low // 2, high // 2
 
-    def live_with(self, buffer: Buffer) -> list[tuple[int, int]]:
+    def live_with(self, buffer: LiveBuffer) -> list[tuple[int, int]]:
         """The places of all buffers that are live with this one."""
         after = bisect_left(self._begins, (buffer.first_use + 1,))
         until = bisect_left(self._begins, (buffer.last_use + 1,))
@@ -149,14 +149,14 @@ class _Placed:
         return found
 
 
-def _largest_live_sum(buffers: Sequence[Buffer]) -> int:
+def _largest_live_sum(buffers: Sequence[LiveBuffer]) -> int:
     """The largest sum of aligned sizes that are live at one step."""
     begins = [(b.first_use, 0, align(b.bytes)) for b in buffers]
     ends = [(b.last_use, 1, -align(b.bytes)) for b in buffers]
     return max(accumulate(size for _, _, size in sorted(begins + ends)), default=0)
 
 
-def _pairs(buffers: Sequence[Buffer]) -> int:
+def _pairs(buffers: Sequence[LiveBuffer]) -> int:
     """How many pairs of buffers are live together, each with itself included."""
     begins = sorted(b.first_use for b in buffers)
     ends = sorted(b.last_use for b in buffers)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.codegen.host_program import Launch
 from tilewright.machine.description import Cpu
-from tilewright.runtime.manifest import Launch, Manifest
+from tilewright.runtime.manifest import Manifest
 
 OVERLAP = 3.0  # arithmetic and bytes hide each other but where they are equal: the norm of `instruction.model.combined`
 LAUNCH_SECONDS = 3e-8  # of one trip of a launch on one thread

@@ -18,15 +18,16 @@ from tilewright.codegen.amdgpu.link import linked
 from tilewright.codegen.amdgpu.resources import Resources, resources_of
 from tilewright.codegen.amdgpu.target import Target, target_of
 from tilewright.codegen.gpu.control import entry_name
-from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.gpu.launches import alignments, kernel_of, launches_of
+from tilewright.codegen.host_program import HostProgram, Kernel, Launch
 from tilewright.codegen.optimise import optimise, rotate_loops, target_machine
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
 
-@dataclass(frozen=True)
-class AmdCode:
-    """Code of a module with what its caller must provide.
+@dataclass(frozen=True, kw_only=True)
+class AmdCode(HostProgram):
+    """Code of a module and its host program.
 
     `object` is a code object where `executable`, else a relocatable one that a linker makes one of. `resources` are by
     the names of kernels in the tile program.
@@ -36,14 +37,7 @@ class AmdCode:
     object: bytes
     executable: bool
     target: Target
-    kernels: tuple[Kernel, ...]
-    launches: tuple[Launch, ...]
     resources: dict[str, Resources]
-    arena_bytes: int
-    constants_bytes: int
-
-    def kernel(self, name: str) -> Kernel:
-        return next(kernel for kernel in self.kernels if kernel.name == name)
 
     def explain(self) -> str:
         """What was made, for which processor, and what every kernel takes, in words."""
@@ -81,15 +75,15 @@ def generate(program: ModuleOp) -> AmdCode:
     resources = resources_of(assembly)
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return AmdCode(
-        assembly,
-        relocatable if code is None else code,
-        code is not None,
-        target,
-        kernels,
-        launches,
-        {kernel.name: resources[kernel.entry] for kernel in kernels},
-        0 if main is None else int(main.arena_bytes.value.data),
-        0 if main is None else int(main.constants_bytes.value.data),
+        assembly=assembly,
+        object=relocatable if code is None else code,
+        executable=code is not None,
+        target=target,
+        kernels=kernels,
+        launches=launches,
+        resources={kernel.name: resources[kernel.entry] for kernel in kernels},
+        arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
+        constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp
@@ -13,6 +11,7 @@ from tilewright.codegen.cpu.kernel import KERNEL_TYPE, KernelEmitter, argument_t
 from tilewright.codegen.cpu.memory import NONTEMPORAL_ALIGNMENTS
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import scalar_constant
+from tilewright.codegen.host_program import Launch
 from tilewright.codegen.values import I8, I32, I64, POINTER
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -22,17 +21,6 @@ from tilewright.kernel.simt import element_bytes
 FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")
 ENTRY = "tw_main"
 PARALLEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER, I64])
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch of the host sequence, for reports; one in a loop runs `trips` times, and `flops` are those of all."""
-
-    kernel: str
-    programs: int
-    flops: int
-    bytes: int
-    trips: int = 1
 
 
 def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp) -> tuple[ir.Function, int]:
@@ -207,7 +195,7 @@ class _Host:
         cost = func.cost.data if func.cost is not None else {}
         numbers = {key: int(value.value.data) for key, value in cost.items()}  # type: ignore[attr-defined]
         flops, moved = (trips * numbers.get(key, 0) for key in ("flops", "bytes"))
-        self.launches.append(Launch(name, func.programs, flops, moved, trips))
+        self.launches.append(Launch(name, name, func.programs, flops, moved, trips=trips))
 
 
 class _Callee:

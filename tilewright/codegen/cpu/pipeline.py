@@ -13,9 +13,10 @@ from llvmlite import ir
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright.codegen import unlocked
-from tilewright.codegen.cpu.host import Launch, emit_host, emit_kernel
+from tilewright.codegen.cpu.host import emit_host, emit_kernel
 from tilewright.codegen.cpu.merge import merged
 from tilewright.codegen.cpu.target import Target, target_of
+from tilewright.codegen.host_program import HostProgram, Launch
 from tilewright.codegen.optimise import simplify, target_machine
 from tilewright.codegen.workers import Workers
 from tilewright.errors import InvalidProgram
@@ -25,16 +26,12 @@ from tilewright.kernel import dialect as tile
 INSTRUCTIONS: Final = 4000
 
 
-@dataclass(frozen=True)
-class ObjectCode:
-    """Machine code of a module with what its caller must provide."""
+@dataclass(frozen=True, kw_only=True)
+class ObjectCode(HostProgram):
+    """Machine code of a module and its host program."""
 
     code: bytes
     target: Target
-    launches: tuple[Launch, ...]
-    scratch_bytes: int
-    arena_bytes: int
-    constants_bytes: int
 
 
 def generate(program: ModuleOp, threads: int = 1) -> ObjectCode:
@@ -57,8 +54,15 @@ def generating(program: ModuleOp, threads: int) -> Iterator[Callable[[], ObjectC
     with Workers(partial(_compiled, target), threads) as workers:
         launches, scratch_bytes = _emit(program, target, most, workers.give)
         main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
-        facts = (target, tuple(launches), scratch_bytes, _number(main.arena_bytes), _number(main.constants_bytes))
-        yield lambda: ObjectCode(merged(workers.results()), *facts)
+        arena_bytes, constants_bytes = _number(main.arena_bytes), _number(main.constants_bytes)
+        yield lambda: ObjectCode(
+            code=merged(workers.results()),
+            target=target,
+            launches=tuple(launches),
+            scratch_bytes=scratch_bytes,
+            arena_bytes=arena_bytes,
+            constants_bytes=constants_bytes,
+        )
 
 
 def llvm_text(program: ModuleOp, target: Target) -> tuple[str, list[Launch], int]:

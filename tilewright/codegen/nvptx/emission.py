@@ -25,7 +25,7 @@ from tilewright.codegen.gpu.emission import (
     to_words,
     vector,
 )
-from tilewright.codegen.gpu.manifest import TensorMap
+from tilewright.codegen.host_program import TensorMap
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
 from tilewright.errors import InvalidProgram

@@ -11,7 +11,8 @@ from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.control import entry_name
-from tilewright.codegen.gpu.manifest import Kernel, Launch, alignments, kernel_of, launches_of
+from tilewright.codegen.gpu.launches import alignments, kernel_of, launches_of
+from tilewright.codegen.host_program import HostProgram, Kernel, Launch
 from tilewright.codegen.nvptx.emission import Needs
 from tilewright.codegen.nvptx.emit import emit_kernel
 from tilewright.codegen.nvptx.simt import LANES
@@ -22,22 +23,12 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 
 
-@dataclass(frozen=True)
-class PtxCode:
-    """PTX of a module with what its caller must provide.
-
-    Shared memory of a kernel is dynamic: a launch asks for its `shared_bytes`.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PtxCode(HostProgram):
+    """PTX of a module and its host program."""
 
     ptx: str
     target: Target
-    kernels: tuple[Kernel, ...]
-    launches: tuple[Launch, ...]
-    arena_bytes: int
-    constants_bytes: int
-
-    def kernel(self, name: str) -> Kernel:
-        return next(kernel for kernel in self.kernels if kernel.name == name)
 
 
 def generate(program: ModuleOp) -> PtxCode:
@@ -50,12 +41,12 @@ def generate(program: ModuleOp) -> PtxCode:
     optimise(parsed, machine)
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return PtxCode(
-        str(machine.emit_assembly(parsed)),
-        target,
-        kernels,
-        launches,
-        0 if main is None else int(main.arena_bytes.value.data),
-        0 if main is None else int(main.constants_bytes.value.data),
+        ptx=str(machine.emit_assembly(parsed)),
+        target=target,
+        kernels=kernels,
+        launches=launches,
+        arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
+        constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
     )
 
 

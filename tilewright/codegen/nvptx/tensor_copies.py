@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 from xdsl.ir import SSAValue
 
-from tilewright.codegen.gpu.manifest import TensorMap
+from tilewright.codegen.host_program import TensorMap
 from tilewright.codegen.nvptx.emission import I16, I32, I64, Emission, resized
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile

@@ -18,7 +18,7 @@ from tilewright.expr.core import Tensor, select
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, shape
 from tilewright.options import Options
-from tilewright.runtime.memory import Buffer, plan_arena
+from tilewright.runtime.memory import LiveBuffer, plan_arena
 
 Build = Callable[[GraphBuilder, int], list[Tensor]]
 
@@ -154,7 +154,7 @@ def test_importing_twice_the_nodes_takes_twice_the_steps() -> None:
 
 def test_placing_buffers_takes_steps_for_those_that_are_live_together_only() -> None:
     def place(n: int) -> None:
-        plan_arena([Buffer(f"b{i}", 100, i, i + i % 3) for i in range(n)])
+        plan_arena([LiveBuffer(f"b{i}", 100, i, i + i % 3) for i in range(n)])
 
     assert not superlinear(place, 300)
 

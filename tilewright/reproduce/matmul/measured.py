@@ -21,7 +21,6 @@ from tilewright.reproduce.experiment import positive
 from tilewright.reproduce.matmul.switches import Settings, compiled
 from tilewright.runtime.cuda.driver import Driver, DriverFault, Slot
 from tilewright.runtime.cuda.measure import Timing
-from tilewright.runtime.manifest import Kernel
 
 Array = np.ndarray[Any, Any]
 WARM, RUNS = 3, 10  # as in the publication
@@ -206,8 +205,7 @@ def _ours(level: str, chosen: Settings, inputs: _Inputs, machine: Gpu) -> Sample
     module = compiled((size, size, size), chosen, machine.shared_bytes_per_block)
     module.attributes["tile.target"] = target_for(machine).attribute()
     code = generate(module)
-    made = code.kernel("k")
-    kernel = Kernel("k", made.entry, made.grid, made.block, made.shared_bytes)
+    kernel = code.kernel("k")
     with _faults(_product(level, size), driver):
         library = driver.load(code.ptx.encode())
         inputs.held.callback(_quietly, driver.unload, library)

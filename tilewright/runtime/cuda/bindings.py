@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.codegen.host_program import Kernel, TensorMap
 from tilewright.codegen.nvptx import ptxas
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Resources, Slot
-from tilewright.runtime.manifest import Kernel, TensorMap
 
 _log = logging.getLogger(__name__)
 _DEFAULT_SHARED_BYTES = 48 << 10  # what a block may have without asking

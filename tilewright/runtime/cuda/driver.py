@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.runtime.manifest import Kernel, TensorMap
+from tilewright.codegen.host_program import Kernel, TensorMap
 
 
 class DriverFault(Exception):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.codegen.host_program import Kernel
 from tilewright.runtime.cuda.driver import Argument, DriverFault, Slot
-from tilewright.runtime.manifest import Kernel
+from tilewright.runtime.emulated import mapped
 
 if TYPE_CHECKING:
     from tilewright import emulator
@@ -177,10 +178,7 @@ class EmulatedDriver:
             if isinstance(argument, Slot):
                 given.append(emulator.Uninitialised(values) if size and fresh.all() else values)
             else:
-                seen = argument.map
-                given.append(
-                    emulator.TensorMap(values, seen.box, seen.swizzle, seen.element, seen.extents, seen.strides)
-                )
+                given.append(mapped(values, argument.map))
         made = emulator.run(prepared.module, kernel.entry, kernel.grid, kernel.block, given, kernel.shared_bytes)
         for fresh in views:
             fresh[:] = False

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from tilewright.codegen.host_program import Buffer, Launch
 from tilewright.errors import DeviceError, InvalidArgument
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
@@ -26,7 +27,7 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda import arrays as device_arrays
 from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.driver import Argument, Driver, DriverFault, MappedSlot, Resources, Slot
-from tilewright.runtime.manifest import Launch, Manifest, Operand
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.memory import align
 from tilewright.runtime.module import Module, check_repeats
 from tilewright.runtime.named_inputs import in_order
@@ -445,7 +446,7 @@ class _Context:
             self.driver.drop_graph(self._graphs.popitem(last=False)[1])
         return graph
 
-    def _slot(self, operand: Operand) -> Slot:
+    def _slot(self, operand: Buffer) -> Slot:
         if operand.space in ("input", "output"):
             whole = self.slots[operand.index + (len(self.manifest.inputs) if operand.space == "output" else 0)]
             if operand.bytes == whole.bytes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.codegen.gpu.manifest import Buffer, Kernel, Launch
+from tilewright.codegen.host_program import Buffer, Kernel, Launch
 from tilewright.codegen.nvptx.pipeline import PtxCode
 from tilewright.codegen.nvptx.target import Target
 from tilewright.errors import InvalidArgument
@@ -18,8 +18,9 @@ IN, OUT, CONSTANT, ARENA = (
     Buffer(s, i, 128) for s, i in (("input", 0), ("output", 0), ("constant", 128), ("arena", 256))
 )
 CODE = PtxCode(
-    ADD, Target("sm_80"), (Kernel("sum", "add", (1, 1, 1), (32, 1, 1), 0, (128, 128, 128)),),
-    (Launch("sum", (IN, CONSTANT, ARENA), 32, 384), Launch("sum", (ARENA, IN, OUT), 32, 384)), 384, 256,
+    ptx=ADD, target=Target("sm_80"), kernels=(Kernel("sum", "add", (1, 1, 1), (32, 1, 1), 0),),
+    launches=tuple(Launch("sum", "sum", 1, 32, 384, given) for given in ((IN, CONSTANT, ARENA), (ARENA, IN, OUT))),
+    arena_bytes=384, constants_bytes=256,
 )  # fmt: skip
 
 

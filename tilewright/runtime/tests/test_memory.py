@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.runtime.memory import ALIGNMENT, HUGE_PAGE, Buffer, align, aligned, allocate, plan_arena
+from tilewright.runtime.memory import ALIGNMENT, HUGE_PAGE, LiveBuffer, align, aligned, allocate, plan_arena
 
 
 @st.composite
-def buffer_lists(draw: st.DrawFn) -> list[Buffer]:
+def buffer_lists(draw: st.DrawFn) -> list[LiveBuffer]:
     count = draw(st.integers(0, 20))
     buffers = []
     for index in range(count):
         first = draw(st.integers(0, 15))
         last = first + draw(st.integers(0, 6))
-        buffers.append(Buffer(f"b{index}", draw(st.integers(0, 5000)), first, last))
+        buffers.append(LiveBuffer(f"b{index}", draw(st.integers(0, 5000)), first, last))
     return buffers
 
 
-def largest_live_sum(buffers: list[Buffer]) -> int:
+def largest_live_sum(buffers: list[LiveBuffer]) -> int:
     steps = range(max((b.last_use for b in buffers), default=0) + 1)
     return max(sum(align(b.bytes) for b in buffers if b.first_use <= step <= b.last_use) for step in steps)
 
 
 @given(buffer_lists())
 @settings(max_examples=150, deadline=None)
-def test_live_buffers_do_not_overlap(buffers: list[Buffer]) -> None:
+def test_live_buffers_do_not_overlap(buffers: list[LiveBuffer]) -> None:
     offsets, total = plan_arena(buffers)
     assert set(offsets) == {buffer.name for buffer in buffers}
     for index, a in enumerate(buffers):
@@ -44,25 +44,25 @@ def test_live_buffers_do_not_overlap(buffers: list[Buffer]) -> None:
 
 
 def test_a_chain_needs_two_buffers() -> None:
-    chain = [Buffer(f"layer{i}", 1 << 20, i, i + 1) for i in range(50)]
+    chain = [LiveBuffer(f"layer{i}", 1 << 20, i, i + 1) for i in range(50)]
     assert plan_arena(chain)[1] == 2 << 20
 
 
 def test_a_network_with_skips_needs_no_more_than_is_live() -> None:
     buffers = []
     for block in range(10):
-        buffers.append(Buffer(f"skip{block}", 4096 << (block % 3), 4 * block, 4 * block + 4))
-        buffers += [Buffer(f"x{block}.{i}", 1000 * (i + 1), 4 * block + i, 4 * block + i + 1) for i in range(3)]
+        buffers.append(LiveBuffer(f"skip{block}", 4096 << (block % 3), 4 * block, 4 * block + 4))
+        buffers += [LiveBuffer(f"x{block}.{i}", 1000 * (i + 1), 4 * block + i, 4 * block + i + 1) for i in range(3)]
     assert plan_arena(buffers)[1] == largest_live_sum(buffers)  # largest first alone needs 1.12 of it
 
 
 def test_bad_buffers() -> None:
     with pytest.raises(ValueError, match="not a buffer"):
-        Buffer("x", -1, 0, 0)
+        LiveBuffer("x", -1, 0, 0)
     with pytest.raises(ValueError, match="not a buffer"):
-        Buffer("x", 1, 2, 1)
+        LiveBuffer("x", 1, 2, 1)
     with pytest.raises(ValueError, match="same name"):
-        plan_arena([Buffer("x", 1, 0, 0), Buffer("x", 1, 1, 1)])
+        plan_arena([LiveBuffer("x", 1, 0, 0), LiveBuffer("x", 1, 1, 1)])
 
 
 @pytest.mark.parametrize("size", [1, 64, 1000, HUGE_PAGE, HUGE_PAGE + 1])

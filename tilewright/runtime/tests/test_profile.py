@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from tilewright.codegen.host_program import Launch
 from tilewright.machine import resolve_cpu
 from tilewright.machine.description import Cpu
-from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.profile import KernelTime, Profile, shortened
 from tilewright.runtime.roofline import Roofline
 
@@ -29,7 +30,10 @@ def measured() -> Cpu:
 
 def manifest(*launches: Launch, constants_bytes: int = 0) -> Manifest:
     spec = TensorSpec("x", "f32", (1 << 21,))
-    return Manifest("m", (spec,), (), constants_bytes, 0, 0, launches, (), "x86_64-unknown-linux-gnu")
+    return Manifest(
+        name="m", inputs=(spec,), outputs=(), constants_bytes=constants_bytes, arena_bytes=0, launches=launches,
+        features=(), triple="x86_64-unknown-linux-gnu",
+    )  # fmt: skip
 
 
 def test_a_product_is_bound_by_its_instruction() -> None:

@@ -19,7 +19,7 @@ from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.manifest import Launch, Manifest, TensorSpec
+from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import allocate
 from tilewright.runtime.module import Module
 
@@ -57,12 +57,9 @@ def run_program(program: ModuleOp, inputs: Sequence[Array], machine: str = "host
         name="program",
         inputs=tuple(spec for _, spec in sorted(specs["input"].items())),
         outputs=tuple(spec for _, spec in sorted(specs["output"].items())),
-        constants_bytes=made.constants_bytes,
-        arena_bytes=made.arena_bytes,
-        scratch_bytes=made.scratch_bytes,
-        launches=tuple(Launch(item.kernel, item.kernel, item.programs) for item in made.launches),
         features=tuple(sorted(cpu.features)),
         triple=made.target.triple,
+        **made.parts(),
     )
     artifact = Artifact(manifest, made.code, allocate(made.constants_bytes), print_module(program), "{}", "{}")
     found = Module(artifact, threads=threads, options=replace(Options(), cache=False))(*inputs)

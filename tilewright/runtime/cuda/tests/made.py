@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.host_program import Buffer, Kernel, Launch
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda import arrays
 from tilewright.runtime.cuda.emulated import EmulatedDriver
-from tilewright.runtime.manifest import Kernel, Launch, Manifest, Operand, TensorSpec
+from tilewright.runtime.manifest import Manifest, TensorSpec
 
 ELEMENTS = 32
 BYTES = 4 * ELEMENTS
@@ -40,13 +41,13 @@ ADD = """
 }
 """
 KERNEL = Kernel("add", "add", (1, 1, 1), (ELEMENTS, 1, 1), 0)
-X, OUT = Operand("input", 0, BYTES), Operand("output", 0, BYTES)
-OFFSET = Operand("constant", 0, BYTES)
+X, OUT = Buffer("input", 0, BYTES), Buffer("output", 0, BYTES)
+OFFSET = Buffer("constant", 0, BYTES)
 
 
-def place(number: int, size: int = BYTES) -> Operand:
+def place(number: int, size: int = BYTES) -> Buffer:
     """Buffer number `number` of the arena."""
-    return Operand("arena", 256 * number, size)
+    return Buffer("arena", 256 * number, size)
 
 
 # y = x + c, three more times + c: the arena is used in turns.
@@ -56,14 +57,15 @@ CHAIN = (
 
 
 def artifact(
-    steps: Sequence[tuple[Operand, ...]] = CHAIN, code: str = ADD, kernel: Kernel = KERNEL, name: str = "chain"
+    steps: Sequence[tuple[Buffer, ...]] = CHAIN, code: str = ADD, kernel: Kernel = KERNEL, name: str = "chain"
 ) -> Artifact:
     constants = np.full(ELEMENTS, 0.5, np.float32).view(np.uint8)
     launches = tuple(Launch(f"step {n}", kernel.name, 1, 32, 384, step) for n, step in enumerate(steps))
     tensor = ("f32", (ELEMENTS,))
     manifest = Manifest(
-        name, (TensorSpec("x", *tensor),), (TensorSpec("y", *tensor),), constants.size, 512, 0, launches, (),
-        "a GPU", "ptx", "sm_80", (kernel,),
+        name=name, inputs=(TensorSpec("x", *tensor),), outputs=(TensorSpec("y", *tensor),), arena_bytes=512,
+        constants_bytes=constants.size, launches=launches, kernels=(kernel,), features=(), triple="a GPU", code="ptx",
+        machine="sm_80",
     )  # fmt: skip
     plan = '{"decisions": [{"subject": "add", "chosen": "one block", "reason": "it is a test"}]}'
     return Artifact(manifest, code.encode(), constants, "tile text", "{}", plan)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.codegen.host_program import Kernel, TensorMap
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda import bindings, devices
 from tilewright.runtime.cuda.bindings import CudaDriver
 from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.driver import DriverFault, MappedSlot, Resources, Slot
 from tilewright.runtime.cuda.emulated import EmulatedDriver
-from tilewright.runtime.manifest import Kernel, TensorMap
 
 
 @pytest.fixture

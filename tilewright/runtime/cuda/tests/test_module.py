@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 import tilewright
+from tilewright.codegen.host_program import Buffer
 from tilewright.errors import DeviceError, InvalidArgument
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda import emulated
 from tilewright.runtime.cuda.driver import DriverFault, Resources
 from tilewright.runtime.cuda.module import GRAPHS, STREAMS, DeviceModule
 from tilewright.runtime.cuda.tests import made
-from tilewright.runtime.manifest import Manifest, Operand
+from tilewright.runtime.manifest import Manifest
 
 X = np.arange(made.ELEMENTS, dtype=np.float32)
 
@@ -364,13 +365,13 @@ def test_files_keep_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        (made.X, made.OFFSET, Operand("output", 1, made.BYTES)),
-        (made.X, made.OFFSET, Operand("output", 0, made.BYTES + 4)),
-        (made.X, made.OFFSET, Operand("arena", 512, 4)),
-        (made.X, made.OFFSET, Operand("elsewhere", 0, 0)),
+        (made.X, made.OFFSET, Buffer("output", 1, made.BYTES)),
+        (made.X, made.OFFSET, Buffer("output", 0, made.BYTES + 4)),
+        (made.X, made.OFFSET, Buffer("arena", 512, 4)),
+        (made.X, made.OFFSET, Buffer("elsewhere", 0, 0)),
     ],
 )
-def test_manifests_whose_launches_leave_memory_are_refused(step: tuple[Operand, ...]) -> None:
+def test_manifests_whose_launches_leave_memory_are_refused(step: tuple[Buffer, ...]) -> None:
     manifest = made.artifact([step]).manifest
     with pytest.raises(tilewright.CompileError, match="is not in the module"):
         Manifest.from_json(manifest.to_json())

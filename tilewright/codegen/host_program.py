@@ -1,0 +1,118 @@
+"""The host program of a module: its kernels, the order in which they are launched, and the memory that they are given.
+
+Code generation makes it for every target, a manifest stores it, and drivers run it. Nothing here imports the compiler:
+loading a module reads these classes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+BUFFER_ALIGN = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of one kernel argument.
+
+    Space "input" or "output": array number `index`, from byte `offset`. Space "constant" or "arena": `index` is the
+    first byte, and `offset` is 0.
+    """
+
+    space: str
+    index: int
+    bytes: int
+    offset: int = 0
+
+    @property
+    def align(self) -> int:
+        """Bytes that the address is a multiple of: a power of two, at most `BUFFER_ALIGN`."""
+        start = self.offset if self.space in ("input", "output") else self.index
+        return min(BUFFER_ALIGN, start & -start) if start else BUFFER_ALIGN
+
+    def part(self, start: int, size: int) -> Buffer:
+        """`size` bytes of this buffer from its byte `start`."""
+        if self.space in ("input", "output"):
+            return Buffer(self.space, self.index, size, self.offset + start)
+        return Buffer(self.space, self.index + start, size)
+
+    def __str__(self) -> str:
+        place = f"{self.space} {self.index}" if self.space in ("input", "output") else f"{self.space}+{self.index}"
+        place += f"+{self.offset}" if self.offset else ""
+        return f"{place} ({self.bytes} bytes)"
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What a copy engine is told: the tensor in argument number `argument`, and the tensor-map box of one copy.
+
+    `extents` and `box` are elements and `strides` bytes, outermost first; the last stride is the bytes of an element.
+    `element` is the engine's name of the element type. Rows of the box are swizzled by `swizzle` bytes in shared
+    memory. Elements outside of the tensor are filled with zeros. A map takes 128 bytes behind the arguments.
+    """
+
+    argument: int
+    element: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How a kernel of a GPU is launched: `name` in the tile program, `entry` in the code, `tensor_maps` behind its
+    arguments. A block has `shared_bytes` of dynamic shared memory.
+    """
+
+    name: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    tensor_maps: tuple[TensorMap, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
+
+    `operands` are the arguments of a kernel of a GPU; the machine code of a CPU computes its own. In a loop on a CPU a
+    launch runs `trips` times: `flops`, `bytes` and `cycles` are those of all trips, `programs` those of one. `cycles`
+    are predicted for one core of a CPU with all data near (0: there is no model), `constant_bytes` of `bytes` are
+    constants, and `instruction` is the record that a product runs on.
+    """
+
+    name: str
+    kernel: str
+    programs: int
+    flops: int = 0
+    bytes: int = 0
+    operands: tuple[Buffer, ...] = ()
+    trips: int = 1
+    cycles: int = 0
+    constant_bytes: int = 0
+    instruction: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProgram:
+    """What a caller of generated code provides and runs: bytes of memory, and the launches in their order.
+
+    `scratch_bytes` are those of one thread of a CPU, and `kernels` those of a GPU.
+    """
+
+    constants_bytes: int
+    arena_bytes: int
+    scratch_bytes: int = 0
+    launches: tuple[Launch, ...]
+    kernels: tuple[Kernel, ...] = ()
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name in the tile program."""
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+    def parts(self) -> dict[str, Any]:
+        """The fields of the host program by name, without those that a subclass adds."""
+        return {field.name: getattr(self, field.name) for field in fields(HostProgram)}
