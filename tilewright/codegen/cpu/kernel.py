@@ -10,7 +10,7 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, MemRefType
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.codegen.cpu import memory
+from tilewright.codegen.cpu import grid, memory
 from tilewright.codegen.cpu.dot import emit_dot, group_of
 from tilewright.codegen.cpu.scan import scan
 from tilewright.codegen.cpu.target import Target
@@ -88,7 +88,7 @@ class KernelEmitter:
             else:
                 self.values[argument] = TileValue((), ((value,),))
         self.scratch = scratch
-        self._loop(begin, end, I64(1), [], self._program)
+        self._programs(begin, end)
         if self.nontemporal and self.target.x86:
             fence = ir.FunctionType(ir.VoidType(), [])
             name = "llvm.x86.sse.sfence"
@@ -96,17 +96,19 @@ class KernelEmitter:
             self.builder.call(function, [])
         self.builder.ret_void()
 
-    def _program(self, linear: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        """Coordinates from the linear number (last axis fastest), then the body."""
-        self.coordinates: list[ir.Value] = []
-        rest = linear
-        for extent in reversed(self.func.extents):
-            self.coordinates.insert(0, rest if extent != 1 else I64(0))
-            if extent != 1:
-                self.coordinates[0] = self.builder.urem(rest, I64(extent))
-                rest = self.builder.udiv(rest, I64(extent))
-        self._block(self.func.body.block)
-        return []
+    def _programs(self, begin: ir.Value, end: ir.Value) -> None:
+        """The loop over the programs of this call."""
+        axes = [axis for axis, extent in enumerate(self.func.extents) if extent != 1]
+        extents = [self.func.extents[axis] for axis in axes]
+
+        def program(number: ir.Value, coordinates: list[ir.Value]) -> list[ir.Value]:
+            self.coordinates: list[ir.Value] = [I64(0)] * len(self.func.extents)
+            for axis, coordinate in zip(axes, coordinates, strict=True):
+                self.coordinates[axis] = coordinate
+            self._block(self.func.body.block)
+            return grid.following(self.builder, extents, coordinates)
+
+        self._loop(begin, end, I64(1), grid.coordinates_of(self.builder, extents, begin), program)
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
