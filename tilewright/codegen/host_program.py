@@ -7,23 +7,28 @@ loading a module reads these classes only.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
-BUFFER_ALIGN = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
+from tilewright.fields import Readable, count, items, optional, record, required, several, string, whole
+
+BUFFER_ALIGN: Final = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
+
+size: Final = whole(0, 47)  # bytes or elements: what the addresses of a process reach
+total: Final = whole(0, 90)  # what is only printed, such as floating-point operations
 
 
 @dataclass(frozen=True)
-class Buffer:
+class Buffer(Readable):
     """Memory of one kernel argument.
 
     Space "input" or "output": array number `index`, from byte `offset`. Space "constant" or "arena": `index` is the
     first byte, and `offset` is 0.
     """
 
-    space: str
-    index: int
-    bytes: int
-    offset: int = 0
+    space: str = required(string)
+    index: int = required(size)
+    bytes: int = required(size)
+    offset: int = optional(size, 0)
 
     @property
     def align(self) -> int:
@@ -44,7 +49,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMap(Readable):
     """What a copy engine is told: the tensor in argument number `argument`, and the tensor-map box of one copy.
 
     `extents` and `box` are elements and `strides` bytes, outermost first; the last stride is the bytes of an element.
@@ -52,30 +57,34 @@ class TensorMap:
     memory. Elements outside of the tensor are filled with zeros. A map takes 128 bytes behind the arguments.
     """
 
-    argument: int
-    element: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int
+    argument: int = required(size)
+    element: str = required(string)
+    extents: tuple[int, ...] = required(several(size, 1))
+    strides: tuple[int, ...] = required(several(size, 1))
+    box: tuple[int, ...] = required(several(size, 1))
+    swizzle: int = required(size)
+
+    def check(self) -> None:
+        if not len(self.extents) == len(self.strides) == len(self.box):
+            raise ValueError("has extents, strides and box of different lengths")
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Readable):
     """How a kernel of a GPU is launched: `name` in the tile program, `entry` in the code, `tensor_maps` behind its
     arguments. A block has `shared_bytes` of dynamic shared memory.
     """
 
-    name: str
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    tensor_maps: tuple[TensorMap, ...] = ()
+    name: str = required(string)
+    entry: str = required(string)
+    grid: tuple[int, int, int] = required(items(count, count, count))
+    block: tuple[int, int, int] = required(items(count, count, count))
+    shared_bytes: int = required(size)
+    tensor_maps: tuple[TensorMap, ...] = optional(several(record(TensorMap)), ())
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(Readable):
     """One kernel launch of a call: `programs` programs that do `flops` operations and move `bytes` bytes.
 
     `operands` are the arguments of a kernel of a GPU; the machine code of a CPU computes its own. In a loop on a CPU a
@@ -84,30 +93,30 @@ class Launch:
     constants, and `instruction` is the record that a product runs on.
     """
 
-    name: str
-    kernel: str
-    programs: int
-    flops: int = 0
-    bytes: int = 0
-    operands: tuple[Buffer, ...] = ()
-    trips: int = 1
-    cycles: int = 0
-    constant_bytes: int = 0
-    instruction: str = ""
+    name: str = required(string)
+    kernel: str = required(string)
+    programs: int = required(size)
+    flops: int = optional(total, 0)
+    bytes: int = optional(total, 0)
+    operands: tuple[Buffer, ...] = optional(several(record(Buffer)), ())
+    trips: int = optional(size, 1)
+    cycles: int = optional(total, 0)
+    constant_bytes: int = optional(total, 0)
+    instruction: str = optional(string, "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostProgram:
+class HostProgram(Readable):
     """What a caller of generated code provides and runs: bytes of memory, and the launches in their order.
 
     `scratch_bytes` are those of one thread of a CPU, and `kernels` those of a GPU.
     """
 
-    constants_bytes: int
-    arena_bytes: int
-    scratch_bytes: int = 0
-    launches: tuple[Launch, ...]
-    kernels: tuple[Kernel, ...] = ()
+    constants_bytes: int = required(size)
+    arena_bytes: int = required(size)
+    scratch_bytes: int = optional(size, 0)
+    launches: tuple[Launch, ...] = required(several(record(Launch)))
+    kernels: tuple[Kernel, ...] = optional(several(record(Kernel)), ())
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of that name in the tile program."""

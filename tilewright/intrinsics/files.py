@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidIntrinsic, InvalidMachine
+from tilewright.fields import Place
 from tilewright.intrinsics.check_record import check
 from tilewright.intrinsics.intrinsic import Cost, Fragment, Intrinsic, Limits, Movement, Numerics, Operand
-from tilewright.machine.facts import Place
 from tilewright.machine.reading import Document, read_document
 
 

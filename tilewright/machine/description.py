@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tilewright.machine import features as feature_tables
-from tilewright.machine import targets
-from tilewright.machine.facts import (
+from tilewright.fields import (
     Contradiction,
-    Facts,
+    Readable,
     choice,
     count,
     flag,
@@ -33,13 +31,15 @@ from tilewright.machine.facts import (
     text,
     word,
 )
+from tilewright.machine import features as feature_tables
+from tilewright.machine import targets
 
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llvm(Facts):
+class Llvm(Readable):
     """What LLVM is told. For a CPU, `features` is made from `Cpu.features` and may be left out."""
 
     triple: str = required(word)
@@ -53,7 +53,7 @@ class Llvm(Facts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache(Facts):
+class Cache(Readable):
     """One cache level; `shared_by` counts the cores that share one instance, and rates are per core."""
 
     name: str = required(word)
@@ -66,7 +66,7 @@ class Cache(Facts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dram(Facts):
+class Dram(Readable):
     """Main or device memory. A copy counts what it reads and what it writes; a non-temporal one passes the caches."""
 
     bytes_per_second: float = required(rate)
@@ -85,7 +85,7 @@ class DeviceMemory(Dram):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Facts):
+class Machine(Readable):
     """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first.
 
     `issue_cycles` are measured cycles between two independent calls of an intrinsic on one core, by its name.
@@ -181,7 +181,7 @@ _SEEDS = table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixSchedules(Facts):
+class MatrixSchedules(Readable):
     """What the deduction of matrix schedules (`instruction.mma`) does differently on one architecture.
 
     `vector_distribution`: tiles are distributed to lanes by layout before packing is tried. `reduction_rows`: a block
@@ -280,7 +280,7 @@ class Gpu(Machine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level(Facts):
+class Level(Readable):
     """One memory level of an accelerator; rates are per instance, unlimited when absent.
 
     `fanout` is how many instances lie below one instance of the level outside it, along X and Y. Energy is per
@@ -302,7 +302,7 @@ class Level(Facts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compute(Facts):
+class Compute(Readable):
     """The arithmetic unit below the innermost level: operations per cycle and energy in 16-bit multiply-adds."""
 
     fanout: tuple[int, int] = optional(items(count, count), (1, 1))

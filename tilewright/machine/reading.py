@@ -14,8 +14,8 @@ from typing import Any, Final
 import yaml
 
 from tilewright.errors import InvalidMachine
+from tilewright.fields import Place
 from tilewright.files import read_bytes
-from tilewright.machine.facts import Place
 
 MAX_BYTES: Final = 1 << 20
 

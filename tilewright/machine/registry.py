@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tilewright.errors import InvalidMachine
+from tilewright.fields import Place
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
-from tilewright.machine.facts import Fault, Place
 from tilewright.machine.reading import FILES, Document, read_document
 
 KINDS: Final[dict[str, type[Machine]]] = {"cpu": Cpu, "gpu": Gpu, "accelerator": Accelerator}
@@ -147,13 +147,4 @@ def _validate(document: Document, values: dict[str, Any]) -> Machine:
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidMachine(f"kind is {kind!r}", where=document.where(("kind",)), help=f"one of {', '.join(KINDS)}")
-    machine, faults = KINDS[kind].read(values)
-    if machine is None:
-        raise _refused(faults, document)
-    return machine
-
-
-def _refused(faults: list[Fault], document: Document) -> InvalidMachine:
-    """All faults of a description as one error: the first one sets place and help."""
-    first = faults[0]
-    return InvalidMachine("; ".join(map(str, faults)), where=document.where(first.place), help=first.help)
+    return KINDS[kind].from_json(values, document.where, InvalidMachine)

@@ -85,7 +85,7 @@ class Artifact:
         if not known:
             _parse(graph, "graph.json")
             _parse(plan, "plan.json")
-        manifest = Manifest.from_json(_parse(text, "manifest.json"))
+        manifest = Manifest.from_json(_parse(text, "manifest.json"), "manifest.json")
         if manifest.code != kind:
             raise InvalidFile(f"{CODES[manifest.code]} is missing")
         return cls(

@@ -1,7 +1,8 @@
 """Frozen dataclasses that are read from plain values: every field has a kind, which checks what a file says.
 
-A kind takes a value and its place, and returns what the field holds; where the value is wrong it adds a fault to a list
-and what it returns is not used. All faults of a value are found in one pass.
+The one reader of JSON and YAML for machine files, manifests, decisions and tuning results. A kind takes a value and its
+place, and returns what the field holds; where the value is wrong it adds a fault to a list and what it returns is not
+used. All faults of a value are found in one pass.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias, cast
 
+from tilewright.errors import CompileError, InvalidFile
+
 Place: TypeAlias = tuple[str | int, ...]  # keys and list positions from the top of the value
 Kind: TypeAlias = Callable[[Any, Place, "list[Fault]"], Any]
 
 _LARGEST: Final = 1 << 62
 _MOST_LETTERS: Final = 100
+_SHOWN_FAULTS: Final = 8  # of a value, in one message
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -35,11 +39,15 @@ class Fault:
 
 
 class Contradiction(ValueError):
-    """What is wrong with one field, found by comparing it with others, and what would be legal there."""
+    """What is wrong with one field, found by comparing it with others, and what would be legal there.
 
-    def __init__(self, field: str, message: str, help: str) -> None:
+    `field` is a name, or the place of an item below: ("launches", 3).
+    """
+
+    def __init__(self, field: str | Place, message: str, help: str = "") -> None:
         super().__init__(message)
-        self.field, self.help = field, help
+        self.place: Place = (field,) if isinstance(field, str) else field
+        self.help = help
 
 
 def required(kind: Kind) -> Any:
@@ -52,9 +60,9 @@ def optional(kind: Kind, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"kind": kind})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """A description whose fields are made by `required` and `optional`. Values are immutable and compare by content."""
+@dataclass(frozen=True)
+class Readable:
+    """A value whose fields are made by `required` and `optional`. Values are immutable and compare by content."""
 
     @classmethod
     def prepared(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -65,18 +73,34 @@ class Facts:
         """Raises ValueError, best a `Contradiction`, where fields that are right each contradict each other."""
 
     def to_json(self) -> dict[str, Any]:
-        """The description as values of JSON, without what is None; `read` takes them back."""
+        """The fields as values of JSON, without what is None; `from_json` takes them back."""
         return cast("dict[str, Any]", _plain(self))
 
     @classmethod
-    def read(cls, value: Any) -> tuple[Self | None, list[Fault]]:
-        """The description that `value` states, or None and what is wrong with it."""
-        faults: list[Fault] = []
-        found = record(cls)(value, (), faults)
-        return (None if faults else found), faults
+    def from_json(
+        cls, value: Any, where: str | Callable[[Place], str] = "", error: type[CompileError] = InvalidFile
+    ) -> Self:
+        """The value that `to_json` wrote.
+
+        Raises `error` with everything that is wrong. The first fault sets its help, and its place where `where` gives
+        one for it.
+        """
+        return cast("Self", read(record(cls), value, where, error))
 
 
-def record(cls: type[Facts]) -> Kind:
+def read(kind: Kind, value: Any, where: str | Callable[[Place], str], error: type[CompileError] = InvalidFile) -> Any:
+    """What a kind makes of a value. Raises `error` as `Readable.from_json` does."""
+    faults: list[Fault] = []
+    found = kind(value, (), faults)
+    if not faults:
+        return found
+    shown = "; ".join(map(str, faults[:_SHOWN_FAULTS]))
+    more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
+    first = faults[0]
+    raise error(f"{shown}{more}", where=where if isinstance(where, str) else where(first.place), help=first.help)
+
+
+def record(cls: type[Readable]) -> Kind:
     """A mapping with the fields of `cls`."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
 
@@ -103,7 +127,7 @@ def record(cls: type[Facts]) -> Kind:
         try:
             found.check()
         except Contradiction as error:
-            faults.append(Fault((*place, error.field), str(error), error.help))
+            faults.append(Fault((*place, *error.place), str(error), error.help))
         except ValueError as error:
             faults.append(Fault(place, str(error)))
         return found
@@ -114,11 +138,19 @@ def record(cls: type[Facts]) -> Kind:
 # Kinds ----------------------------------------------------------------------------------------------------------------
 
 
-def count(value: Any, place: Place, faults: list[Fault]) -> Any:
-    """A whole number of 1 or more."""
-    if type(value) is int and 0 < value < _LARGEST:
-        return value
-    return _refuse(value, place, faults, "a whole number from 1 to 2**62 - 1")
+def whole(least: int, bits: int) -> Kind:
+    """A whole number from `least` to 2**bits - 1."""
+    limit = 1 << bits
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if type(value) is int and least <= value < limit:
+            return value
+        return _refuse(value, place, faults, f"a whole number from {least} to 2**{bits} - 1")
+
+    return read
+
+
+count: Final = whole(1, 62)
 
 
 def rate(value: Any, place: Place, faults: list[Fault]) -> Any:
@@ -130,6 +162,11 @@ def rate(value: Any, place: Place, faults: list[Fault]) -> Any:
 
 def flag(value: Any, place: Place, faults: list[Fault]) -> Any:
     return value if type(value) is bool else _refuse(value, place, faults, "true or false")
+
+
+def string(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """Any text."""
+    return value if isinstance(value, str) else _refuse(value, place, faults, "a text")
 
 
 def word(value: Any, place: Place, faults: list[Fault]) -> Any:
@@ -227,7 +264,7 @@ def _unknown(name: Any, place: Place, fields: Sequence[str]) -> Fault:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Facts):
+    if isinstance(value, Readable):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {name: _plain(item) for name, item in fields if item is not None}
     if isinstance(value, tuple):
