@@ -19,7 +19,7 @@ ORDER = (
     "expr", "machine", "layouts", "intrinsics", "tiles", "graph", "operator", "instruction", "kernel", "lower",
     "codegen", "emulator", "runtime", "language", "frontend", "compiler", "reproduce", "report", "cli",
 )  # fmt: skip
-EVERYBODYS = ("errors", "options", "decision", "fields", "files", "lazy", "collection")
+EVERYBODYS = ("errors", "options", "decision", "fields", "files", "lazy", "collection", "dataclass")
 
 # Imports that are forbidden although the package stands above: the last column of the table.
 LEVELS = {"tiles", "graph", "operator", "instruction"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from tilewright.dataclass import dataclass
 
 ASKED = "it was asked for"  # the reason of a choice that no rule made
 

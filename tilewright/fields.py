@@ -12,9 +12,9 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias, cast
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
 
 Place: TypeAlias = tuple[str | int, ...]  # keys and list positions from the top of the value

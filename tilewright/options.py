@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import as_path
 

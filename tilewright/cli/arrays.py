@@ -6,13 +6,13 @@ import ast
 import struct
 import zipfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
 from tilewright.files import open_regular, reason, write_file
 from tilewright.runtime.memory import allocate

@@ -7,7 +7,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata, util
 
 import numpy as np
@@ -15,6 +15,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import NEGATIVE, show_json
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.files import reason
 from tilewright.options import Options

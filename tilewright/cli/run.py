@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +34,7 @@ from tilewright.cli.models import (
     read_arrays,
     read_artifact,
 )
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable
 

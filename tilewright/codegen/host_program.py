@@ -6,9 +6,10 @@ loading a module reads these classes only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
+from tilewright.dataclass import dataclass
 from tilewright.fields import Readable, count, items, optional, record, required, several, string, whole
 
 BUFFER_ALIGN: Final = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants

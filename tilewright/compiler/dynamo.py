@@ -28,9 +28,9 @@ import logging
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidArgument, Unsupported
 from tilewright.options import Options
 

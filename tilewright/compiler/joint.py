@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.dataclass import dataclass
 from tilewright.decision import Refusal
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.compiler.mapped import with_mapped
 from tilewright.compiler.views import View, view_of
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from tilewright.compiler.plan import make_plan, prepare
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
 from tilewright.compiler.stopwatch import Stopwatch, content, own_kernels
 from tilewright.compiler.surroundings import likeness, shape_digest, surroundings, tensor_names
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import serialize

@@ -6,11 +6,12 @@ In: plans. Out: seconds of each kernel, timed once for what it does and how its 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.collection import collect_new
 from tilewright.compiler.planning import Kernel, Plan
 from tilewright.compiler.program import Placement
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.machine.description import Cpu
 from tilewright.options import Options

@@ -7,8 +7,8 @@ is one where the source then stores the digits of each dimension of the result t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.link import Linked, Storage
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.scalars import WIDTHS, Array

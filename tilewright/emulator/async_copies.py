@@ -6,10 +6,11 @@ waited for, or when a thread finds that the phase of its mbarrier is not complet
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.lanes import Lanes, State
 from tilewright.emulator.scalars import Array
 

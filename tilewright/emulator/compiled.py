@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.arguments import Argument, Uninitialised
 from tilewright.emulator.parser import parse
 from tilewright.emulator.syntax import Module

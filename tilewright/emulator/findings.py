@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.problems import Place
 
 #: Every kind of finding, and what it means.

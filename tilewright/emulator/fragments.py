@@ -7,11 +7,11 @@ are in registers of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.scalars import Array
 
 

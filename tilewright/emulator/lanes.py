@@ -6,11 +6,12 @@ Registers are arrays over all threads of the chunk, blocks one after the other, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.clocks import Clocks
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.findings import Findings

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.problems import InvalidPtx, Place, refuse
 from tilewright.emulator.scalars import WIDTHS, size
 from tilewright.emulator.syntax import (

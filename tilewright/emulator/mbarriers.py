@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.lanes import Lanes, State
 from tilewright.emulator.scalars import Array
 

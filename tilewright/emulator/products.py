@@ -9,10 +9,9 @@ are exact and wrap, or saturate with `.satfinite`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.rounding import fma_f64, from_bf16, to_bf16, to_f16, to_f32
 from tilewright.emulator.scalars import Array
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator import isa
 from tilewright.emulator.arguments import Argument, place_arguments
 from tilewright.emulator.async_copies import AsyncCopies

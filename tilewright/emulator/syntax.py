@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.problems import Place
 
 

@@ -6,10 +6,9 @@ launch hands one over, ``tensormap.replace`` how a kernel changes one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.scalars import Array
 from tilewright.errors import InvalidArgument
 

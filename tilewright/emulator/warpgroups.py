@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.lanes import Lanes, State, Step, as_index
 from tilewright.emulator.scalars import Array
 

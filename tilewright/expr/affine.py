@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from math import inf
 from operator import add, is_
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import UNKNOWN, Apply, Axis, Cast, Const, Dim, Expr, Read
 from tilewright.expr.dtypes import INDEX, limits
 

@@ -8,13 +8,14 @@ Source of the abstraction: thesis section 1.1.1; operators are listed in `FUNCTI
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import copysign, prod
 from types import EllipsisType
 from typing import Any, Final, overload
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.dtypes import DType, DTypeLike

@@ -8,11 +8,12 @@ Names of loops are unique too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, Extent, Tensor

@@ -14,7 +14,9 @@ dimension in `dims`. An update with a place outside of its dimension is left out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from tilewright.dataclass import dataclass
 
 SCATTER = "scatter"
 """The function at the top of a scatter's body, and only there."""

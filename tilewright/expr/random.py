@@ -7,13 +7,14 @@ no comparison, rounding or cast to integer makes a small error large, and values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import bounds
 from tilewright.expr.core import Axis, Compute, Const, Expr, Tensor, apply, select, static_shape

@@ -9,9 +9,10 @@ one map that consumes it point by point; a row group grows while every member is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import JOINED, Axis, Compute, Const, Expr, Read, walk
 from tilewright.expr.graph import Graph, Loop

@@ -10,10 +10,11 @@ part of.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes

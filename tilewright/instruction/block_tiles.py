@@ -8,10 +8,11 @@ how warps share it, how many slices are on their way and how many blocks share a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import ceil, prod
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Refusal
 from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits

@@ -7,9 +7,10 @@ level takes the rest. That makes any order of loops, split any number of times, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.model import Access, Hierarchy, Level
 from tilewright.intrinsics.intrinsic import LoopKind
 

@@ -14,12 +14,13 @@ hoisted although this rounds at another place; integers wrap alike either way.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce as fold
 from math import gcd, prod
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine, simplify

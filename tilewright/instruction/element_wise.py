@@ -8,9 +8,9 @@ is the lane of ``Dst[i] += Src1[i] * Src2[i]``; where their pixels are, these ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Axis, Compute
 from tilewright.instruction.in_place import product_factors, with_borders

@@ -12,12 +12,13 @@ tile extends, and `InPlace.running` is the mapping that this makes: it is proven
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine, bounds

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
@@ -22,6 +21,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Axis, Compute
 from tilewright.instruction.canonical import Canonical

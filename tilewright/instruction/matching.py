@@ -8,13 +8,14 @@ and the match points, of which mode `points` makes its mappings. Nothing here lo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine

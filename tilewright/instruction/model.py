@@ -15,10 +15,11 @@ whether by compute, reading or writing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, prod
 from typing import Any, Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.instruction.physical import PhysicalMapping, Placement
 from tilewright.intrinsics.elements import bits

@@ -7,8 +7,8 @@ machine it is the number of calls. Ties go to fewer calls, to less data moved, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.model import mapping_seconds

@@ -9,10 +9,10 @@ all orders; they differ in nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine, affine, simplify
 from tilewright.expr.core import Axis, Const, Expr, Read, static_shape
 from tilewright.expr.dtypes import INDEX

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Names
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import gcd, prod
 from typing import Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Tensor

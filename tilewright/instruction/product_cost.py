@@ -9,10 +9,10 @@ through caches, which hold lines (`caches`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Read, walk

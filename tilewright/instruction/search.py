@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, exp, inf
 from statistics import median
 from typing import Any, Protocol
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.instruction.in_place import ProductKey
 from tilewright.operator.product_space import ProductPoint

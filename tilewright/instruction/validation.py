@@ -9,7 +9,7 @@ not run again.
 from __future__ import annotations
 
 from collections.abc import Mapping as Names
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import inf
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.dtypes import DType
 from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Limits, Movement, Numerics, Operand

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidIntrinsic
 
 _LONGEST = 400  # characters

@@ -5,12 +5,12 @@ Also the ways in which shared memory feeds them: `ldmatrix`, swizzled tiles and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidIntrinsic
 from tilewright.intrinsics.elements import Array
 from tilewright.intrinsics.formula import formula

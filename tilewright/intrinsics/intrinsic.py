@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from math import prod
 from typing import Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidIntrinsic
 from tilewright.expr.core import Axis, Expr, Read
 from tilewright.expr.dtypes import DType

@@ -7,11 +7,11 @@ to i64 or f64, and returns the new destination. `RULES` lists them by the names 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.intrinsics.elements import Array, is_float, storage
 from tilewright.intrinsics.intrinsic import Numerics
 from tilewright.intrinsics.rounding import add_to_odd, flushed, fused_f64, round_to

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidProgram
 from tilewright.layouts.linear import LinearLayout
 

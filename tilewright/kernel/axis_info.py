@@ -7,13 +7,14 @@ elements are inside or outside together. Forward over the tile form; integers wr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import FuncOp, element, shape, strides_of
 from tilewright.kernel.elements import ELEMENT

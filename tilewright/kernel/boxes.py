@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from xdsl.irdl import IRDLOperation, eq, prop_def, traits_def, var_operand_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.tile_types import element, i64s
 
 Array = np.ndarray[Any, Any]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.tensor_core_config import MAX_THREADS
 
 ATTRIBUTE = "tile.target"

@@ -7,11 +7,12 @@ copies that it counts are known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.elements import Array
 from tilewright.kernel.views import READ
 

@@ -9,13 +9,13 @@ bytes of shared memory) that another has written since the last barrier makes a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array, dtype_of

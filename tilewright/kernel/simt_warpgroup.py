@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
@@ -31,6 +30,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.groups import Commit
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.simt_async import SWIZZLES

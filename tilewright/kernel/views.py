@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from xdsl.ir import Operation
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.elements import Array
 
 

@@ -6,11 +6,11 @@ An *access* is what the lanes of one warp do at once: each reads or writes a vec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import is_power_of_two, log2
 from tilewright.layouts.form import InShared

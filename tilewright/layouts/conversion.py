@@ -7,12 +7,13 @@ Classes, the first that applies: ``none``, ``register`` (within a thread), ``shu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.access import matrix_load, row_major_memory, shared_access, vector_width
 from tilewright.layouts.bits import Span, log2

@@ -9,13 +9,13 @@ output (row-major order), so the numbers of one map are those of the next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import Span, is_power_of_two, log2, powers_around
 

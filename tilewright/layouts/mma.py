@@ -7,9 +7,9 @@ last two of a tile; dimensions before them are batches, over which only warps an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import is_power_of_two, powers_around
 from tilewright.layouts.blocked import Blocked

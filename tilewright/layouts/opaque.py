@@ -7,8 +7,8 @@ which element no program may know, and values enter and leave through memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.linear import PLACE, LinearLayout, dims
 from tilewright.layouts.mma import DotOperand, Wmma

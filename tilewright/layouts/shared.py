@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.layouts.bits import is_power_of_two, log2, powers_around
 from tilewright.layouts.copy_engine import SPANS, widest_span

@@ -8,11 +8,11 @@ lanes that read the same lane want different registers of it, a round is sent on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, product
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.layouts.bits import Span, independent, log2
 from tilewright.layouts.linear import PLACE, Array, LinearLayout
 

@@ -8,13 +8,14 @@ one. f16 and bf16 are computed in f32; only explicit casts and stores round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine, affine_part
 from tilewright.expr.affine import bounds as index_bounds

@@ -9,11 +9,12 @@ there is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder

@@ -6,11 +6,12 @@ Kernels once each, the host sequence, the plan of the arena.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Const, Tensor
 from tilewright.expr.names import claim
 from tilewright.kernel import dialect as tile

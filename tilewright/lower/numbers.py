@@ -7,10 +7,11 @@ and where lowering, passes or LLVM make other code for it than for any other num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import frexp, isfinite
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Cast, Const, Expr
 from tilewright.lower.body import rounded

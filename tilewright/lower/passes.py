@@ -7,12 +7,13 @@ scratch where they are costly, recomputed where they are cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from xdsl.dialects import arith, math
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, Tensor, identity, walk

@@ -7,13 +7,13 @@ every tile of a block asks for its own share, so that the next block is near whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis

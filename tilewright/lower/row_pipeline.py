@@ -11,11 +11,11 @@ passes one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in

@@ -8,11 +8,11 @@ the threshold are kept, and the first of those that are equal to it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.dtypes import INDEX
 from tilewright.kernel import dialect as tile

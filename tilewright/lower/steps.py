@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Const, Expr, Tensor
 from tilewright.expr.dtypes import DType
 from tilewright.operator.blocks import BlockSchedule

@@ -10,9 +10,10 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.fields import (
     Contradiction,
     Readable,

@@ -7,12 +7,12 @@ dates are refused: a description is data, and a small one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidMachine
 from tilewright.fields import Place
 from tilewright.files import read_bytes

@@ -11,9 +11,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tilewright.dataclass import dataclass
 from tilewright.machine.features import BY_ARCHITECTURE, words
 
 NVIDIA: Final = "nvptx64-nvidia-cuda"

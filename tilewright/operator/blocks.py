@@ -8,9 +8,9 @@ loops. Every extent is a power of two, as layouts want; what a box has beyond th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis

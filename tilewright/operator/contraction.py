@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Const, Expr, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique

@@ -8,9 +8,9 @@ LeVeque, "Algorithms for computing the sample variance", 1983), with rounding er
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Const, Expr
 from tilewright.operator.nest import Nest, NestNode, value_read, written_out
 

@@ -7,9 +7,10 @@ reduction loops, absent in a map). A node writes a value per outer point or per 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX

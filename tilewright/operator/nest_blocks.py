@@ -12,11 +12,12 @@ cover latency times bandwidth); instructions over their rate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil, gcd, inf, prod
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import InvalidMachine
 from tilewright.expr import dtypes

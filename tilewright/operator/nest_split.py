@@ -7,9 +7,10 @@ what the nest made of its sums. Legal where nothing but sums walks the inner loo
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine

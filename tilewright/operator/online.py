@@ -7,8 +7,7 @@ running sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Cast, Expr
 from tilewright.operator.nest import Nest, value_read, written_out
 

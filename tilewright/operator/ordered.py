@@ -8,9 +8,10 @@ along the inner loop, a scatter takes its updates in order, and a sort orders a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor, walk

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations, product
 from math import prod
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.rules import k_unroll, tiles_that_fit

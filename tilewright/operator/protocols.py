@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from tilewright.dataclass import dataclass
 
 P_co = TypeVar("P_co", covariant=True)
 P_contra = TypeVar("P_contra", contravariant=True)

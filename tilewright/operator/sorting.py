@@ -11,9 +11,9 @@ elements a row and 1 to 64 wanted, and are within a factor of 1.5 of most.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import log, prod
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine_part
 from tilewright.expr.core import Axis, Expr, Read, walk

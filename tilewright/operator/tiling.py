@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 
 

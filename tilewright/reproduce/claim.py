@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final, Literal, TypeAlias
+
+from tilewright.dataclass import dataclass
 
 Figure: TypeAlias = float | str
 Comparison: TypeAlias = Literal["=", ">=", "<="]

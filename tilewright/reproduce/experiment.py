@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.files import read_bytes
 from tilewright.reproduce.claim import Claim

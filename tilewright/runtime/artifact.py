@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidFile
 from tilewright.files import as_path, reason, write_file
 from tilewright.runtime.archive import Blocks, archived, read_archive

@@ -18,9 +18,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.files import ABANDONED_SECONDS, TEMPORARY, open_regular, reason, remove_abandoned, replace_file
 from tilewright.options import Options

@@ -6,13 +6,14 @@ Every argument is a buffer of its own in the emulator, so that a kernel that lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.codegen.host_program import Buffer, Kernel, TensorMap
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 
 if TYPE_CHECKING:

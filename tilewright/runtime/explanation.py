@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from tilewright.codegen.host_program import Launch
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.machine.description import Cpu

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch, size
+from tilewright.dataclass import dataclass
 from tilewright.expr.dtypes import DTYPES, size_bytes
 from tilewright.fields import Contradiction, Fault, Place, Readable, choice, optional, record, required, several, string
 

@@ -9,11 +9,12 @@ import contextlib
 import mmap
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilewright.dataclass import dataclass
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 HUGE_PAGE = 2 << 20  # bytes: a transparent huge page of x86-64 and of aarch64 with 4 KiB pages

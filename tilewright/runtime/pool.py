@@ -20,11 +20,11 @@ import platform
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options, environment_threads
 from tilewright.runtime import native

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, overload
 
+from tilewright.dataclass import dataclass
 from tilewright.machine.description import Cpu
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.roofline import Estimate, Roofline

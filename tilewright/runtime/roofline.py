@@ -6,9 +6,8 @@ that still holds them from the call before: all tensors of a module together dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.codegen.host_program import Launch
+from tilewright.dataclass import dataclass
 from tilewright.machine.description import Cpu
 from tilewright.runtime.manifest import Manifest
 

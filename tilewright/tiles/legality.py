@@ -7,12 +7,12 @@ fault and the nearest legal change. Factors that a search has yet to choose brea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import prod
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.core import Apply, Compute, Read
 from tilewright.expr.core import walk as walk_expr

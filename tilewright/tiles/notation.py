@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
+from tilewright.dataclass import dataclass
 from tilewright.tiles.tree import (
     DEEPEST,
     Binding,

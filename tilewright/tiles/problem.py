@@ -9,8 +9,8 @@ whole before the consumer runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor

@@ -8,9 +8,9 @@ not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Read, Tensor

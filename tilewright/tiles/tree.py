@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from typing import Any, Literal, TypeVar
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 
 Path = tuple[int, ...]  #: where a node stands: the number of the child taken at each node from the root

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from llvmlite import ir
@@ -15,6 +15,7 @@ from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu import emission
 from tilewright.codegen.gpu.emission import GLOBAL, LOCAL, SHARED, Place
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
+from tilewright.dataclass import dataclass
 
 OUTSIDE = 1 << 31  # no view that is read as a buffer has so many bytes
 # The last word of a buffer resource. The ISA guides, "Buffer Resource Descriptor": a format, which these instructions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -13,6 +12,7 @@ from tilewright.codegen.amdgpu.simt import lane_id, taken
 from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu.emission import from_words, scalars_of, to_words, vector
 from tilewright.codegen.values import F16, F32, F64, I1, I16, I32
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
 

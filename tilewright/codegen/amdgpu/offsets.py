@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import ProgramIdOp
 from tilewright.kernel.indices import constant_index
 from tilewright.kernel.simt import ThreadIdOp

@@ -5,7 +5,6 @@ The module's text is the only input. What comes out is checked by LLVM and has n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,6 +20,7 @@ from tilewright.codegen.gpu.control import entry_name
 from tilewright.codegen.gpu.launches import alignments, kernel_of, launches_of
 from tilewright.codegen.host_program import HostProgram, Kernel, Launch
 from tilewright.codegen.optimise import optimise, rotate_loops, target_machine
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 

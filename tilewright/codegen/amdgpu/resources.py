@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import yaml
+
+from tilewright.dataclass import dataclass
 
 # The fields of `Resources`, in order. LLVM, AMDGPUUsage, "Code Object V5 Metadata".
 _KEYS = (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.target import GpuTarget, described, named, require_fit
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.machine import targets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from llvmlite import ir
@@ -23,6 +22,7 @@ from tilewright.codegen.values import (
     vector_type,
     with_lanes,
 )
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 
 

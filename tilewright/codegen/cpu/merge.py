@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
+
+from tilewright.dataclass import dataclass
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from tilewright.codegen.cpu.target import Target, target_of
 from tilewright.codegen.host_program import HostProgram, Launch
 from tilewright.codegen.optimise import simplify, target_machine
 from tilewright.codegen.workers import Workers
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 

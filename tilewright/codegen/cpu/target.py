@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
 from tilewright.codegen.cpu.exponents import exponent
 from tilewright.codegen.math.value import Value
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.machine import targets
 from tilewright.machine.description import Cpu

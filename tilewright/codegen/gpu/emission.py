@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from llvmlite import ir
@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.values import I32, I64, bits_of, llvm_type
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 
 GLOBAL, SHARED, LOCAL = "global", "shared", "local"

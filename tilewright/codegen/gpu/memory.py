@@ -7,7 +7,6 @@ of them is made is the target's: `Read` and `Write`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.gpu.emission import Emission, Place
 from tilewright.codegen.values import I1
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.indices import constant_index, divisor
 

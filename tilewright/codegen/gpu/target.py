@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
 from tilewright.machine import targets

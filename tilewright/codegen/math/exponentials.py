@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.coefficients import TANH_NEAR_32
 from tilewright.codegen.math.value import Value, start
+from tilewright.dataclass import dataclass
 
 LOG2_E = 1.44269502162933349609375  # to f32
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from tilewright.codegen.math.coefficients import (
@@ -22,6 +21,7 @@ from tilewright.codegen.math.coefficients import (
     SIN_32,
     SIN_64,
 )
+from tilewright.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, nan
 from typing import Final
 
@@ -13,6 +12,7 @@ from tilewright.codegen.math.coefficients import TWO_OVER_PI
 from tilewright.codegen.math.pairs import two_sum
 from tilewright.codegen.math.value import F64, I64, I128, Value, start
 from tilewright.codegen.values import intrinsic
+from tilewright.dataclass import dataclass
 
 TRIGONOMETRIC_LIMIT: Final = 1.6e6  # up to here two products of the reduction are exact: 2^20 quadrants
 

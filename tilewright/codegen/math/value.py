@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.kind import DOUBLE, SINGLE, Kind
 from tilewright.codegen.values import intrinsic, splat_constant, vector_type
+from tilewright.dataclass import dataclass
 
 I32, I64, I128 = (ir.IntType(width) for width in (32, 64, 128))
 F32, F64 = ir.FloatType(), ir.DoubleType()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llvmlite import ir
 from xdsl.dialects import arith
@@ -28,6 +28,7 @@ from tilewright.codegen.gpu.emission import (
 from tilewright.codegen.host_program import TensorMap
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 
 _ATTRIBUTES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 from xdsl.dialects import scf
@@ -22,6 +21,7 @@ from tilewright.codegen.nvptx.emission import (
 )
 from tilewright.codegen.nvptx.simt import lane_id
 from tilewright.codegen.values import F32, F64, bits_of
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from tilewright.codegen.nvptx.simt import LANES
 from tilewright.codegen.nvptx.target import Target, target_of
 from tilewright.codegen.nvptx.tensor_copies import maps_of
 from tilewright.codegen.optimise import optimise, target_machine
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 

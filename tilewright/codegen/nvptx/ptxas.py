@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 
 _WARNING = re.compile(r"^(?:ptxas\b.*?)?(?:warning *: *|info *: *(?=\(C\d+\)))(.*)$", re.MULTILINE)  # or the driver's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from llvmlite import ir
@@ -11,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.gpu.target import GpuTarget, described, named, require_fit
 from tilewright.codegen.math.value import Value
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.machine import targets

@@ -7,11 +7,11 @@ as late as its group allows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator import spaces, tensor_maps
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.isa.atomics import apply

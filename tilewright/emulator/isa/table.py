@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.lanes import Lanes, Run
 from tilewright.emulator.scalars import Array

@@ -9,11 +9,12 @@ table. Both have a padding node (and an expand node, if transposed) even where t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Axis, Tensor
 from tilewright.expr.dtypes import DType

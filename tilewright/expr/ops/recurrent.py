@@ -9,10 +9,10 @@ state as it is and give zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.core import Axis, Expr, Tensor, apply, select, static_shape
 from tilewright.expr.dtypes import INDEX

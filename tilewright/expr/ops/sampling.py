@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import gcd, lcm
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Expr, Operand, Tensor, apply, const, select, static_shape

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, get_args
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ExtentMismatch, InvalidExpression
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Expr, Extent, Tensor, static_shape

@@ -10,10 +10,11 @@ so the second node moves nothing if both are stored that way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph

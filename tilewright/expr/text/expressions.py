@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import FUNCTIONS, Axis, Cast, Const, Expr, Read, Tensor, apply
 from tilewright.expr.dtypes import DType

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NoReturn
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidExpression
 from tilewright.expr import dtypes
 from tilewright.expr.text.grammar import KEYWORDS, NAME

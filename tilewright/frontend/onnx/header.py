@@ -7,8 +7,8 @@ importer says what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.frontend.onnx.content import Content
 from tilewright.frontend.onnx.wire import fields, messages, text
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
 from tilewright.files import reason
 from tilewright.frontend.onnx.content import Content, FileBytes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidModel
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.graph import GraphBuilder

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.frontend.onnx.registry import Value
 from tilewright.frontend.onnx.weights import Weights
 

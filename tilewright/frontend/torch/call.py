@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import Unsupported
 from tilewright.expr.core import Expr, Tensor, const, static_shape
 from tilewright.expr.dtypes import DType, wide

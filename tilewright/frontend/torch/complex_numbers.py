@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import Unsupported
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor

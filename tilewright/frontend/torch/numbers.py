@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import Unsupported
 from tilewright.expr.core import Expr, Tensor, const
 from tilewright.expr.dtypes import INDEX, is_float

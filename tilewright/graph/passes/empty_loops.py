@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Compute, Const, Tensor
 from tilewright.expr.graph import Graph, Loop
 from tilewright.expr.rewrite import copy_of

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.evaluate import evaluate_compute

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.graph.passes.rewritten import Rewritten

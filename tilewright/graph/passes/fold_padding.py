@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.evaluate import evaluate_compute

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX

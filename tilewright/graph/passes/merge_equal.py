@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import transform

@@ -8,13 +8,14 @@ become the ones it takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine

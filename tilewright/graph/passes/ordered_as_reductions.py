@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import ACCUMULATIONS, Apply, Axis, Compute, Const, Expr, Read, Tensor, apply, identity, select

@@ -7,8 +7,8 @@ inside an interval of each dimension, and zero elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, static_shape, walk
 from tilewright.graph.passes.through_zeros import interval, keeps_zeros, kernel_dimension, through_zeros

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.live import live
 from tilewright.graph.passes.rewritten import Rewritten
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from typing import Protocol
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape

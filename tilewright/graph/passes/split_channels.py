@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Extent, Read, Tensor, static_shape

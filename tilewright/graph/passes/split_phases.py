@@ -9,12 +9,13 @@ floor(K/s) kernel places.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import product
 from math import prod
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, const, select, static_shape

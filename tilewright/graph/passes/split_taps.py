@@ -7,13 +7,14 @@ A dilated convolution of a small image multiplies mostly zeros: of 3 taps 12 apa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import chain, combinations, product
 from math import prod
 from operator import add
 from typing import ClassVar
 
+from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify

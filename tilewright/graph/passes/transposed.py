@@ -6,8 +6,8 @@ Nothing is known by name: a tensor counts as expanded where it reads ``x[e // s]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, static_shape, walk
 from tilewright.graph.passes.through_zeros import interval, is_zero, keeps_zeros, kernel_dimension, through_zeros

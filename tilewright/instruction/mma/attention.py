@@ -5,10 +5,11 @@ N is never split over subgroups, so that a row of the softmax stays inside one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Final
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma import policy as policies
 from tilewright.instruction.mma.deduce import DEFAULTS
 from tilewright.instruction.mma.eligibility import eligible, target_order

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.initial import div_up
 from tilewright.instruction.mma.policy import Path
 from tilewright.instruction.mma.problem import MmaProblem, Sizes

@@ -6,9 +6,10 @@ Pure functions: the same arguments give the same answer and the same trace.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma import config as configs
 from tilewright.instruction.mma import policy as policies

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final, Literal, Protocol
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits
 from tilewright.instruction.mma.schedule import MmaSchedule

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.expr.dtypes import SPELLINGS
 

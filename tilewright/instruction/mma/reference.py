@@ -6,10 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile, ScheduleError
 from tilewright.files import read_text
 from tilewright.instruction.mma.deduce import Deduction, deduce_mma

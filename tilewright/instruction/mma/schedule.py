@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import MmaProblem, bits
 from tilewright.instruction.mma.target import MmaIntrinsic

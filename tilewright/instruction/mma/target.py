@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import ElementType, element_type
 from tilewright.intrinsics.intrinsic import Fragment, Intrinsic

@@ -8,11 +8,11 @@ kernel: code generation asks `too_many_threads` and `too_much_memory`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.instruction.mma.policy import Route
 from tilewright.instruction.mma.problem import TYPES, ElementType, bits

@@ -7,9 +7,10 @@ problem, and breaks no rule of `tensor_core_config`, is taken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.config import KernelConfig, Pipeline, kernel_config
 from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.policy import Policy, Route

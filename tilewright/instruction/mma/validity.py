@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from operator import mod, mul
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.initial import tile_counts
 from tilewright.instruction.mma.policy import Policy
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits

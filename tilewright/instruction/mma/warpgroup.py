@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.config import KernelConfig, kernel_config
 from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.fitting import shrink

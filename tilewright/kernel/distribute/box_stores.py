@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import box_stores, simt
 from tilewright.kernel.dialect import element, shape

@@ -7,12 +7,12 @@ depend on the lane: registers are then exchanged in pairs, where one bit of that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape

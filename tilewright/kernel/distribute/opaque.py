@@ -8,10 +8,10 @@ padding keeps free of bank conflicts, and no tile of fragments becomes one of an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidArgument, InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.distribute.rows import Rows, padded_rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.layouts.access import MatrixLoad, matrix_load, row_major_memory
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import Padded, padding_for

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS, Matrix, product_extents

@@ -8,7 +8,6 @@ operation needs another tile in another layout than it is in, a `tile.convert` s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 from xdsl.context import Context
@@ -17,6 +16,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings

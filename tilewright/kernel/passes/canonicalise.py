@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.passes.rules import access, arithmetic, control, registers, tiles
 from tilewright.kernel.rewrite import Rule, rewrite

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import AllocOp, FuncOp, StoreOp
 from tilewright.kernel.passes.effects import PURE, READS
 from tilewright.kernel.rewrite import erase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import scf
@@ -11,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.passes.rules.control import trips

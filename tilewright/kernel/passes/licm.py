@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import scf
@@ -11,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.passes.effects import PURE, READS, Writes
 from tilewright.kernel.passes.rules.control import trips

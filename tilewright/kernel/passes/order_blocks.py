@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, ProgramIdOp, operations
 from tilewright.kernel.passes.settings import at_least
 from tilewright.kernel.rewrite import insert_before, uniform

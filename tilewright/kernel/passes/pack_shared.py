@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import scf
@@ -11,6 +10,7 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp, StoreOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
@@ -11,6 +10,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import rings
 from tilewright.kernel.box_stores import FinishStoresOp
 from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp, ReturnOp, operations

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import INDEX, FuncOp, operations, shape
 from tilewright.kernel.passes.rules.control import trips

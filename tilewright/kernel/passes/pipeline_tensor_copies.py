@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
@@ -12,6 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import rings
 from tilewright.kernel.attributes import stages_of

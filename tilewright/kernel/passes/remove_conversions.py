@@ -6,14 +6,13 @@ through shared memory unless the threads hold the same elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import I1, FuncOp, element, operations, shape
 from tilewright.kernel.distribute.exchange import price

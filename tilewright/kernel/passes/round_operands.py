@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp, Tf32Op
 from tilewright.kernel.passes.factors import computed_once, factors_of, tf32_products
 from tilewright.kernel.simt import JoinOp, PartOp

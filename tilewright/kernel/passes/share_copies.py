@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
@@ -12,6 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel import rings
 from tilewright.kernel.attributes import CLUSTER, MOST_CLUSTER, cluster_of
 from tilewright.kernel.dialect import INDEX, BlockRankOp, CompareOp, FuncOp, ProgramIdOp, operations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
@@ -12,6 +11,7 @@ from xdsl.dialects.builtin import AnyFloat, IntegerAttr, MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.attributes import SPLITS, splits_of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
+from tilewright.dataclass import dataclass
 from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.dialect import DotOp, FuncOp, operations, shape
 from tilewright.kernel.rings import StagedDotOp

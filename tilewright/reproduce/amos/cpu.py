@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import exp, inf, log
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, default_choice, replay
 from tilewright.compiler.planning import ChooseProduct
+from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, shape
 from tilewright.instruction.in_place import InPlace

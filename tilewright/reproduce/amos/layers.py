@@ -6,8 +6,8 @@ Loops: n batch, k filters, p and q rows and columns of the output, c channels, r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.instruction.mapping import Mapping, mapping_of

@@ -6,9 +6,10 @@ Everything here is counted, not measured, and the same on every machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import catalogue

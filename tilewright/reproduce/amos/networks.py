@@ -7,9 +7,9 @@ network runs; weights are inputs of the graph. The same networks as PyTorch modu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import sqrt
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Compute, Expr, Tensor, apply, static_shape
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.names import unique

@@ -6,8 +6,8 @@ Source: AMOS code; spec 3, section 6.3. The batch is 1 unless a shape says other
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import catalogue

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, replay
+from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph
 from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.ranking import accuracy_compat, accuracy_strict, noise_of, recall, recall_of

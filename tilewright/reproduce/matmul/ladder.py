@@ -7,7 +7,7 @@ that into time at any size. Where there is a GPU the levels are timed there too 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.dataclass import dataclass
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarchy, predict
 from tilewright.intrinsics.registry import standard

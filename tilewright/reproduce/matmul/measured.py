@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.dataclass import dataclass
 from tilewright.errors import DeviceError
 from tilewright.machine.description import Gpu
 from tilewright.reproduce.experiment import positive

@@ -7,12 +7,13 @@ tiles. It reads and writes C in every trip, as the loops of the source do. Every
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any, Final
 
 from tilewright.codegen.gpu.control import shared_places
 from tilewright.codegen.gpu.target import GpuTarget
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.passes.table import run_pipeline

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Any, Final
 
 from tilewright.codegen.amdgpu import target as amdgpu
 from tilewright.codegen.nvptx import target as nvptx
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.text import parse_module, print_module

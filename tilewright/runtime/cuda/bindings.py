@@ -9,11 +9,11 @@ import ctypes
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.codegen.host_program import Kernel, TensorMap
 from tilewright.codegen.nvptx import ptxas
+from tilewright.dataclass import dataclass
 from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
 from tilewright.runtime.cuda.driver import Argument, DriverFault, MappedSlot, Resources, Slot
 

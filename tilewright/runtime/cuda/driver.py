@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.codegen.host_program import Kernel, TensorMap
+from tilewright.dataclass import dataclass
 
 
 class DriverFault(Exception):

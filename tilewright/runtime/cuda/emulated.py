@@ -12,12 +12,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.codegen.host_program import Kernel
+from tilewright.dataclass import dataclass
 from tilewright.runtime.cuda.driver import Argument, DriverFault, Slot
 from tilewright.runtime.emulated import mapped
 

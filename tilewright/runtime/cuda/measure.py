@@ -10,13 +10,13 @@ import multiprocessing
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cuda.module import DeviceModule
