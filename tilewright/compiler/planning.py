@@ -38,8 +38,9 @@ from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.product_space import ProductPoint, ProductSpace
-from tilewright.operator.tree import tree_of
+from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
+from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.notation import print_tree
 
 if TYPE_CHECKING:
@@ -81,14 +82,15 @@ class Stored:
 class Kernel:
     """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments.
 
-    Of those it writes, `updates` hold what another kernel wrote, which it changes in place. Other kernels that write
-    one tensor write different elements. `cycles` are predicted, of one trip, all threads together and all data near; 0
-    where there is no model. `instruction` is the record of a product.
+    `scheduled` is what `lower` takes. Of the tensors that it writes, `updates` hold what another kernel wrote, which it
+    changes in place. Other kernels that write one tensor write different elements. `cycles` are predicted, of one trip,
+    all threads together and all data near; 0 where there is no model. `instruction` is the record of a product.
     """
 
     name: str
     work: Nest | Contraction | OrderedWork
     schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule
+    scheduled: ScheduledKernel
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     flops: int
@@ -413,11 +415,12 @@ class Planning:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)
         cycles = _cycles(work, schedule, self.machine)
-        kernel = Kernel(name, work, schedule, others, tuple(writes), flops, tuple(updates), cycles, instruction)
+        scheduled = kernel_of(work, schedule)
+        kernel = Kernel(
+            name, work, schedule, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction
+        )
         self.plan.kernels.append(kernel)
-        if isinstance(work, OrderedWork) or isinstance(schedule, OrderedSchedule):
-            return name  # its order is a decision of its own
-        tree = print_tree(tree_of(work, schedule))
+        tree = print_tree(scheduled.tree)
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
         return name
 

@@ -39,7 +39,7 @@ def steps(plan: Plan) -> list[Step | Repeated]:
 
 def _step(plan: Plan, kernel: Kernel) -> Step:
     arguments = tuple((plan.stored[name].tensor, plan.stored[name].flat.size) for name in kernel.arguments)
-    return Step(kernel.name, kernel.work, kernel.schedule, arguments, kernel.flops, _moved_bytes(plan, kernel))
+    return Step(kernel.name, kernel.scheduled, arguments, kernel.flops, _moved_bytes(plan, kernel))
 
 
 def planned_launches(plan: Plan) -> list[Launch]:

@@ -22,6 +22,7 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
+from tilewright.lower.schedules import schedule_of
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import ContractionSchedule
@@ -85,10 +86,10 @@ class _Building:
 
     def _kernel(self, step: Step) -> str:
         nameless = anonymous(step)
-        key = nameless.kernel
+        key = nameless.key
         if key not in self._known:
             self._known[key] = _unique(step.name, self._names)
-            self.functions.append(_lowered(nameless, self._known[key]))
+            self.functions.append(lower_kernel(nameless, self._known[key]))
         return self._known[key]
 
     def _number(self, number: Const) -> SSAValue:
@@ -129,21 +130,23 @@ class _Building:
         return first.result
 
 
-def _lowered(step: Step, name: str) -> tile.FuncOp:
-    if isinstance(step.schedule, NestBlocks):
-        assert isinstance(step.work, Nest)
-        func = lower_block_nest(name, step.work, step.schedule, step.arguments)
-    elif isinstance(step.work, OrderedWork):
-        assert isinstance(step.schedule, OrderedSchedule)
-        func = lower_ordered(name, step.work, step.schedule, step.arguments)
-    elif isinstance(step.work, Nest):
-        assert isinstance(step.schedule, NestSchedule)
-        func = lower_nest(name, step.work, step.schedule, step.arguments, step.parameters)
-    elif isinstance(step.schedule, BlockSchedule):
-        func = lower_blocks(name, step.work, step.schedule, step.arguments)
+def lower_kernel(step: Step, name: str) -> tile.FuncOp:
+    """The tile program of the kernel of one launch."""
+    work, schedule = schedule_of(step.kernel)
+    if isinstance(schedule, NestBlocks):
+        assert isinstance(work, Nest)
+        func = lower_block_nest(name, work, schedule, step.arguments)
+    elif isinstance(work, OrderedWork):
+        assert isinstance(schedule, OrderedSchedule)
+        func = lower_ordered(name, work, schedule, step.arguments)
+    elif isinstance(work, Nest):
+        assert isinstance(schedule, NestSchedule)
+        func = lower_nest(name, work, schedule, step.arguments, step.parameters)
+    elif isinstance(schedule, BlockSchedule):
+        func = lower_blocks(name, work, schedule, step.arguments)
     else:
-        assert isinstance(step.schedule, ContractionSchedule)
-        func = lower_contraction(name, step.work, step.schedule, step.arguments, step.parameters)
+        assert isinstance(schedule, ContractionSchedule)
+        func = lower_contraction(name, work, schedule, step.arguments, step.parameters)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )

@@ -14,10 +14,9 @@ from math import frexp, isfinite
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Cast, Const, Expr
+from tilewright.expr.ordered import Ordered
 from tilewright.lower.body import rounded
 from tilewright.lower.steps import Parameter, Repeated, Step, anonymous
-from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestSchedule
 
 #: Functions whose code is the same for any number, of floats and of integers.
 _OF_FLOATS = frozenset({"add", "sub", "mul", "div", "min", "max"})
@@ -53,7 +52,7 @@ class _Parametrised:
     @cached_property
     def kernel(self) -> str:
         """Equal for kernels that are equal but for these numbers."""
-        return anonymous(self.step).kernel
+        return anonymous(self.step).key
 
     def with_arguments(self, chosen: Sequence[int]) -> Step:
         """The launch with the chosen parameters as arguments, and the numbers of the others in its code again."""
@@ -89,14 +88,12 @@ def _varying(numbers: Sequence[tuple[Const, ...]]) -> list[int]:
 
 
 def _over_bodies(step: Step, rule: _Abstracting | _Replacing) -> Step:
-    """The step with other expressions; kernels for whole blocks and of ordered work stay as they are."""
-    work, schedule = step.work, step.schedule
-    if isinstance(work, Contraction) and isinstance(schedule, ContractionSchedule):
-        return replace(step, work=replace(work, epilogue=rule.expression(work.epilogue)))
-    if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
-        nodes = tuple(replace(node, body=rule.expression(node.body)) for node in work.nodes)
-        return replace(step, work=replace(work, nodes=nodes))
-    return step
+    """The step with other expressions; ordered accumulations stay as they are."""
+    statements = tuple(
+        each if isinstance(each.accum, Ordered) else replace(each, body=rule.expression(each.body))
+        for each in step.kernel.statements
+    )
+    return replace(step, kernel=replace(step.kernel, statements=statements))
 
 
 @dataclass

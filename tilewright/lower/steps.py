@@ -8,11 +8,7 @@ from dataclasses import replace
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Const, Expr, Tensor
 from tilewright.expr.dtypes import DType
-from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.nest_blocks import NestBlocks
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.tiles.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +21,11 @@ class Parameter(Expr):
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: what to lower, under which decisions, on which tensors (name to its place in `places`)."""
+    """One launch: a scheduled kernel, and the tensors it works on, by name, with the elements of their storage."""
 
     name: str
-    work: Nest | Contraction | OrderedWork
-    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule
-    arguments: tuple[tuple[Tensor, int], ...]  # tensors with the size of their storage in elements
+    kernel: Kernel
+    arguments: tuple[tuple[Tensor, int], ...]
     flops: int = 0
     bytes: int = 0
     numbers: tuple[tuple[Parameter, Const], ...] = ()
@@ -40,30 +35,18 @@ class Step:
         return tuple(parameter for parameter, _ in self.numbers)
 
     @property
-    def kernel(self) -> str:
-        """All that the kernel follows from, as text: steps with the same text, without names, have one kernel."""
-        return repr((self.work, self.schedule, self.arguments, self.parameters, self.flops, self.bytes))
+    def key(self) -> str:
+        """All that the code follows from, as text: steps with the same text, without names, have one kernel."""
+        return repr((self.kernel, self.arguments, self.parameters, self.flops, self.bytes))
 
 
 def anonymous(step: Step) -> Step:
     """The step with its tensors called by their position, so that equal layers become one kernel."""
     names = {tensor.name: f"t{number}" for number, (tensor, _) in enumerate(step.arguments)}
-    if isinstance(step.work, Nest):
-        names.update(
-            (node.tensor.name, f"v{number}") for number, node in enumerate(step.work.nodes) if node.index is None
-        )
-    elif isinstance(step.work, Contraction):
-        names.setdefault(step.work.accumulator.name, "accumulator")
-    schedule = step.schedule
-    if isinstance(schedule, NestSchedule):
-        schedule = replace(
-            schedule,
-            nontemporal=tuple(names[name] for name in schedule.nontemporal),
-            prefetch=tuple(replace(ahead, tensor=names[ahead.tensor]) for ahead in schedule.prefetch),
-            moments=None if schedule.moments is None else (names[schedule.moments[0]], names[schedule.moments[1]]),
-        )
+    for number, statement in enumerate(step.kernel.statements):
+        names.setdefault(statement.name, f"v{number}")
     arguments = tuple((replace(tensor, name=names[tensor.name]), size) for tensor, size in step.arguments)
-    return replace(step, work=step.work.renamed(names), schedule=schedule, arguments=arguments)
+    return replace(step, kernel=step.kernel.renamed(names), arguments=arguments)
 
 
 @dataclass(frozen=True)

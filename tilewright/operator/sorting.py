@@ -11,6 +11,7 @@ elements a row and 1 to 64 wanted, and are within a factor of 1.5 of most.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import log, prod
 
 from tilewright.dataclass import dataclass
@@ -31,11 +32,30 @@ class SortMethod:
     selected: bool = False
     vector: str = ""
 
+    @property
+    def word(self) -> str:
+        """The method in one word; the vector aside, `sort_method` reads it."""
+        return next(word for word, method in _WORDS.items() if method == replace(self, vector=self.vector and "row"))
+
     def __str__(self) -> str:
         if self.vector:
             return f"insertion, vectors along {self.vector}"
         last = "by counting" if self.counted else f"by digits of {DIGIT_BITS} bits"
         return f"those wanted selected, then {last}" if self.selected else last
+
+
+_WORDS = {
+    "counting": SortMethod(counted=True),
+    "digits": SortMethod(),
+    "selected-counting": SortMethod(counted=True, selected=True),
+    "selected-digits": SortMethod(selected=True),
+    "insertion": SortMethod(vector="row"),
+}
+
+
+def sort_method(word: str, vector: str) -> SortMethod:
+    """The method that a word names, with rows along `vector` where it needs one. Raises KeyError for other words."""
+    return replace(_WORDS[word], vector=vector)
 
 
 @dataclass(frozen=True)

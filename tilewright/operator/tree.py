@@ -1,10 +1,10 @@
-"""The tile tree of a scheduled kernel: the loops that `lower` generates for it, as a value that `tiles` can analyse.
+"""Scheduled kernels from works and schedules: their statements, and the tile tree that has every decision.
 
-Blocks of the grid are `par` loops over data in DRAM, the tiles that one program walks are loops at L2 (at DRAM where
-one program does all), reduction loops are at L1, and REG holds one vector or register tile. Levels say for which memory
-the schedule's rules choose the sizes; they do not prove that it fits. A product's register tile is an opaque
-micro-kernel; an epilogue, and each pass of a nest, is a sibling. Ragged tiles make factors imperfect: their product may
-exceed an extent.
+Blocks of the grid are `par` loops over data in DRAM, the tiles that one program walks are loops at L2, reduction loops
+are at L1, and REG holds one vector or register tile. Levels say for which memory the schedule's rules choose the sizes;
+they do not prove that it fits. A product's register tile is an opaque micro-kernel; an epilogue, and each pass of a
+nest, is a sibling. Ragged tiles make factors imperfect: their product may exceed an extent. `lower.schedules` reads
+works and schedules from kernels.
 """
 
 from __future__ import annotations
@@ -12,37 +12,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Expr, Read, Tensor, walk
-from tilewright.expr.rewrite import transform
+from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Compute, Expr, Read, Tensor, walk
+from tilewright.expr.ordered import SCATTER
 from tilewright.expr.text import print_statement
-from tilewright.operator.blocks import BlockSchedule
+from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, renamed
 from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 from tilewright.operator.tiling import SpatialLoop
-from tilewright.tiles.tree import Binding, Kind, Leaf, Loop, MicroKernelRef, Operand, Scope, Tile, TileTree
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.tree import (
+    Binding,
+    Hint,
+    Kind,
+    Leaf,
+    Loop,
+    MicroKernelRef,
+    Operand,
+    ProductMapping,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+)
+
+Work = Contraction | Nest | OrderedWork
+Schedule = ContractionSchedule | BlockSchedule | NestSchedule | NestBlocks | OrderedSchedule
 
 
-def tree_of(
-    work: Contraction | Nest, schedule: ContractionSchedule | BlockSchedule | NestSchedule | NestBlocks
-) -> TileTree:
-    """The tile tree that a kernel executes; its leaves are the kernel's `expressions`, its loops have their names."""
+def kernel_of(work: Work, schedule: Schedule) -> Kernel:
+    """The scheduled kernel: loops and tensors have the names that they have in the work."""
     if isinstance(work, Contraction):
         if isinstance(schedule, BlockSchedule):
-            return _block_tree(work, schedule)
+            return Kernel(_product_statements(work), _block_tree(work, schedule))
         assert isinstance(schedule, ContractionSchedule)
-        return _contraction_tree(work, schedule)
+        return Kernel(_product_statements(work), _contraction_tree(work, schedule))
+    if isinstance(work, OrderedWork):
+        assert isinstance(schedule, OrderedSchedule)
+        return Kernel((_ordered_statement(work),), _ordered_tree(work, schedule))
     if isinstance(schedule, NestBlocks):
-        return _block_nest_tree(work, schedule)
+        return Kernel(_nest_statements(work), _block_nest_tree(work, schedule))
     assert isinstance(schedule, NestSchedule)
-    return _nest_tree(work, schedule)
-
-
-def expressions(work: Contraction | Nest) -> tuple[Compute, ...]:
-    """What a kernel computes, over its own loops and flat tensors, in order: what the leaves of its tree name."""
-    if isinstance(work, Contraction):
-        return _contraction_expressions(work)
-    return _nest_expressions(work)
+    return Kernel(_nest_statements(work), _nest_tree(work, schedule))
 
 
 def row_buffers(nest: Nest) -> tuple[str, ...]:
@@ -59,45 +71,70 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+# Nodes ----------------------------------------------------------------------------------------------------------------
+
+
 def _tile(
-    level: str, factors: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP
-) -> TileTree | Leaf:
-    """A tile with the loops that run more than once; the child alone where none does."""
-    loops = tuple(Loop(name, factor) for name, factor in factors if factor > 1)
-    return Tile(level, loops, child, binding) if loops else child
+    level: str, loops: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP,
+    hints: Sequence[Hint] = (),
+) -> TileTree | Leaf:  # fmt: skip
+    """A tile with these loops; the child alone where there are none. A loop without points has one step."""
+    if not loops:
+        return child
+    return Tile(level, tuple(Loop(name, max(1, factor)) for name, factor in loops), child, binding, tuple(hints))
 
 
-def _leaf_tile(level: str, factors: Sequence[tuple[str, int]], leaf: Leaf) -> Tile:
-    """A tile around a leaf: it needs one even where no loop runs more than once."""
-    tree = _tile(level, factors, leaf)
-    return tree if isinstance(tree, Tile) else Tile(level, (Loop(factors[-1][0] if factors else "once", 1),), leaf)
+def _tree(node: TileTree | Leaf) -> TileTree:
+    """A tile around a leaf: it needs one even where no loop runs."""
+    return Tile("REG", (Loop("once", 1),), node) if isinstance(node, Leaf) else node
+
+
+def _staged(names: Sequence[str], level: str, child: TileTree, slots: int = 1) -> TileTree:
+    for name in reversed(names):
+        child = Stage(name, level, child, slots)
+    return child
 
 
 def _in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child: TileTree) -> TileTree:
-    """The tiles of one program around `child`, and the grid around them; the outermost tile is at DRAM."""
-    dealt = [(loop.axis.name, loop.programs) for loop in grid]
-    one = not any(programs > 1 for _, programs in dealt)
-    tree = _tile("DRAM" if one else "L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
-    tree = _tile("DRAM", dealt, tree, Binding.SP)
-    assert not isinstance(tree, Leaf), "the innermost tiles are there before"
-    if tree is child:
-        return Tile("DRAM", (Loop(loops[0].axis.name if loops else "once", 1),), child)
-    return tree
+    """The tiles of one program around `child`, and the grid around them."""
+    tree = _tile("L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
+    dealt = [(loop.axis.name, loop.programs) for loop in grid if loop.programs > 1]
+    return _tree(_tile("DRAM", dealt, tree, Binding.SP))
 
 
-def _registers(dims: Sequence[tuple[str, int]], lanes: int, op: str, fallback: str) -> Tile:
-    """One vector tile of an expression without reduction: vectors in turn, the lanes of the last dimension at once."""
-    leaf = Leaf(op)
-    if not dims:
-        return Tile("REG", (Loop(fallback, 1),), leaf)
-    *rows, (name, extent) = dims
-    vectors = -(-extent // lanes)
-    inner = _tile("REG", [(name, extent if vectors == 1 else lanes)], leaf, Binding.SP)
-    tree = _tile("REG", [*rows, (name, vectors)], inner)
-    return tree if isinstance(tree, Tile) else Tile("REG", (Loop(name, 1),), leaf)
+def _register_tile(rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf) -> TileTree:
+    """One register tile of an expression: rows and vectors written out, the lanes of a vector at once."""
+    if vector is None:
+        return _tree(_tile("REG", rows, leaf, Binding.UNROLL))
+    name, extent = vector
+    if extent % lanes == 0 and extent >= lanes:
+        lanes_of_vector = _tile("REG", [(name, lanes)], leaf, Binding.SP)
+        return _tree(_tile("REG", [*rows, (name, extent // lanes)], lanes_of_vector, Binding.UNROLL))
+    hint = Hint("lanes", (lanes,))
+    return _tree(_tile("REG", rows, _tile("REG", [vector], leaf, Binding.SP, [hint]), Binding.UNROLL))
 
 
 # Products -------------------------------------------------------------------------------------------------------------
+
+
+def _product_statements(work: Contraction) -> tuple[Statement, ...]:
+    """The product, and the epilogue where it does more than pass the sum on."""
+    axes = (*work.outer, *work.m_loops, work.n_loop)
+    dtype = work.accumulator.dtype
+    factors = [_cast(Read(each.tensor, (each.index,)), dtype) for each in (work.a, work.b)]
+    body = Apply("mul", tuple(factors), dtype)
+    if isinstance(work.epilogue, Read) and work.epilogue.tensor.name == work.accumulator.name:
+        return (Statement(work.output, axes, body, work.k_loops, "sum", work.index),)
+    total, epilogue = work.accumulator, work.epilogue
+    if total.name == work.output.name:
+        total = Tensor(f"{total.name}.sum", (), dtype)
+        epilogue = renamed(epilogue, {work.accumulator.name: total.name})
+    product = Statement(total, axes, body, work.k_loops, "sum")
+    return product, Statement(work.output, axes, epilogue, address=work.index)
+
+
+def _cast(factor: Expr, dtype: str) -> Expr:
+    return factor if factor.dtype == dtype else Cast(factor, dtype)
 
 
 def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileTree:
@@ -106,26 +143,25 @@ def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileT
         for axis in (*work.outer, *work.m_loops, work.n_loop)
     }
     loops, grid = ([spatial[name] for name in order] for order in (schedule.order, schedule.grid_order))
-    product, *epilogue = _contraction_expressions(work)
+    product, *epilogue = _product_statements(work)
     kernel = _micro_kernel(work, schedule.tile, {work.k_loops[-1].name: schedule.k_unroll})
     blocks, k_factors = _k_factors(work, schedule)
-    tree: TileTree = _leaf_tile("L1", k_factors, Leaf(product.name, kernel))
+    tree = _tree(_tile("L1", k_factors, Leaf(product.name, kernel)))
     after: TileTree | None = None
     if epilogue:
-        dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
-        after = _registers(dims, schedule.lanes, epilogue[0].name, work.n_loop.name)
-    if blocks > 1:  # blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue
-        cut = [loop.axis for loop in loops].index(work.n_loop) + 1
-        rows = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
-        loops = loops[:cut]
-        tree = _tree(_tile("L2", [(work.k_loops[0].name, blocks), *rows], tree))
-        after = _tree(_tile("L2", rows, after)) if after is not None else None
-    return _in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
-
-
-def _tree(node: TileTree | Leaf) -> TileTree:
-    assert not isinstance(node, Leaf), "a tile holds every leaf"
-    return node
+        rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
+        columns = (work.n_loop.name, schedule.tile.get(work.n_loop.name, 1))
+        after = _register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name))
+    if not schedule.k_block:
+        return _in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
+    # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
+    cut = [loop.axis for loop in loops].index(work.n_loop) + 1
+    inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
+    hints = [Hint("prefetch_lines", (schedule.prefetch_line_bytes,))] if schedule.prefetch_line_bytes else []
+    tree = _tree(_tile("L2", [(work.k_loops[0].name, blocks), *inside], tree, hints=hints))
+    if after is not None:
+        tree = Scope(Kind.SEQ, (tree, _tree(_tile("L2", inside, after))))
+    return _in_program(loops[:cut], grid, Stage(product.name, "L2", tree))
 
 
 def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
@@ -142,70 +178,68 @@ def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, l
 
 def _block_tree(work: Contraction, schedule: BlockSchedule) -> TileTree:
     """Blocks of the grid around slices of k around the product of a tile, which is a micro-kernel of the block."""
-    product, *epilogue = _contraction_expressions(work)
-    slices = schedule.slices(work)
-    kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices})
-    tree: TileTree = _leaf_tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel))
+    product, *epilogue = _product_statements(work)
+    shape, slices = schedule.shape, schedule.slices(work)
+    kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, shape)
+    tree = _tree(_tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
+    tree = _staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
     if epilogue:
         dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
-        after = _registers(dims, schedule.tile[work.n_loop.name], epilogue[0].name, work.n_loop.name)
-        tree = Scope(Kind.SEQ, (tree, after))
-    grid = schedule.grid(work)
-    return _in_program(grid, grid, tree)
+        tree = Scope(Kind.SEQ, (tree, _tree(_tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
+    hints = [Hint("warps", shape.warps)]
+    hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
+    hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
+    return _grid(schedule.grid(work), tree, hints)
 
 
-def _micro_kernel(work: Contraction, tile: Mapping[str, int], steps: Mapping[str, int]) -> MicroKernelRef:
+def _grid(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint]) -> TileTree:
+    """Blocks of a GPU, one per tile."""
+    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [("once", 1)]
+    return _tree(_tile("DRAM", dealt, tree, Binding.SP, hints))
+
+
+def _micro_kernel(
+    work: Contraction, tile: Mapping[str, int], steps: Mapping[str, int], shape: BlockShape | None = None
+) -> MicroKernelRef:
     """One product of a tile: ``rows x columns x depth``, over so many steps of the k loops."""
     quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
-    rows = 1
-    for _, extent in quantum[:-1]:
-        rows *= extent
-    columns, depth = quantum[-1][1], prod(steps.values())
+    rows, columns, depth = prod(extent for _, extent in quantum[:-1]), quantum[-1][1], prod(steps.values())
     dtype = "f32" if work.accumulator.dtype in ("f16", "bf16") else work.accumulator.dtype  # narrow sums are kept wide
     m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", depth)
     a, b = Tensor("A", (rows, depth), work.a.tensor.dtype), Tensor("B", (depth, columns), work.b.tensor.dtype)
     c = Tensor("C", (rows, columns), dtype)
     semantics = Compute(c, (m, n), a[m, k].cast(dtype) * b[k, n].cast(dtype), (k,), "sum")
+    intrinsic, precision = (work.intrinsic, "") if shape is None else (shape.intrinsic, shape.precision)
     return MicroKernelRef(
-        f"{work.intrinsic}_{rows}x{columns}x{depth}",
+        f"{intrinsic}_{rows}x{columns}x{depth}",
         print_statement(semantics),
         (
             Operand("A", (rows, depth), a.dtype, "read"),
             Operand("B", (depth, columns), b.dtype, "read"),
             Operand("C", (rows, columns), dtype, "accumulate"),
         ),
-        tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items()) if extent > 1),
+        tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items())),
+        _mapping(work, intrinsic, precision),
     )
 
 
-def _contraction_expressions(work: Contraction) -> tuple[Compute, ...]:
-    """The product, and the epilogue where it does more than pass the sum on."""
-    axes = (*work.outer, *work.m_loops, work.n_loop)
-    shape = tuple(axis.extent for axis in axes)
-    alone = isinstance(work.epilogue, Read) and work.epilogue.tensor.name == work.accumulator.name
-    name = work.output.name if alone else work.accumulator.name
-    if not alone and name == work.output.name:
-        name = f"{name}.sum"
-    dtype = work.accumulator.dtype
-    total = Tensor(name, shape, dtype)
-    body = work.a.tensor[work.a.index].cast(dtype) * work.b.tensor[work.b.index].cast(dtype)
-    product = Compute(total, axes, body, work.k_loops, "sum")
-    if alone:
-        return (product,)
-    epilogue = _with_own_values(work.epilogue, {work.accumulator.name: total[axes]})
-    return product, Compute(Tensor(work.output.name, shape, epilogue.dtype), axes, epilogue)
-
-
-def _with_own_values(body: Expr, values: Mapping[str, Expr]) -> Expr:
-    """A body whose reads of rank 0 are replaced by the values they stand for."""
-
-    def rule(node: Expr) -> Expr | None:
-        return values.get(node.tensor.name) if isinstance(node, Read) and not node.indices else None
-
-    return transform(body, rule)
+def _mapping(work: Contraction, intrinsic: str, precision: str) -> ProductMapping:
+    columns, depth = work.n_loop.name, tuple(axis.name for axis in work.k_loops)
+    padded = (*((columns,) if work.whole_panels else ()), *((depth[-1],) if work.whole_groups else ()))
+    rows = tuple(axis.name for axis in work.m_loops)
+    return ProductMapping(intrinsic, rows, columns, depth, work.lanes, work.group, padded, precision)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------
+
+
+def _nest_statements(nest: Nest) -> tuple[Statement, ...]:
+    found = []
+    for node in nest.nodes:
+        axes = (*nest.outer, *(nest.inner if nest.covers_inner(node) else ()))
+        reduced = nest.inner if node.accum is not None else ()
+        found.append(Statement(node.tensor, axes, node.body, reduced, node.accum, node.index))
+    return tuple(found)
 
 
 def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
@@ -217,50 +251,92 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
         SpatialLoop(axis, quanta.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
         for axis in (*plain, *beside, *vector)
     ]
-    dims = [(axis.name, quanta[axis.name]) for axis in (*beside, *vector)]
-    steps = [_pass_tree(step, nest, schedule, dims) for step in _passes(nest)]
-    return _in_program(loops, loops, Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0])
+    stages: list[list[TileTree]] = [[]]
+    numbers = PassNumbers(nest, schedule.moments)
+    for step in _passes(nest):
+        if numbers.swept and numbers.sweeps(step[-1]) and numbers.swept in schedule.stages:
+            stages.append([])
+        hints = _hints(step[-1], numbers.next(step[-1]), schedule)
+        stages[-1].append(_pass_tree(step, nest, schedule, hints))
+    groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in stages]
+    tree = Scope(Kind.PIPE, tuple(groups)) if schedule.stages else groups[0]
+    return _in_program(loops, loops, _staged(row_buffers(nest), "L1", tree))
 
 
-def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, dims: list[tuple[str, int]]) -> TileTree:
+class PassNumbers:
+    """The numbers of passes that walk the inner loops, from 0; without inner loops, of the only pass."""
+
+    def __init__(self, nest: Nest, moments: tuple[str, str] | None) -> None:
+        self.nest, self.moments = nest, moments
+        self.swept = 0  # passes so far
+
+    def sweeps(self, node: NestNode) -> bool:
+        """Whether the pass of a node walks the inner loops; a row buffer is filled in a pass of another node."""
+        return node.accum is not None or (self.nest.covers_inner(node) and node.index is not None)
+
+    def next(self, node: NestNode) -> int | None:
+        """The number of the pass of a node, None where it has none: a value per row, the second of two moments."""
+        if not self.nest.inner:
+            self.swept += 1
+            return 0 if self.swept == 1 else None
+        if not self.sweeps(node) or (self.moments is not None and node.tensor.name == self.moments[1]):
+            return None
+        self.swept += 1
+        return self.swept - 1
+
+
+def _hints(node: NestNode, number: int | None, schedule: NestSchedule) -> tuple[Hint, ...]:
+    """The hints of the leaf of a node, whose pass has this number."""
+    name = node.tensor.name
+    found = [Hint("stream")] if name in schedule.nontemporal else []
+    found += [Hint("one_pass")] if name in (schedule.moments or ()) else []
+    asked = [ahead for ahead in schedule.prefetch if ahead.pass_number == number]
+    found += [Hint("prefetch", (ahead.tensor, ahead.distance, ahead.elements)) for ahead in asked]
+    return tuple(found)
+
+
+def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, hints: tuple[Hint, ...]) -> TileTree:
     """One pass: its last node, and before it the row buffers that it fills."""
     sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
     loops = {axis.name: axis.size for axis in nest.inner if sweeps}
-    fallback = nest.outer[-1].name if nest.outer else "once"
-    if schedule.vector in loops:
-        size = schedule.vector_extent
-        loops[schedule.vector] = -(-loops.pop(schedule.vector) // size)  # the vector loop runs innermost
-        dims, fallback = [(schedule.vector, size)], schedule.vector
-    elif any(axis.name == schedule.vector for axis in nest.inner):
-        dims = []  # one value per row
-    bodies = [_registers(dims, schedule.lanes, node.tensor.name, fallback) for node in step]
-    body: TileTree = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
+    rows = [(axis.name, schedule.unroll_extent) for axis in nest.outer if axis.name == schedule.unroll]
+    inside = any(axis.name == schedule.vector for axis in nest.inner)
+    vector = (schedule.vector, schedule.vector_extent) if schedule.vector and inside <= sweeps else None
+    if vector is not None and inside:
+        loops[schedule.vector] = -(-loops.pop(schedule.vector) // schedule.vector_extent)  # runs innermost
+    bodies = [
+        _register_tile(rows, vector, schedule.lanes, Leaf(node.tensor.name, None, hints if node is step[-1] else ()))
+        for node in step
+    ]
+    body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
     return _tree(_tile("L1", list(loops.items()), body))
 
 
 def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
     """Blocks of the grid around the passes; each walks the chunks of the inner loops."""
-    grid = schedule.grid(nest)
-    outer = [(axis.name, schedule.tile[axis.name]) for axis in nest.outer if axis.name in schedule.tile]
-    fallback = nest.outer[-1].name if nest.outer else nest.inner[-1].name if nest.inner else "once"
+    outer = [(name, size) for name, size in schedule.tile.items() if any(axis.name == name for axis in nest.outer)]
     steps = []
     for step in _passes(nest):
         sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
-        chunks = [(axis.name, size, count) for axis, size, count in schedule.chunks(nest) if sweeps]
-        dims = [*outer, *((name, size) for name, size, _ in chunks if size > 1)]
-        points = prod(size for _, size in dims)
-        bodies = [_registers(dims, points, node.tensor.name, fallback) for node in step]
-        body: TileTree = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
-        steps.append(_tree(_tile("L1", [(name, count) for name, _, count in chunks], body)))
-    return _in_program(grid, grid, Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0])
+        chunks = schedule.chunks(nest) if sweeps else []
+        dims = [*outer, *((axis.name, size) for axis, size, _ in chunks if axis.name in schedule.tile)]
+        bodies = [_tree(_tile("REG", dims, Leaf(node.tensor.name), Binding.SP)) for node in step]
+        body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
+        for axis, _, count in reversed(chunks):
+            binding = Binding.UNROLL if axis.name in schedule.unrolled else Binding.TP
+            body = _tree(_tile("L1", [(axis.name, count)], body, binding))
+        steps.append(body)
+    hints = [Hint("warps", (schedule.warps, 1))]
+    hints += [Hint("blocked", (str(schedule.threads),))] if schedule.threads is not None else []
+    return _grid(schedule.grid(nest), Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0], hints)
 
 
 def _passes(nest: Nest) -> list[list[NestNode]]:
     """The passes of a nest: in each, the row buffers that it is the first to read, in order, and the node it is for."""
-    inlined, buffers = _inlined(nest), row_buffers(nest)
+    buffers = row_buffers(nest)
+    inlined = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)} - set(buffers)
     waiting = {node.tensor.name: node for node in nest.nodes if node.tensor.name in buffers}
     needed: dict[str, dict[str, None]] = {}  # row buffers that a node reads, those behind other buffers first
-
     for node in nest.nodes:
         own: dict[str, None] = {}
         for read in walk(node.body):
@@ -277,22 +353,25 @@ def _passes(nest: Nest) -> list[list[NestNode]]:
     return steps
 
 
-def _inlined(nest: Nest) -> set[str]:
-    """Values per inner point without a row buffer: every pass that reads them computes them again."""
-    return {node.tensor.name for node in nest.nodes if nest.covers_inner(node)} - set(row_buffers(nest))
+# Ordered accumulations ------------------------------------------------------------------------------------------------
 
 
-def _nest_expressions(nest: Nest) -> tuple[Compute, ...]:
-    """The nodes of all passes in order, over all loops that they cover."""
-    inlined = _inlined(nest)
-    values: dict[str, Expr] = {}
-    found: dict[str, Compute] = {}
-    for node in nest.nodes:
-        name = node.tensor.name
-        body = _with_own_values(node.body, values)
-        axes = (*nest.outer, *(nest.inner if nest.covers_inner(node) else ()))
-        output = Tensor(name, tuple(axis.extent for axis in axes), body.dtype)
-        reduced = nest.inner if node.accum is not None else ()
-        found[name] = Compute(output, axes, body, reduced, node.accum if reduced else None)
-        values[name] = body if name in inlined else output[axes]
-    return tuple(found[node.tensor.name] for step in _passes(nest) for node in step)
+def _ordered_statement(work: OrderedWork) -> Statement:
+    value, *places = work.parts
+    body = Apply(SCATTER, work.parts, value.dtype) if places else value
+    dims = tuple(zip(work.extents, work.strides, strict=True))
+    return Statement(work.tensor, work.outer, body, work.inner, work.accum, work.base, dims)
+
+
+def _ordered_tree(work: OrderedWork, schedule: OrderedSchedule) -> TileTree:
+    """Blocks of the grid around tiles of outer loops around the inner loops; of a scatter, around tiles it writes."""
+    lead, trail = (schedule.loops(axes) for axes in (leading(work), trailing(work)))
+    hints = [Hint("neighbours", (schedule.neighbours,))] if schedule.neighbours > 1 else []
+    hints += [Hint("sort", (schedule.sort.word,))] if schedule.sort is not None else []
+    hints += [] if schedule.vector else [Hint("lanes", (schedule.lanes,))]
+    leaf = Leaf(work.tensor.name, None, tuple(hints))
+    vector = (schedule.vector, schedule.extent) if schedule.vector else None
+    body = _register_tile([], vector, schedule.lanes, leaf)
+    body = _tree(_tile("L1", [(loop.axis.name, loop.tiles_per_block) for loop in trail], body))
+    body = _tree(_tile("L1", [(axis.name, axis.size) for axis in work.inner], body))
+    return _in_program(lead, schedule.loops((*leading(work), *trailing(work))), body)

@@ -1,13 +1,18 @@
 """Tile trees as text, exact both ways::
 
-    tree   ::= tile | scope
-    tile   ::= "@" LEVEL ("for" | "par") loop ("," loop)* "{" (tree | "op" NAME ["as" KERNEL]) "}"
+    tree   ::= tile | scope | stage
+    tile   ::= "@" LEVEL ("for" | "par" | "unroll") loop ("," loop)* [hints] "{" (tree | leaf) "}"
+    leaf   ::= "op" NAME ["as" KERNEL] [hints]
+    hints  ::= "with" hint ("," hint)*
+    hint   ::= NAME ["(" (INT | STRING) ("," (INT | STRING))* ")"]
     loop   ::= NAME [":" (INT | "?")]         outermost first; "?" or nothing: a search chooses the factor
                "@" LEVEL may be left out before par: the level of the tile around it
     scope  ::= ("seq" | "shar" | "para" | "pipe") "[" tree ("," tree)* "]"
+    stage  ::= "stage" NAME "in" LEVEL ["slots" INT] "{" tree "}"
 
-`for` is temporal, `par` spatial. A NAME that is not ``letters.digits`` is written as a JSON string. ``as KERNEL`` shows
-that a micro-kernel computes the leaf; its contents are not in the text, so `parse_tree` takes them beside it.
+`for` and `unroll` are temporal, `par` is spatial. A NAME that is not ``letters.digits`` is written as a JSON string.
+``as KERNEL`` shows that a micro-kernel computes the leaf; its contents are not in the text, so `parse_tree` takes them
+beside it.
 
 >>> tree = parse_tree("@DRAM par m:4 { @L1 for k:8, m:2 { op C } }")
 >>> print_tree(tree)
@@ -18,13 +23,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn, TypeVar
 
 from tilewright.dataclass import dataclass
 from tilewright.tiles.tree import (
     DEEPEST,
     Binding,
+    Hint,
     InvalidTree,
     Kind,
     Leaf,
@@ -32,17 +38,19 @@ from tilewright.tiles.tree import (
     MicroKernelRef,
     Node,
     Scope,
+    Stage,
     Tile,
     TileTree,
 )
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _TOKEN = re.compile(
-    rf"""(?P<word>{_WORD}|[0-9][A-Za-z0-9_]*)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<sign>[@:?,{{}}\[\]])"""
+    rf"""(?P<word>{_WORD}|[0-9][A-Za-z0-9_]*)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<sign>[@:?,{{}}\[\]()])"""
 )
 _BINDINGS = {binding.value: binding for binding in Binding}
 _KINDS = {kind.value: kind for kind in Kind}
 _LONGEST_NUMBER = 18  # digits; extents fit i64
+_T = TypeVar("_T")
 
 
 # Printing
@@ -60,6 +68,8 @@ def _print(node: Node, level: str | None) -> str:
         return _leaf(node)
     if isinstance(node, Scope):
         return f"{node.kind.value}[{', '.join(_print(child, level) for child in node.children)}]"
+    if isinstance(node, Stage):
+        return f"{_stage(node)} {{ {_print(node.child, level)} }}"
     return f"{_head(node, level)} {{ {_print(node.child, node.level)} }}"
 
 
@@ -70,6 +80,8 @@ def _lines(node: Node, level: str | None, margin: str) -> list[str]:
         if isinstance(node.child, Leaf):
             return [margin + _print(node, level)]
         return [f"{margin}{_head(node, level)} {{", *_lines(node.child, node.level, margin + "  "), margin + "}"]
+    if isinstance(node, Stage):
+        return [f"{margin}{_stage(node)} {{", *_lines(node.child, level, margin + "  "), margin + "}"]
     lines = [f"{margin}{node.kind.value}["]
     for number, child in enumerate(node.children):
         inner = _lines(child, level, margin + "  ")
@@ -80,11 +92,26 @@ def _lines(node: Node, level: str | None, margin: str) -> list[str]:
 def _head(tile: Tile, level: str | None) -> str:
     loops = ", ".join(f"{_name(loop.name)}:{'?' if loop.factor is None else loop.factor}" for loop in tile.loops)
     same = tile.binding is Binding.SP and tile.level == level
-    return f"{'' if same else f'@{tile.level} '}{tile.binding.value} {loops}"
+    return f"{'' if same else f'@{tile.level} '}{tile.binding.value} {loops}{_hints(tile)}"
+
+
+def _stage(stage: Stage) -> str:
+    slots = f" slots {stage.slots}" if stage.slots > 1 else ""
+    return f"stage {_name(stage.tensor)} in {stage.level}{slots}"
 
 
 def _leaf(leaf: Leaf) -> str:
-    return f"op {_name(leaf.op)}" + (f" as {_name(leaf.kernel.name)}" if leaf.kernel is not None else "")
+    kernel = f" as {_name(leaf.kernel.name)}" if leaf.kernel is not None else ""
+    return f"op {_name(leaf.op)}{kernel}{_hints(leaf)}"
+
+
+def _hints(node: Tile | Leaf) -> str:
+    return f" with {', '.join(map(_hint, node.hints))}" if node.hints else ""
+
+
+def _hint(hint: Hint) -> str:
+    arguments = ", ".join(json.dumps(argument) for argument in hint.arguments)
+    return f"{hint.name}({arguments})" if arguments else hint.name
 
 
 def _name(name: str) -> str:
@@ -127,7 +154,10 @@ class _Parser:
         self.depth += 1
         if self.depth > DEEPEST:
             self.fail(self.token, f"the tree is more than {DEEPEST} levels deep")
-        found = self.scope(level) if self.token.text in _KINDS else self.tile(level)
+        if self.token.text in _KINDS:
+            found: TileTree = self.scope(level)
+        else:
+            found = self.stage(level) if self.token.text == "stage" else self.tile(level)
         self.depth -= 1
         return found
 
@@ -139,6 +169,19 @@ class _Parser:
             children.append(self.tree(level))
         return Scope(kind, tuple(children))
 
+    def stage(self, level: str | None) -> Stage:
+        start = self.expect("stage")
+        tensor = self.name("the name of a tensor")
+        self.expect("in")
+        if self.token.kind != "word":
+            self.unexpected("a memory level, as L1 or SHARED")
+        place = self.next().text
+        slots = self.number() if self.accept("slots") else 1
+        self.expect("{")
+        child = self.tree(level)
+        self.expect("}")
+        return self.made(start, lambda: Stage(tensor, place, child, slots))
+
     def tile(self, level: str | None) -> Tile:
         start = self.token
         if self.accept("@"):
@@ -148,31 +191,36 @@ class _Parser:
         elif self.token.text == "for":
             self.fail(start, "this tile has no level", help="write @LEVEL for; only par may leave it out")
         elif self.token.text != "par":
-            self.unexpected("'@', 'par', 'seq', 'shar', 'para' or 'pipe'")
+            self.unexpected("'@', 'par', 'stage', 'seq', 'shar', 'para' or 'pipe'")
         elif level is None:
             self.fail(start, "this par has no tile around it whose level it could have", help="write @LEVEL par")
-        binding = _BINDINGS[self.expect("for", "par").text]
+        binding = _BINDINGS[self.expect("for", "par", "unroll").text]
         loops = [self.loop()]
         while self.accept(","):
             loops.append(self.loop())
+        hints = self.hints()
         self.expect("{")
         child = self.leaf() if self.token.text == "op" else self.tree(level)
         self.expect("}")
-        try:
-            return Tile(level, tuple(loops), child, binding)
-        except InvalidTree as error:
-            self.fail(start, error.message, help=error.help)
+        return self.made(start, lambda: Tile(level, tuple(loops), child, binding, hints))
 
     def loop(self) -> Loop:
         start = self.token
         name = self.name("the name of a loop")
         factor = None
         if self.accept(":") and not self.accept("?"):
-            if not self.token.text.isdigit() or len(self.token.text) > _LONGEST_NUMBER:
-                self.unexpected(f"a number of at most {_LONGEST_NUMBER} digits, or '?'")
-            factor = int(self.next().text)
+            factor = self.number(", or '?'")
+        return self.made(start, lambda: Loop(name, factor))
+
+    def number(self, others: str = "") -> int:
+        if not self.token.text.isdigit() or len(self.token.text) > _LONGEST_NUMBER:
+            self.unexpected(f"a number of at most {_LONGEST_NUMBER} digits{others}")
+        return int(self.next().text)
+
+    def made(self, start: _Token, make: Callable[[], _T]) -> _T:
+        """What `make` returns; where that is illegal, the error says where it is written."""
         try:
-            return Loop(name, factor)
+            return make()
         except InvalidTree as error:
             self.fail(start, error.message, help=error.help)
 
@@ -180,27 +228,51 @@ class _Parser:
         self.expect("op")
         op = self.name("the name of an expression")
         if not self.accept("as"):
-            return Leaf(op)
+            return Leaf(op, None, self.hints())
         start = self.token
         kernel = self.name("the name of a micro-kernel")
         if kernel not in self.kernels:
             known = ", ".join(sorted(self.kernels)) or "none is given"
             self.fail(start, f"there is no micro-kernel {kernel}", help=f"known micro-kernels: {known}")
-        return Leaf(op, self.kernels[kernel])
+        return Leaf(op, self.kernels[kernel], self.hints())
+
+    def hints(self) -> tuple[Hint, ...]:
+        if not self.accept("with"):
+            return ()
+        found = [self.hint()]
+        while self.accept(","):
+            found.append(self.hint())
+        return tuple(found)
+
+    def hint(self) -> Hint:
+        start = self.token
+        name = self.name("the name of a hint")
+        arguments: list[str | int] = []
+        if self.accept("("):
+            arguments.append(self.argument())
+            while self.expect(",", ")").text == ",":
+                arguments.append(self.argument())
+        return self.made(start, lambda: Hint(name, tuple(arguments)))
+
+    def argument(self) -> str | int:
+        return self.string() if self.token.kind == "string" else self.number(", or a string")
 
     def name(self, wanted: str) -> str:
         if self.token.kind == "string":
-            try:
-                name = json.loads(self.token.text)
-            except ValueError:
-                self.fail(self.token, "this string has an invalid escape", help='JSON strings: \\" \\\\ \\n \\u0041')
-            if not name:
+            if self.token.text == '""':
                 self.unexpected(wanted)
-            self.next()
-            return str(name)
+            return self.string()
         if self.token.kind != "word" or not re.fullmatch(_WORD, self.token.text):
             self.unexpected(wanted)
         return self.next().text
+
+    def string(self) -> str:
+        try:
+            text = json.loads(self.token.text)
+        except ValueError:
+            self.fail(self.token, "this string has an invalid escape", help='JSON strings: \\" \\\\ \\n \\u0041')
+        self.next()
+        return str(text)
 
     # Tokens
 

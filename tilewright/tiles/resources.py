@@ -24,6 +24,7 @@ from tilewright.tiles.tree import (
     Node,
     Path,
     Scope,
+    Stage,
     Tile,
     leaves,
     same_path,
@@ -58,6 +59,8 @@ def processing_elements(tree: Node) -> int:
         return 1
     if isinstance(tree, Tile):
         return processing_elements(tree.child) * (tree.trips if tree.binding is Binding.SP else 1)
+    if isinstance(tree, Stage):
+        return processing_elements(tree.child)
     needed = [processing_elements(child) for child in tree.children]
     return sum(needed) if tree.kind in SIMULTANEOUS else max(needed)
 
@@ -85,6 +88,8 @@ def footprints(
     weights = {name: weight(tensor) for name, tensor in tensors.items()}
 
     def resident(node: Node, path: Path) -> Mapping[str, int]:
+        if isinstance(node, Stage):
+            return resident(node.child, (*path, 0))
         if not isinstance(node, Scope):
             return slices.outside(path)
         kept = [resident(child, (*path, number)) for number, child in enumerate(node.children)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 from enum import Enum
 from math import prod
 from typing import Any, Literal, TypeVar
@@ -30,10 +31,14 @@ class InvalidTree(CompileError):
 
 
 class Binding(Enum):
-    """Who runs the iterations of a tile's loops: distinct units at once, or one in turn. The value is the keyword."""
+    """Who runs the iterations of a tile's loops: distinct units at once, or one in turn. The value is the keyword.
+
+    Distinct units are programs of the grid where the tile is at DRAM, and lanes or threads where it is at REG.
+    """
 
     SP = "par"
     TP = "for"
+    UNROLL = "unroll"  # one in turn, written out: no loop is left in the program
 
 
 class Kind(Enum):
@@ -70,6 +75,38 @@ class Loop:
         return 1 if self.factor is None else self.factor
 
 
+#: What hints there are, with the types of their arguments.
+HINTS: dict[str, tuple[type, ...]] = {
+    "prefetch": (str, int, int),  # a step asks for so many elements of a tensor, a distance after the first it reads
+    "prefetch_lines": (int,),  # a block asks for the operands of the next one by cache lines of so many bytes
+    "stream": (),  # stores bypass the caches
+    "one_pass": (),  # computed in one pass with the others of its kernel that have this hint
+    "lanes": (int,),  # elements of a vector register, where a tile does not fill one
+    "blocked": (str,),  # which thread holds which element: the text of a blocked layout
+    "warps": (int, int),  # of a thread block, along rows and columns
+    "splits": (int,),  # so many thread blocks share the sums of a tile
+    "cluster": (int,),  # so many thread blocks bring together what all of them read
+    "neighbours": (int,),  # elements of a row that a prefix scan takes at once
+    "sort": (str,),  # the method of a sort
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A decision that no loop expresses: its name, a key of `HINTS`, and its arguments."""
+
+    name: str
+    arguments: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = HINTS.get(self.name)
+        if known is None:
+            raise InvalidTree(f"there is no hint {self.name!r}", help=f"one of {', '.join(sorted(HINTS))}")
+        if tuple(type(argument) for argument in self.arguments) != known:
+            wanted = ", ".join(kind.__name__ for kind in known) or "none"
+            raise InvalidTree(f"hint {self.name} has arguments {self.arguments}", help=f"its arguments are {wanted}")
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """One operand of a micro-kernel: a tensor of its `semantics`, and what the kernel does with it."""
@@ -81,17 +118,37 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductMapping:
+    """Which loops of a product an intrinsic executes, by name: `rows` and `columns` of sums, `depth` innermost last.
+
+    On a CPU a register of the intrinsic holds `lanes` columns, and one instruction takes `group` neighbours of the
+    innermost depth loop. Loops in `padded` may be read up to the end of the last tile: the storage of the second
+    operand has zeros there. `precision` is that in which factors are multiplied, where it is not their own.
+    """
+
+    intrinsic: str
+    rows: tuple[str, ...]
+    columns: str
+    depth: tuple[str, ...]
+    lanes: int = 0
+    group: int = 1
+    padded: tuple[str, ...] = ()
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MicroKernelRef:
     """An opaque leaf: what a kernel computes (`semantics`, a statement of tensor expressions), how much of each loop.
 
-    `quantum` lists the loops of the tree that the kernel runs inside, with their extents in one call. Kernels of one
-    name in one tree are the same kernel.
+    `quantum` lists the loops of the tree that the kernel runs inside, with their extents in one call; `mapping` says
+    how an intrinsic executes them, where one does. Kernels of one name in one tree are the same kernel.
     """
 
     name: str
     semantics: str
     operands: tuple[Operand, ...]
     quantum: tuple[Loop, ...]
+    mapping: ProductMapping | None = None
 
     def __post_init__(self) -> None:
         for loop in self.quantum:
@@ -105,6 +162,7 @@ class Leaf:
 
     op: str
     kernel: MicroKernelRef | None = None
+    hints: tuple[Hint, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.op:
@@ -117,8 +175,9 @@ class Tile:
 
     level: str
     loops: tuple[Loop, ...]
-    child: Tile | Scope | Leaf
+    child: Tile | Scope | Stage | Leaf
     binding: Binding = Binding.TP
+    hints: tuple[Hint, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loops", tuple(self.loops))
@@ -144,7 +203,7 @@ class Scope:
     """Siblings and how they run."""
 
     kind: Kind
-    children: tuple[Tile | Scope, ...]
+    children: tuple[Tile | Scope | Stage, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "children", tuple(self.children))
@@ -155,13 +214,38 @@ class Scope:
                 raise InvalidTree(f"{self.kind.value} holds op {child.op} itself", help="put a tile around it")
 
 
-Node = Tile | Scope | Leaf
-TileTree = Tile | Scope
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A tensor that lies in memory `level` while `child` runs, in `slots` buffers in turn.
+
+    An operand is brought there from outside; a value that an expression of the child computes is kept there for others.
+    """
+
+    tensor: str
+    level: str
+    child: Tile | Scope | Stage
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.tensor:
+            raise InvalidTree("a stage has no tensor", help="give the name of the tensor that it keeps")
+        if not re.fullmatch(r"[A-Za-z0-9_]+", self.level):
+            raise InvalidTree(f"a stage is at level {self.level!r}", help="letters, digits and _, as L2 or SHARED")
+        if self.slots < 1:
+            raise InvalidTree(f"the stage of {self.tensor} has {self.slots} slots", help="1 or more")
+        if isinstance(self.child, Leaf):
+            raise InvalidTree(
+                f"the stage of {self.tensor} holds op {self.child.op} itself", help="put a tile around it"
+            )
+
+
+Node = Tile | Scope | Stage | Leaf
+TileTree = Tile | Scope | Stage
 
 
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes directly below, in order."""
-    if isinstance(node, Tile):
+    if isinstance(node, Tile | Stage):
         return (node.child,)
     return node.children if isinstance(node, Scope) else ()
 
@@ -211,18 +295,31 @@ def to_json(tree: Node) -> dict[str, Any]:
     """A tree as dicts, lists, strings and numbers, for the tuning database."""
     if isinstance(tree, Tile):
         loops = [[loop.name, loop.factor] for loop in tree.loops]
-        return {"level": tree.level, tree.binding.value: loops, "child": to_json(tree.child)}
+        return {"level": tree.level, tree.binding.value: loops, **_hints_to_json(tree), "child": to_json(tree.child)}
+    if isinstance(tree, Stage):
+        return {"stage": tree.tensor, "level": tree.level, "slots": tree.slots, "child": to_json(tree.child)}
     if isinstance(tree, Scope):
         return {tree.kind.value: [to_json(child) for child in tree.children]}
+    leaf = {"op": tree.op, **_hints_to_json(tree)}
     if tree.kernel is None:
-        return {"op": tree.op}
-    kernel = {
+        return leaf
+    kernel: dict[str, Any] = {
         "name": tree.kernel.name,
         "semantics": tree.kernel.semantics,
         "operands": [[o.name, list(o.shape), o.dtype, o.access] for o in tree.kernel.operands],
         "quantum": [[loop.name, loop.factor] for loop in tree.kernel.quantum],
     }
-    return {"op": tree.op, "kernel": kernel}
+    if tree.kernel.mapping is not None:
+        kernel["mapping"] = {name: _plain(value) for name, value in asdict(tree.kernel.mapping).items()}
+    return {**leaf, "kernel": kernel}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _hints_to_json(node: Tile | Leaf) -> dict[str, Any]:
+    return {"hints": [[hint.name, *hint.arguments] for hint in node.hints]} if node.hints else {}
 
 
 def from_json(value: Any, *, where: str = "") -> TileTree:
@@ -238,40 +335,75 @@ def _node(value: Any, where: str, depth: int) -> Node:
     _require(depth <= DEEPEST, where, f"the tree is more than {DEEPEST} levels deep")
     _require(isinstance(value, dict), where, f"a node is {_shown(value)}, not an object")
     keys = set(value)
+    hints = _list(value.get("hints", []), f"{where}.hints", _hint)
     for binding in Binding:
-        if keys == {"level", binding.value, "child"}:
+        if keys - {"hints"} == {"level", binding.value, "child"}:
             _require(isinstance(value["level"], str), where, f"a level is {_shown(value['level'])}, not text")
             loops = _list(value[binding.value], f"{where}.{binding.value}", _loop)
-            return Tile(value["level"], loops, _node(value["child"], f"{where}.child", depth + 1), binding)
+            return Tile(value["level"], loops, _node(value["child"], f"{where}.child", depth + 1), binding, hints)
+    if keys == {"stage", "level", "slots", "child"}:
+        for key in ("stage", "level"):
+            _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
+        slots = _extent(value["slots"], f"{where}.slots")
+        return Stage(value["stage"], value["level"], _inner(_node(value["child"], f"{where}.child", depth + 1)), slots)
     for kind in Kind:
         if keys == {kind.value}:
             nodes = _list(value[kind.value], f"{where}.{kind.value}", lambda v, at: _node(v, at, depth + 1))
             return Scope(kind, tuple(_inner(node) for node in nodes))
-    if keys in ({"op"}, {"op", "kernel"}):
+    if keys - {"hints", "kernel"} == {"op"}:
         _require(isinstance(value["op"], str), where, f"an op is {_shown(value['op'])}, not a name")
-        return Leaf(value["op"], _kernel(value["kernel"], f"{where}.kernel") if "kernel" in value else None)
+        return Leaf(value["op"], _kernel(value["kernel"], f"{where}.kernel") if "kernel" in value else None, hints)
     raise InvalidTree(
         f"a node has the keys {', '.join(sorted(map(str, keys))) or '(none)'}",
         where=where,
-        help="level, for or par, child; or seq, shar, para or pipe; or op and perhaps kernel",
+        help="level, for, par or unroll, child; or stage, level, slots, child; or seq, shar, para or pipe; or op",
     )
 
 
 def _inner(node: Node) -> TileTree:
     if isinstance(node, Leaf):
-        raise InvalidTree(f"a scope holds op {node.op} itself", help="put a tile around it")
+        raise InvalidTree(f"a scope or stage holds op {node.op} itself", help="put a tile around it")
     return node
 
 
+def _hint(value: Any, where: str) -> Hint:
+    right = isinstance(value, list) and all(type(item) in (str, int) for item in value)
+    _require(
+        right and len(value) > 0 and isinstance(value[0], str),
+        where,
+        f"a hint is {_shown(value)}, not a name and arguments",
+    )
+    return Hint(value[0], tuple(value[1:]))
+
+
 def _kernel(value: Any, where: str) -> MicroKernelRef:
-    fields = {"name", "semantics", "operands", "quantum"}
-    _require(isinstance(value, dict) and set(value) == fields, where, f"a kernel has the keys {sorted(fields)}")
+    keys = {"name", "semantics", "operands", "quantum"}
+    right = isinstance(value, dict) and set(value) - {"mapping"} == keys
+    _require(right, where, f"a kernel has the keys {sorted(keys)}, and perhaps mapping")
     for key in ("name", "semantics"):
         _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
     operands = _list(value["operands"], f"{where}.operands", _operand)
-    return MicroKernelRef(
-        value["name"], value["semantics"], operands, _list(value["quantum"], f"{where}.quantum", _loop)
-    )
+    quantum = _list(value["quantum"], f"{where}.quantum", _loop)
+    mapping = _mapping(value["mapping"], f"{where}.mapping") if "mapping" in value else None
+    return MicroKernelRef(value["name"], value["semantics"], operands, quantum, mapping)
+
+
+def _mapping(value: Any, where: str) -> ProductMapping:
+    keys = [field.name for field in fields(ProductMapping)]
+    _require(isinstance(value, dict) and set(value) == set(keys), where, f"a mapping has the keys {keys}")
+    found = dict(value)
+    for key in ("intrinsic", "columns", "precision"):
+        _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
+    for key in ("lanes", "group"):
+        _require(type(value[key]) is int and value[key] >= 0, where, f"{key} is {_shown(value[key])}, not a number")
+    for key in ("rows", "depth", "padded"):
+        found[key] = _list(value[key], f"{where}.{key}", _text)
+    return ProductMapping(**found)
+
+
+def _text(value: Any, where: str) -> str:
+    _require(isinstance(value, str), where, f"{_shown(value)} is no text")
+    return str(value)
 
 
 def _operand(value: Any, where: str) -> Operand:

@@ -7,7 +7,7 @@ import pytest
 from tilewright.expr.core import Axis, Const, Read, Tensor
 from tilewright.operator.blocks import BlockShape, schedule_blocks
 from tilewright.operator.contraction import Contraction, Operand
-from tilewright.operator.tree import tree_of
+from tilewright.operator.tree import kernel_of
 from tilewright.tiles.notation import print_tree
 
 SHAPE = BlockShape(64, 32, 16, (2, 2), "mma_m16n8k16_f16_f32", 3)
@@ -49,5 +49,8 @@ def test_the_fewest_boxes_are_taken(extents: tuple[int, int, int, int, int], box
 def test_the_tree_is_blocks_around_slices_around_a_micro_kernel() -> None:
     work = convolution(16, 16, 32, 3, 64)
     schedule, _ = schedule_blocks(work, SHAPE, "y")
-    text = print_tree(tree_of(work, schedule))
-    assert text == ("@DRAM par i:4, f:2 { @L1 for r:3, s:3, c:2 { op y as mma_m16n8k16_f16_f32_64x32x16 } }")
+    text = print_tree(kernel_of(work, schedule).tree)
+    assert text == (
+        "@DRAM par i:4, j:1, f:2 with warps(2, 2) { stage x in SHARED slots 3 { stage w in SHARED slots 3 { "
+        "@L1 for r:3, s:3, c:2 { op y as mma_m16n8k16_f16_f32_64x32x16 } } } }"
+    )

@@ -19,12 +19,13 @@ from tilewright.expr.core import Compute, Read, walk
 from tilewright.expr.random import random_graph
 from tilewright.expr.text import parse_graph, print_statement
 from tilewright.kernel import dialect as tile
-from tilewright.lower.contraction import lower_contraction
-from tilewright.lower.nest import lower_nest
+from tilewright.lower.module import lower_kernel
+from tilewright.lower.steps import Step
 from tilewright.machine.registry import resolve_cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.tree import expressions, row_buffers, tree_of
+from tilewright.operator.tree import kernel_of, row_buffers
+from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem
@@ -105,8 +106,8 @@ def planned(text: str, machine: str, threads: int) -> Plan:
 def lowered(plan: Plan) -> list[tuple[Kernel, tile.FuncOp]]:
     made = []
     for kernel, step in zip(plan.kernels, steps(plan), strict=True):
-        lower: Any = lower_nest if isinstance(kernel.work, Nest) else lower_contraction
-        made.append((kernel, lower("kernel", step.work, step.schedule, step.arguments)))
+        assert isinstance(step, Step)
+        made.append((kernel, lower_kernel(step, "kernel")))
     return made
 
 
@@ -206,7 +207,7 @@ def executions(func: tile.FuncOp) -> list[tuple[tuple[int, ...], Counting]]:
 @pytest.mark.parametrize(("name", "machine", "threads"), CASES)
 def test_the_tree_of_every_kernel_is_legal_and_is_the_program(name: str, machine: str, threads: int) -> None:
     for kernel, func in lowered(planned(GRAPHS[name], machine, threads)):
-        tree, computes = tree_of(kernel.work, kernel.schedule), expressions(kernel.work)
+        tree, computes = kernel.scheduled.tree, expressions(kernel.scheduled)
         problem = Problem.of(computes)
         check(tree, problem, imperfect=True, resources=MACHINE)
         assert parse_tree(print_tree(tree), kernels(tree)) == tree
@@ -252,8 +253,8 @@ def reads_of(compute: Compute, tensor: str) -> int:
 def test_trees_of_random_graphs_are_legal(seed: int) -> None:
     plan = make_plan(random_graph(seed), resolve_cpu("x86-64-v3"), 3)
     for kernel, func in lowered(plan):
-        tree = tree_of(kernel.work, kernel.schedule)
-        check(tree, Problem.of(expressions(kernel.work)), imperfect=True, resources=MACHINE)
+        tree = kernel.scheduled.tree
+        check(tree, Problem.of(expressions(kernel.scheduled)), imperfect=True, resources=MACHINE)
         assert prod(programs(tree).values()) == prod(func.extents)
         if isinstance(kernel.work, Nest):
             scratch = [op for op in func.body.walk() if isinstance(op, tile.AllocOp)]
@@ -266,9 +267,10 @@ PRODUCT = ContractionSchedule({"i": 8, "j": 16}, ("j", "i"), {"i": 2, "j": 1}, (
 def test_a_product() -> None:
     """64 x 32 times 32 x 64: 8 tiles of rows in 2 blocks, 4 of columns, 8 products along k."""
     (kernel,) = planned(GRAPHS["product"], "x86-64-v3", 1).kernels
-    tree = tree_of(kernel.work, PRODUCT)
+    scheduled = kernel_of(kernel.work, PRODUCT)
+    tree = scheduled.tree
     assert print_tree(tree) == "@DRAM par i:2 { @L2 for j:4, i:4 { @L1 for k:8 { op Y as fma_8x16x4 } } }"
-    check(tree, Problem.of(expressions(kernel.work)))  # perfect factors
+    check(tree, Problem.of(expressions(scheduled)))  # perfect factors
     (found,) = kernels(tree).values()
     assert found.semantics == "C: f32[m:8, n:16] += A[m, k] * B[k, n] over k:4"
     assert {loop.name: loop.trips for loop in found.quantum} == {"i": 8, "j": 16, "k": 4}
@@ -277,32 +279,32 @@ def test_a_product() -> None:
 
 def test_a_product_with_epilogue_and_blocks_of_k() -> None:
     (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
-    tree = tree_of(kernel.work, replace(PRODUCT, k_block=40))
-    assert print_tree(tree) == (
-        "@DRAM par i:2 { @L2 for j:5 { seq[@L2 for k:3, i:4 { @L1 for k:10 { op Y as fma_8x16x4 } }, "
-        "@L2 for i:4 { @REG for i:8, j:2 { par j:8 { op Z } } }] } }"
+    scheduled = kernel_of(kernel.work, replace(PRODUCT, k_block=40))
+    assert print_tree(scheduled.tree) == (
+        "@DRAM par i:2 { @L2 for j:5 { stage Y in L2 { seq[@L2 for k:3, i:4 { @L1 for k:10 { op Y as fma_8x16x4 } }, "
+        "@L2 for i:4 { @REG unroll i:8, j:2 { par j:8 { op Z } } }] } } }"
     )
-    check(tree, Problem.of(expressions(kernel.work)), imperfect=True)
-    product, epilogue = expressions(kernel.work)
+    check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True)
+    product, epilogue = expressions(scheduled)
     assert product.name == "Y"
     assert "max(Y[i, j] +" in print_statement(epilogue)
 
 
 def test_a_map_and_a_reduction() -> None:
     (kernel,) = planned(GRAPHS["map"], "x86-64-v3", 1).kernels
-    tree = tree_of(kernel.work, NestSchedule("i_j", 32, blocks={"i_j": 4}, lanes=8))
-    assert print_tree(tree) == "@DRAM par i_j:4 { @L2 for i_j:24 { @REG for i_j:4 { par i_j:8 { op Y } } } }"
+    tree = kernel_of(kernel.work, NestSchedule("i_j", 32, blocks={"i_j": 4}, lanes=8)).tree
+    assert print_tree(tree) == "@DRAM par i_j:4 { @L2 for i_j:24 { @REG unroll i_j:4 { par i_j:8 { op Y } } } }"
     (kernel,) = planned(GRAPHS["columns"], "x86-64-v3", 1).kernels
-    tree = tree_of(kernel.work, NestSchedule("j", 16, lanes=8))
-    assert print_tree(tree) == "@DRAM for j:5 { @L1 for i:30 { @REG for j:2 { par j:8 { op Y } } } }"
+    tree = kernel_of(kernel.work, NestSchedule("j", 16, lanes=8)).tree
+    assert print_tree(tree) == "@L2 for j:5 { @L1 for i:30 { @REG unroll j:2 { par j:8 { op Y } } } }"
 
 
 def test_a_wrong_factor_is_found() -> None:
     (kernel,) = planned(GRAPHS["map"], "x86-64-v3", 1).kernels
-    tree = tree_of(kernel.work, kernel.schedule)
+    tree = kernel.scheduled.tree
     assert isinstance(tree, Tile)
     shorter = replace(tree, loops=tuple(replace(loop, factor=loop.trips - 1) for loop in tree.loops))
-    found = list(violations(shorter, Problem.of(expressions(kernel.work)), imperfect=True))
+    found = list(violations(shorter, Problem.of(expressions(kernel.scheduled)), imperfect=True))
     assert [type(violation) for violation in found] == [WrongCoverage]
 
 
@@ -310,4 +312,4 @@ def test_row_buffers_are_filled_by_the_first_pass_that_reads_them() -> None:
     (kernel,) = planned(GRAPHS["softmax"], "x86-64-v3", 1).kernels
     assert isinstance(kernel.work, Nest)
     assert row_buffers(kernel.work) == ("E",)
-    assert [compute.name for compute in expressions(kernel.work)] == ["M", "E", "T", "P"]
+    assert [compute.name for compute in expressions(kernel.scheduled)] == ["M", "E", "T", "P"]

@@ -1,0 +1,252 @@
+"""Works and schedules from scheduled kernels, for the parts of `lower` that do not walk trees themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tilewright.expr.core import Apply, Cast, Expr, Read, Tensor
+from tilewright.expr.ordered import Ordered, Scatter
+from tilewright.layouts.blocked import Blocked
+from tilewright.layouts.text import parse
+from tilewright.operator.blocks import BlockSchedule, BlockShape
+from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch
+from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.operator.sorting import sort_method
+from tilewright.operator.tree import PassNumbers, Schedule, Work
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, MicroKernelRef, ProductMapping, Scope, Stage, Tile, walk
+
+
+def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
+    """What a kernel computes and how, as `operator.tree.kernel_of` took it."""
+    tree = _Tree(kernel)
+    if tree.product is not None:
+        work = _contraction(kernel, tree)
+        return work, _block_schedule(tree) if tree.on_blocks else _contraction_schedule(work, tree)
+    (*_, last) = kernel.statements
+    if isinstance(last.accum, Ordered):
+        return _ordered_work(last), _ordered_schedule(tree)
+    nest = _nest(kernel, tree)
+    return nest, _nest_blocks(nest, tree) if tree.on_blocks else _nest_schedule(nest, tree)
+
+
+class _Tree:
+    """The nodes of a tree by their parts."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        nodes = [node for _, node in walk(kernel.tree)]
+        self.tiles = [node for node in nodes if isinstance(node, Tile)]
+        self.stages = [node for node in nodes if isinstance(node, Stage)]
+        self.scopes = [node for node in nodes if isinstance(node, Scope)]
+        self.leaves = {node.op: node for node in nodes if isinstance(node, Leaf)}
+        self.product = next((leaf.kernel for leaf in self.leaves.values() if leaf.kernel is not None), None)
+        self.on_blocks = self.hint("warps") is not None
+        grid = self.loops("DRAM", Binding.SP)
+        self.grid_order = tuple(grid)
+        self.blocks = {name: count for name, count in grid.items() if count > 1}
+
+    def loops(self, level: str, *bindings: Binding) -> dict[str, int]:
+        """The loops at a level with their factors, outermost first; of loops of one name the first."""
+        found: dict[str, int] = {}
+        for tile in self.tiles:
+            if tile.level == level and tile.binding in (bindings or Binding):
+                for loop in tile.loops:
+                    found.setdefault(loop.name, loop.trips)
+        found.pop("once", None)
+        return found
+
+    def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
+        """The hints of a name with their nodes."""
+        nodes: list[Tile | Leaf] = [*self.tiles, *self.leaves.values()]
+        for node in nodes:
+            yield from ((node, hint) for hint in node.hints if hint.name == name)
+
+    def hint(self, name: str) -> Hint | None:
+        """The first hint of a name."""
+        return next((hint for _, hint in self.hints(name)), None)
+
+    def number(self, name: str, otherwise: int) -> int:
+        """The argument of a hint that has one."""
+        hint = self.hint(name)
+        return otherwise if hint is None else int(hint.arguments[0])
+
+    def vector(self) -> tuple[str, int, int]:
+        """The loop whose points are lanes, its points in a register tile, and the lanes of a register."""
+        lanes = self.loops("REG", Binding.SP)
+        if not lanes:
+            return "", 1, self.number("lanes", 16)
+        ((name, extent),) = lanes.items()
+        vectors = self.loops("REG", Binding.UNROLL).get(name, 1)
+        return name, extent * vectors, self.number("lanes", extent)
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def _mapping(product: MicroKernelRef | None) -> tuple[ProductMapping, dict[str, int]]:
+    """How an intrinsic executes a product, and the points of each loop in one tile."""
+    assert product is not None
+    assert product.mapping is not None, "a product has its mapping"
+    return product.mapping, {loop.name: loop.trips for loop in product.quantum}
+
+
+def _contraction(kernel: Kernel, tree: _Tree) -> Contraction:
+    mapping, _ = _mapping(tree.product)
+    product, last = kernel.statements[0], kernel.statements[-1]
+    axes = {axis.name: axis for axis in (*product.axes, *product.reduce)}
+    total = Tensor(product.name, (), product.tensor.dtype)
+    assert isinstance(product.body, Apply)
+    a, b = (_operand(factor) for factor in product.body.args)
+    assert last.address is not None, "the last statement of a kernel is stored"
+    return Contraction(
+        outer=tuple(axis for axis in product.axes if axis.name not in (*mapping.rows, mapping.columns)),
+        m_loops=tuple(axes[name] for name in mapping.rows),
+        n_loop=axes[mapping.columns],
+        k_loops=tuple(axes[name] for name in mapping.depth),
+        a=a,
+        b=b,
+        accumulator=total,
+        epilogue=Read(total, ()) if last is product else last.body,
+        output=last.tensor,
+        index=last.address,
+        intrinsic=mapping.intrinsic,
+        shapes=(),
+        lanes=mapping.lanes,
+        group=mapping.group,
+        whole_panels=mapping.columns in mapping.padded,
+        whole_groups=mapping.depth[-1] in mapping.padded,
+    )
+
+
+def _operand(factor: Expr) -> Operand:
+    read = factor.arg if isinstance(factor, Cast) else factor
+    assert isinstance(read, Read), "factors of a product are reads"
+    return Operand(read.tensor, read.indices[0])
+
+
+def _contraction_schedule(work: Contraction, tree: _Tree) -> ContractionSchedule:
+    mapping, points = _mapping(tree.product)
+    depth = mapping.depth
+    spatial = {axis.name: points.get(axis.name, 1) for axis in (*work.outer, *work.m_loops, work.n_loop)}
+    steps, k_unroll = tree.loops("L1"), points[depth[-1]]
+    k_block = steps[depth[0]] * (k_unroll if len(depth) == 1 else 1) if tree.stages else 0
+    order = tuple(name for name in tree.loops("L2") if name not in depth)
+    grid_order = (*tree.grid_order, *(name for name in order if name not in tree.grid_order))
+    return ContractionSchedule(
+        spatial, order, tree.blocks, grid_order, k_unroll, mapping.lanes, k_block, tree.number("prefetch_lines", 0)
+    )
+
+
+def _block_schedule(tree: _Tree) -> BlockSchedule:
+    mapping, points = _mapping(tree.product)
+    warps = tree.hint("warps")
+    assert warps is not None
+    rows, columns = (int(argument) for argument in warps.arguments)
+    shape = BlockShape(
+        prod(points[name] for name in mapping.rows),
+        points[mapping.columns],
+        prod(points[name] for name in mapping.depth),
+        (rows, columns),
+        mapping.intrinsic,
+        tree.stages[0].slots,
+        tree.number("splits", 1),
+        tree.number("cluster", 1),
+        mapping.precision,
+    )
+    return BlockSchedule(shape, points, tree.grid_order)
+
+
+# Nests ----------------------------------------------------------------------------------------------------------------
+
+
+def _nest(kernel: Kernel, tree: _Tree) -> Nest:
+    outside = tree.grid_order if tree.on_blocks else tree.loops("L2")
+    axes = dict.fromkeys(axis for each in kernel.statements for axis in (*each.axes, *each.reduce))
+    outer = tuple(axis for axis in axes if axis.name in outside)
+    inner = tuple(axis for axis in axes if axis.name not in outside)
+    return Nest(outer, inner, tuple(map(_node, kernel.statements)))
+
+
+def _node(statement: Statement) -> NestNode:
+    assert not isinstance(statement.accum, Ordered), "ordered accumulations are kernels of their own"
+    return NestNode(statement.tensor, statement.body, statement.accum, statement.address)
+
+
+def _nest_schedule(nest: Nest, tree: _Tree) -> NestSchedule:
+    vector, extent, lanes = tree.vector()
+    rows = {name: size for name, size in tree.loops("REG", Binding.UNROLL).items() if name != vector}
+    unroll, unroll_extent = next(iter(rows.items()), ("", 1))
+    moments = tuple(node.op for node, _ in tree.hints("one_pass") if isinstance(node, Leaf))
+    joined = (moments[0], moments[1]) if moments else None
+    return NestSchedule(
+        vector,
+        extent,
+        unroll,
+        unroll_extent,
+        tree.blocks,
+        tuple(node.op for node, _ in tree.hints("stream") if isinstance(node, Leaf)),
+        tuple(_prefetches(nest, tree, joined)),
+        _stages(nest, tree),
+        joined,
+        lanes,
+    )
+
+
+def _prefetches(nest: Nest, tree: _Tree, moments: tuple[str, str] | None) -> Iterator[Prefetch]:
+    numbers = PassNumbers(nest, moments)
+    nodes = {node.tensor.name: node for node in nest.nodes}
+    for name, leaf in tree.leaves.items():
+        number = numbers.next(nodes[name])
+        for hint in leaf.hints:
+            if hint.name == "prefetch" and number is not None:
+                tensor, distance, elements = hint.arguments
+                yield Prefetch(str(tensor), int(distance), int(elements), number)
+
+
+def _stages(nest: Nest, tree: _Tree) -> tuple[int, ...]:
+    """The passes with which the stages of a pipeline begin."""
+    pipe = next((scope for scope in tree.scopes if scope.kind is Kind.PIPE), None)
+    if pipe is None:
+        return ()
+    numbers = PassNumbers(nest, None)
+    nodes = {node.tensor.name: node for node in nest.nodes}
+    starts = []
+    for child in pipe.children:
+        starts.append(numbers.swept)
+        for _, leaf in walk(child):
+            if isinstance(leaf, Leaf):
+                numbers.next(nodes[leaf.op])
+    return tuple(starts)
+
+
+def _nest_blocks(nest: Nest, tree: _Tree) -> NestBlocks:
+    warps, blocked = tree.hint("warps"), tree.hint("blocked")
+    assert warps is not None
+    threads = None if blocked is None else parse(str(blocked.arguments[0]))
+    assert threads is None or isinstance(threads, Blocked)
+    unrolled = tuple(tree.loops("L1", Binding.UNROLL))
+    return NestBlocks(tree.loops("REG", Binding.SP), threads, int(warps.arguments[0]), unrolled)
+
+
+# Ordered accumulations ------------------------------------------------------------------------------------------------
+
+
+def _ordered_work(statement: Statement) -> OrderedWork:
+    accum, body = statement.accum, statement.body
+    assert isinstance(accum, Ordered)
+    assert statement.address is not None
+    parts = body.args if isinstance(accum, Scatter) and isinstance(body, Apply) else (body,)
+    extents, strides = zip(*statement.dims, strict=True)
+    return OrderedWork(
+        statement.tensor, accum, statement.axes, statement.reduce, parts, statement.address, strides, extents
+    )
+
+
+def _ordered_schedule(tree: _Tree) -> OrderedSchedule:
+    vector, extent, lanes = tree.vector()
+    sort = tree.hint("sort")
+    method = None if sort is None else sort_method(str(sort.arguments[0]), vector)
+    return OrderedSchedule(vector, extent, tree.blocks, lanes, tree.number("neighbours", 1), method)

@@ -1,0 +1,72 @@
+"""The tree of a scheduled kernel has every decision: works and schedules are read back from it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.plan import make_plan
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import indexing, reduce
+from tilewright.expr.random import random_graph
+from tilewright.expr.text import parse_graph
+from tilewright.lower.schedules import schedule_of
+from tilewright.machine.registry import resolve
+from tilewright.operator.tests.test_tree import GRAPHS
+from tilewright.operator.tree import kernel_of
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.tree import from_json, kernels, to_json
+
+MACHINES = ("x86-64-v2", "x86-64-v4", "sm_80", "sm_90a", "gfx1201")
+
+
+def check(kernel: Kernel) -> None:
+    work, schedule = schedule_of(kernel)
+    assert kernel_of(work, schedule) == kernel
+    tree = kernel.tree
+    assert parse_tree(print_tree(tree), kernels(tree)) == tree
+    assert from_json(json.loads(json.dumps(to_json(tree)))) == tree
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_schedules_are_read_back(name: str, machine: str) -> None:
+    constants = {"W": np.ones((20, 5, 3, 3), np.float32)} if "const W" in GRAPHS[name] else {}
+    for kernel in make_plan(parse_graph(GRAPHS[name], constants), resolve(machine), 3).kernels:
+        check(kernel.scheduled)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("seed", range(6))
+def test_schedules_of_random_graphs_are_read_back(seed: int, machine: str) -> None:
+    for kernel in make_plan(random_graph(seed), resolve(machine), 2).kernels:
+        check(kernel.scheduled)
+
+
+@pytest.mark.parametrize("shape", [(3, 17), (40, 700), (700, 40), (5, 1)])
+def test_schedules_of_ordered_accumulations_are_read_back(shape: tuple[int, int]) -> None:
+    b = GraphBuilder("ordered")
+    x, i, u = b.input("x", shape, "f32"), b.input("i", (9, 1), "i64"), b.input("u", (9, shape[1]), "f32")
+    values, places = reduce.top_k(x, min(3, shape[1]), axis=1)
+    scans = [reduce.cum_sum(x, axis=axis) for axis in (0, 1)]
+    graph = b.finish([values, places, *scans, indexing.scatter_nd(x, i, u, reduction="add")])
+    kinds = set()
+    for kernel in make_plan(graph, resolve("host"), 2).kernels:
+        check(kernel.scheduled)
+        kinds.add(type(kernel.scheduled.statements[0].accum).__name__)
+    assert kinds >= {"PrefixScan", "Sort", "Scatter"}
+
+
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_schedules_of_rows_from_main_memory_are_read_back(rows: int) -> None:
+    """Softmax and norms of large tensors have pipelines, moments, prefetches and streaming stores."""
+    text = GRAPHS["layer norm"].replace("24", str(rows)).replace("48", "8192")
+    hints = set()
+    for kernel in make_plan(parse_graph(text), resolve("host"), 2).kernels:
+        check(kernel.scheduled)
+        text = print_tree(kernel.scheduled.tree)
+        hints |= {word for word in ("one_pass", "prefetch", "stream") if word in text}
+    assert hints == ({"one_pass", "prefetch", "stream"} if rows == 4096 else set())

@@ -1,0 +1,118 @@
+"""The scheduled kernel: flat tensor expressions, and one tile tree that has every decision about them.
+
+It is what `lower` takes, and it is the same for CPUs and GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright.dataclass import dataclass
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
+from tilewright.expr.ordered import Ordered
+from tilewright.expr.rewrite import transform
+from tilewright.tiles.tree import Hint, Leaf, Scope, Stage, Tile, TileTree, leaves
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One flat tensor expression: ``tensor = accum over reduce of body`` at each point of `axes`.
+
+    In `body`, reads of stored tensors have one index, a linear address; reads of values of the same kernel have none
+    and mean the value at the same point. `address` is where the value is stored, None where it stays in the kernel.
+    With an `Ordered` accumulation the statement gives whole dimensions of the result, of so many elements and strides
+    as `dims` says: the element at places p of these lies at ``address + sum p * stride``.
+    """
+
+    tensor: Tensor
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce: tuple[Axis, ...] = ()
+    accum: str | Ordered | None = None
+    address: Expr | None = None
+    dims: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the value, which the leaf of the tree has too."""
+        return self.tensor.name
+
+    def renamed(self, names: Mapping[str, str]) -> Statement:
+        """The same statement over tensors with other names; names that are not given stay."""
+        tensor = replace(self.tensor, name=names.get(self.name, self.name))
+        return replace(self, tensor=tensor, body=_renamed(self.body, names))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one launch computes, in order, and how."""
+
+    statements: tuple[Statement, ...]
+    tree: TileTree
+
+    def renamed(self, names: Mapping[str, str]) -> Kernel:
+        """The same kernel over tensors with other names; names that are not given stay."""
+        statements = tuple(statement.renamed(names) for statement in self.statements)
+        return Kernel(statements, _tree_renamed(self.tree, names))
+
+
+def expressions(kernel: Kernel) -> tuple[Compute, ...]:
+    """What the leaves of a kernel's tree compute, in their order, over flat tensors: for `problem.Problem`.
+
+    A statement without a leaf is computed where it is read; each value of the kernel is a tensor over its own loops.
+    """
+    here = [leaf.op for _, leaf in leaves(kernel.tree)]
+    values: dict[str, Expr] = {}
+    found: dict[str, Compute] = {}
+    for each in kernel.statements:
+        body = _with_values(each.body, values)
+        output = Tensor(each.name, tuple(axis.extent for axis in each.axes), body.dtype)
+        found[each.name] = Compute(output, each.axes, body, each.reduce, each.accum if each.reduce else None)
+        values[each.name] = output[each.axes] if each.name in here else body
+    return tuple(found[name] for name in here)
+
+
+def _with_values(body: Expr, values: Mapping[str, Expr]) -> Expr:
+    """A body whose reads of the kernel's own values are replaced by what they stand for."""
+
+    def rule(node: Expr) -> Expr | None:
+        return values.get(node.tensor.name) if isinstance(node, Read) and not node.indices else None
+
+    return transform(body, rule)
+
+
+def _renamed(body: Expr, names: Mapping[str, str]) -> Expr:
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Read) or node.tensor.name not in names:
+            return None
+        return Read(replace(node.tensor, name=names[node.tensor.name]), node.indices)
+
+    return transform(body, rule)
+
+
+def _tree_renamed(tree: TileTree, names: Mapping[str, str]) -> TileTree:
+    """The tree with other names at leaves, stages and hints that name tensors."""
+    if isinstance(tree, Scope):
+        return replace(tree, children=tuple(_tree_renamed(child, names) for child in tree.children))
+    if isinstance(tree, Stage):
+        return replace(tree, tensor=names.get(tree.tensor, tree.tensor), child=_tree_renamed(tree.child, names))
+    child = tree.child
+    if isinstance(child, Leaf):
+        renamed: Tile | Scope | Stage | Leaf = replace(
+            child, op=names.get(child.op, child.op), hints=_hints_renamed(child.hints, names)
+        )
+    else:
+        renamed = _tree_renamed(child, names)
+    return replace(tree, child=renamed, hints=_hints_renamed(tree.hints, names))
+
+
+def _hints_renamed(hints: tuple[Hint, ...], names: Mapping[str, str]) -> tuple[Hint, ...]:
+    """Hints about tensors: their first argument is a name."""
+    changed = []
+    for hint in hints:
+        if hint.name == "prefetch":
+            tensor, *others = hint.arguments
+            hint = Hint(hint.name, (names.get(str(tensor), str(tensor)), *others))
+        changed.append(hint)
+    return tuple(changed)
