@@ -8,7 +8,6 @@ from math import prod
 from tilewright.expr.core import Apply, Cast, Expr, Read, Tensor
 from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.layouts.blocked import Blocked
-from tilewright.layouts.text import parse
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch
@@ -223,6 +222,8 @@ def _stages(nest: Nest, tree: _Tree) -> tuple[int, ...]:
 
 
 def _nest_blocks(nest: Nest, tree: _Tree) -> NestBlocks:
+    from tilewright.layouts.text import parse  # what CPUs do without
+
     warps, blocked = tree.hint("warps"), tree.hint("blocked")
     assert warps is not None
     threads = None if blocked is None else parse(str(blocked.arguments[0]))
