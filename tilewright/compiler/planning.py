@@ -32,11 +32,12 @@ from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.cycles import nest_cycles, product_cycles
+from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.operator.ordered_cycles import ordered_cycles
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
@@ -426,11 +427,13 @@ class Planning:
 
 
 def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
-    """`Kernel.cycles`: there is a model for products and nests on CPUs."""
+    """`Kernel.cycles`: there is a model for what runs on CPUs."""
     if not isinstance(machine, Cpu):
         return 0.0
     if isinstance(work, Contraction) and isinstance(schedule, ContractionSchedule):
-        return product_cycles(work, schedule, machine)
+        return product_cycles(work, schedule, machine) + epilogue_cycles(work, machine)
+    if isinstance(work, OrderedWork) and isinstance(schedule, OrderedSchedule):
+        return ordered_cycles(work, schedule, machine)
     if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
         return nest_cycles(work, schedule, machine)
     return 0.0

@@ -19,6 +19,7 @@ from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.nest import Nest
 from tilewright.operator.nest_parts import nest_points
+from tilewright.operator.ordered import OrderedWork
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
 
@@ -89,13 +90,20 @@ def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:
 
 
 def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
-    """Bytes that a kernel moves: its tensors, of each no more than a nest reads and writes at its points."""
-    tensors = [plan.stored[name] for name in kernel.arguments]
-    if not isinstance(kernel.work, Nest):
+    """Bytes that a kernel moves: its tensors, of each no more than it reads and writes at its points.
+
+    A product reads its operands at more points than they have.
+    """
+    tensors, work = [plan.stored[name] for name in kernel.arguments], kernel.work
+    if isinstance(work, Nest):
+        points, bodies = nest_points(work), [node.body for node in work.nodes]
+    elif isinstance(work, OrderedWork):
+        points, bodies = prod(axis.size for axis in (*work.outer, *work.inner)), list(work.parts)
+    else:
         return sum(stored.bytes for stored in tensors)
-    points, times = nest_points(kernel.work), Counter(kernel.writes)
-    for node in kernel.work.nodes:
-        times.update(read.tensor.name for read in walk(node.body) if isinstance(read, Read))
+    times = Counter([*kernel.writes, *kernel.updates])
+    for body in bodies:
+        times.update(read.tensor.name for read in walk(body) if isinstance(read, Read))
     sizes = [points * times[stored.tensor.name] * dtypes.size_bytes(stored.tensor.dtype) for stored in tensors]
     return sum(min(stored.bytes, size) for stored, size in zip(tensors, sizes, strict=True))
 

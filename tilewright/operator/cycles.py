@@ -47,6 +47,13 @@ def tiled_cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: 
     return total * outer
 
 
+def epilogue_cycles(work: Contraction, machine: Cpu) -> float:
+    """Cycles of what is computed from the sums of a product before they are stored, of all threads together."""
+    rows = prod(axis.size for axis in (*work.outer, *work.m_loops))
+    arithmetic, loads = body_counts(work.epilogue, work.n_loop, work.lanes)
+    return rows * -(-work.n_loop.size // work.lanes) * slowest_port(arithmetic, loads, 0.0, machine)
+
+
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     """How many full tiles, and the ragged one: (count, size)."""
     full, rest = divmod(extent, size)
@@ -74,18 +81,36 @@ def _node_cycles(nest: Nest, node: NestNode, schedule: NestSchedule, machine: Cp
     loops = (*nest.outer, *nest.inner) if inside else nest.outer
     vector = next((axis for axis in loops if axis.name == schedule.vector), None)
     lanes = 1 if vector is None else min(schedule.lanes, schedule.vector_extent)
-    arithmetic = 0.0 if node.accum is None else 1.0
-    loads = stores = 0.0
-    for each in walk(node.body):
+    unrolled = next((axis for axis in nest.outer if axis.name == schedule.unroll), None)
+    arithmetic, loads = body_counts(node.body, vector, lanes, unrolled, schedule.unroll_extent)
+    arithmetic += 0.0 if node.accum is None else 1.0
+    stores = 0.0 if node.index is None else _access_cycles(node.index, vector, lanes)
+    vectors = prod(axis.size for axis in loops) / lanes
+    return vectors * slowest_port(arithmetic, loads, stores, machine)
+
+
+def body_counts(
+    body: Expr, vector: Axis | None, lanes: int, unrolled: Axis | None = None, times: int = 1
+) -> tuple[float, float]:
+    """Arithmetic instructions and loads for one vector of a body.
+
+    What does not depend on the unrolled loop is loaded once for `times` vectors.
+    """
+    arithmetic = loads = 0.0
+    for each in walk(body):
         if isinstance(each, Read) and each.indices:
-            loads += _access_cycles(each.indices[0], vector, lanes)
+            form = affine(each.indices[0])
+            shared = unrolled is not None and form is not None and form.coefficient(unrolled) == 0
+            loads += _access_cycles(each.indices[0], vector, lanes) / (times if shared else 1)
         elif isinstance(each, Cast) or (isinstance(each, Apply) and each.dtype != INDEX):
             arithmetic += _instructions(each)
-    if node.index is not None:
-        stores = _access_cycles(node.index, vector, lanes)
+    return arithmetic, loads
+
+
+def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -> float:
+    """Cycles for so many vector instructions: of the units, of the ports to memory, or to issue them all."""
     ports = arithmetic / 2, loads / machine.loads_per_cycle, stores / machine.stores_per_cycle
-    vectors = prod(axis.size for axis in loops) / lanes
-    return vectors * max(*ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
+    return max(*ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
 
 
 def _instructions(node: Cast | Apply) -> float:

@@ -1,9 +1,21 @@
-"""Predicted cycles of nests: what costs more is predicted to."""
+"""Predicted cycles of kernels: what costs more is predicted to, and what is counted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
-from tilewright.expr import GraphBuilder
-from tilewright.expr.ops import elementwise, shape
+from tilewright.compiler.planning import Kernel
+from tilewright.compiler.program import planned_launches
+from tilewright.expr import GraphBuilder, Tensor
+from tilewright.expr.ops import conv, elementwise, indexing, linalg, reduce, shape
+from tilewright.machine import resolve_cpu
+from tilewright.operator.cycles import INSTRUCTIONS, nest_cycles
+from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.ordered import OrderedWork
 
 
 def cycles(function: str, extent: int) -> float:
@@ -21,3 +33,65 @@ def test_cycles_grow_with_points_and_with_instructions() -> None:
 
 def test_elements_that_are_no_neighbours_cost_more() -> None:
     assert cycles("transpose", 64) > 4 * cycles("neg", 64)
+
+
+def kernels(build: Callable[[GraphBuilder], Tensor]) -> list[Kernel]:
+    b = GraphBuilder()
+    return make_plan(b.finish([build(b)]), resolve_target("znver5"), 1).kernels
+
+
+def product(epilogue: str) -> float:
+    """Cycles of a product of 64 x 32 by 32 x 96 with an element-wise function of its sums."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        y = linalg.matmul(b.input("x", (64, 32), "f32"), b.constant(np.ones((32, 96), "f4"), "w"))
+        return elementwise.unary(y, epilogue) if epilogue else y
+
+    (kernel,) = kernels(build)
+    return kernel.cycles
+
+
+def test_epilogues_of_products_are_counted() -> None:
+    vectors = 64 * 96 / 16
+    assert product("tanh") - product("") == pytest.approx(vectors * INSTRUCTIONS["tanh"] / 2)
+    assert product("") < product("neg") < product("tanh")
+
+
+def test_what_an_unrolled_loop_shares_is_loaded_once() -> None:
+    def build(b: GraphBuilder) -> Tensor:
+        image = shape.transpose(b.input("x", (1, 20, 20, 32), "f32"), (0, 3, 1, 2))
+        weights = b.constant(np.ones((32, 1, 3, 3), "f4"), "w")
+        return shape.transpose(conv.depthwise_conv(image, weights), (0, 2, 3, 1))
+
+    kernel = next(each for each in kernels(build) if isinstance(each.schedule, NestSchedule) and each.schedule.unroll)
+    assert isinstance(kernel.work, Nest)
+    assert kernel.schedule.unroll_extent > 1
+    alone = replace(kernel.schedule, unroll="", unroll_extent=1)
+    assert nest_cycles(kernel.work, alone, resolve_cpu("znver5")) > kernel.cycles
+
+
+@pytest.mark.parametrize("name", ["scan", "scan-of-rows", "sort", "scatter"])
+def test_ordered_accumulations_have_cycles_that_grow(name: str) -> None:
+    def cycles_of(extent: int) -> float:
+        def build(b: GraphBuilder) -> Tensor:
+            x = b.input("x", (extent, 64), "f32")
+            if name.startswith("scan"):
+                return reduce.cum_sum(x, axis=1 if name == "scan" else 0)
+            if name == "sort":
+                return reduce.top_k(x, 8, axis=1)[0]
+            return indexing.scatter_nd(b.input("y", (40, 64), "f32"), b.input("i", (extent, 1), "i64"), x)
+
+        ordered = [each for each in kernels(build) if isinstance(each.work, OrderedWork)]
+        assert ordered
+        return sum(each.cycles for each in ordered)
+
+    assert 0 < cycles_of(64) < cycles_of(256) <= 4 * cycles_of(64)
+
+
+def test_a_scatter_moves_the_places_of_its_updates_only() -> None:
+    b = GraphBuilder()
+    y = elementwise.relu(b.input("y", (4000, 64), "f32"))
+    x, i = b.input("x", (5, 64), "f32"), b.input("i", (5, 1), "i64")
+    plan = make_plan(b.finish([indexing.scatter_nd(y, i, x, reduction="add")]), resolve_target("znver5"), 1)
+    (updates,) = [each for each in planned_launches(plan) if each.name.endswith(".updates")]
+    assert updates.bytes == 5 * 64 * 4 * 3 + 5 * 8, "updates are read, places read and written"

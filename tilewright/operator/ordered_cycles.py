@@ -1,0 +1,63 @@
+"""Cycles of scans, sorts and scatters on a CPU when all data are near, as `cycles` has them of products and nests."""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from tilewright.expr.core import Apply, Axis, walk
+from tilewright.expr.ordered import PrefixScan, Sort
+from tilewright.machine.description import Cpu
+from tilewright.operator.cycles import FMA_LATENCY_CYCLES, body_counts, slowest_port
+from tilewright.operator.ordered import OrderedSchedule, OrderedWork, trailing
+from tilewright.operator.sorting import Rows, sort_methods
+
+PLACE_INSTRUCTIONS = 6  # of one place of an update: multiply, add, compare, and; branch and loop
+
+
+def ordered_cycles(work: OrderedWork, schedule: OrderedSchedule, machine: Cpu) -> float:
+    """Cycles of an ordered accumulation, of all threads together."""
+    if isinstance(work.accum, Sort):
+        return _sort_cycles(work, schedule, machine)
+    vector = next((axis for axis in work.outer if axis.name == schedule.vector), None)
+    lanes = 1 if vector is None else schedule.lanes
+    outer = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in work.outer)
+    updates = prod(axis.size for axis in work.inner)
+    if isinstance(work.accum, PrefixScan):
+        return outer * _scan_cycles(work, schedule, vector, updates, machine)
+    return outer * updates * _update_cycles(work, vector, lanes, machine)
+
+
+def _sort_cycles(work: OrderedWork, schedule: OrderedSchedule, machine: Cpu) -> float:
+    (inner,), (wanted,) = work.inner, work.extents
+    methods = sort_methods(Rows(work.parts[0], work.outer, inner, wanted), schedule.lanes, machine.vector_registers)
+    return next(cycles for cycles, method in methods if method == schedule.sort)
+
+
+def _scan_cycles(work: OrderedWork, schedule: OrderedSchedule, vector: Axis | None, steps: int, machine: Cpu) -> float:
+    """Cycles of one row, or of one vector of rows: each sum waits for the one before.
+
+    Several vectors of rows wait at the same time. Neighbours of a row are combined at distances 1, 2, 4, …, with a
+    shuffle each; then the last sum is copied to all lanes and added to the next ones.
+    """
+    arithmetic, loads = body_counts(work.parts[0], vector or work.inner[-1], schedule.lanes)
+    registers = 2 if work.tensor.dtype == "f32" and work.accum.combine in ("sum", "prod") else 1  # carried in f64
+    if schedule.neighbours > 1:
+        within = registers * (2 * log2(schedule.neighbours) + 2)
+        ports = slowest_port(arithmetic + within, loads, 1.0, machine)
+        return -(-steps // schedule.neighbours) * max(ports, 2 * FMA_LATENCY_CYCLES)
+    side_by_side = max(1, schedule.extent // schedule.lanes)
+    ports = slowest_port(arithmetic + registers, loads, 1.0, machine)
+    return steps * max(side_by_side * ports, FMA_LATENCY_CYCLES) / side_by_side
+
+
+def _update_cycles(work: OrderedWork, vector: Axis | None, lanes: int, machine: Cpu) -> float:
+    """Cycles of one update of one element, or of a vector of them: read, combined and written."""
+    arithmetic, loads = body_counts(work.parts[0], vector, lanes)
+    if getattr(work.accum, "combine", None):
+        arithmetic, loads = arithmetic + 1, loads + 1
+    along = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in trailing(work))
+    for place in work.parts[1:]:
+        computed = sum(1 for each in walk(place) if isinstance(each, Apply))
+        arithmetic += (computed + PLACE_INSTRUCTIONS) / along
+        loads += body_counts(place, None, 1)[1] / along
+    return slowest_port(arithmetic, loads, 1.0, machine)
