@@ -15,6 +15,7 @@ from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
 from tilewright.expr import dtypes
 from tilewright.expr.core import Read, Tensor, static_shape, walk
+from tilewright.expr.ordered import Scatter
 from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.nest import Nest
@@ -92,7 +93,8 @@ def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:
 def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
     """Bytes that a kernel moves: its tensors, of each no more than it reads and writes at its points.
 
-    A product reads its operands at more points than they have.
+    A product reads its operands at more points than they have. Places of a scatter are not in order: every update moves
+    its own.
     """
     tensors, work = [plan.stored[name] for name in kernel.arguments], kernel.work
     if isinstance(work, Nest):
@@ -105,7 +107,11 @@ def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
     for body in bodies:
         times.update(read.tensor.name for read in walk(body) if isinstance(read, Read))
     sizes = [points * times[stored.tensor.name] * dtypes.size_bytes(stored.tensor.dtype) for stored in tensors]
-    return sum(min(stored.bytes, size) for stored, size in zip(tensors, sizes, strict=True))
+    anywhere = kernel.writes if isinstance(work, OrderedWork) and isinstance(work.accum, Scatter) else ()
+    return sum(
+        size if stored.tensor.name in anywhere else min(stored.bytes, size)
+        for stored, size in zip(tensors, sizes, strict=True)
+    )
 
 
 class Placement:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import prod
+from math import log2, prod
 
 from tilewright.expr.affine import affine
-from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Expr, Read, walk
-from tilewright.expr.dtypes import INDEX
+from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
+from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
@@ -20,6 +20,8 @@ from tilewright.operator.nest import Nest, NestNode, NestSchedule
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 # Vector instructions of functions in f32 on AVX-512, counted in the code of `codegen/math`; others take one.
 INSTRUCTIONS = {"exp": 14, "sigmoid": 18, "tanh": 20, "normal_cdf": 24, "erf": 24, "log": 20, "div": 8, "sqrt": 10}
+EXTREMES = ("max", "min")
+EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
@@ -83,10 +85,15 @@ def _node_cycles(nest: Nest, node: NestNode, schedule: NestSchedule, machine: Cp
     lanes = 1 if vector is None else min(schedule.lanes, schedule.vector_extent)
     unrolled = next((axis for axis in nest.outer if axis.name == schedule.unroll), None)
     arithmetic, loads = body_counts(node.body, vector, lanes, unrolled, schedule.unroll_extent)
-    arithmetic += 0.0 if node.accum is None else 1.0
+    if node.accum is not None:
+        arithmetic += EXTREME_INSTRUCTIONS if node.accum in EXTREMES and is_float(node.tensor.dtype) else 1
     stores = 0.0 if node.index is None else _access_cycles(node.index, vector, lanes)
-    vectors = prod(axis.size for axis in loops) / lanes
-    return vectors * slowest_port(arithmetic, loads, stores, machine)
+    points = prod(axis.size for axis in loops if axis != vector)
+    vectors = 1 if vector is None else -(-vector.size // schedule.vector_extent) * schedule.vector_extent / lanes
+    cycles = points * vectors * slowest_port(arithmetic, loads, stores, machine)
+    if node.accum is None or vector not in nest.inner:
+        return cycles
+    return cycles + prod(axis.size for axis in nest.outer) * 2 * FMA_LATENCY_CYCLES * log2(lanes)  # lanes are combined
 
 
 def body_counts(
@@ -116,6 +123,8 @@ def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -
 def _instructions(node: Cast | Apply) -> float:
     if isinstance(node, Cast):
         return 1
+    if node.function in EXTREMES and is_float(node.dtype) and not any(isinstance(each, Const) for each in node.args):
+        return EXTREME_INSTRUCTIONS
     return INSTRUCTIONS.get(node.function, COSTLY_INSTRUCTIONS if node.function in COSTLY else 1)
 
 

@@ -7,7 +7,7 @@ from math import log2, prod
 from tilewright.expr.core import Apply, Axis, walk
 from tilewright.expr.ordered import PrefixScan, Sort
 from tilewright.machine.description import Cpu
-from tilewright.operator.cycles import FMA_LATENCY_CYCLES, body_counts, slowest_port
+from tilewright.operator.cycles import FMA_LATENCY_CYCLES, ISSUE_WIDTH, body_counts, slowest_port
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, trailing
 from tilewright.operator.sorting import Rows, sort_methods
 
@@ -55,9 +55,13 @@ def _update_cycles(work: OrderedWork, vector: Axis | None, lanes: int, machine: 
     arithmetic, loads = body_counts(work.parts[0], vector, lanes)
     if getattr(work.accum, "combine", None):
         arithmetic, loads = arithmetic + 1, loads + 1
-    along = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in trailing(work))
+    moved = {axis for place in work.parts[1:] for axis in walk(place)}
+    hoisted = moved.isdisjoint(trailing(work))  # places are computed once for all trailing points
+    along = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in trailing(work)) if hoisted else 1
+    scalars = 0.0
     for place in work.parts[1:]:
         computed = sum(1 for each in walk(place) if isinstance(each, Apply))
-        arithmetic += (computed + PLACE_INSTRUCTIONS) / along
+        scalars += (computed + PLACE_INSTRUCTIONS) / along
         loads += body_counts(place, None, 1)[1] / along
-    return slowest_port(arithmetic, loads, 1.0, machine)
+    ports = slowest_port(arithmetic, loads, 1.0, machine)
+    return max(ports, (arithmetic + loads + 1 + scalars) / ISSUE_WIDTH)

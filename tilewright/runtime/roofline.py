@@ -41,11 +41,11 @@ class Roofline:
         self.footprint_bytes = manifest.constants_bytes + manifest.arena_bytes + interface
 
     def estimate(self, launch: Launch) -> Estimate | None:
-        """None for a launch without a model, as sorts and scatters are."""
+        """None for a launch without a model, as those of GPUs are."""
         if not launch.cycles:
             return None
         threads = min(self.threads, launch.programs or self.threads)
-        compute = launch.cycles / self.clock_hz / threads
+        compute = launch.cycles / self.clock_hz * _busiest(launch.programs, threads)
         level, moved, rate = self._moved(launch, threads)
         longest = max(compute, moved)
         both = longest * ((compute / longest) ** OVERLAP + (moved / longest) ** OVERLAP) ** (1 / OVERLAP)
@@ -85,3 +85,8 @@ class Roofline:
         from tilewright.intrinsics.registry import catalogue  # a module that is not profiled does without
 
         return 2 * catalogue(self.machine.architecture).find(instruction).macs / cycles * self.clock_hz
+
+
+def _busiest(programs: int, threads: int) -> float:
+    """The part of all programs that the thread with the most of them runs; an even part where they are not known."""
+    return -(-programs // threads) / programs if programs else 1 / threads

@@ -70,6 +70,21 @@ def test_what_an_unrolled_loop_shares_is_loaded_once() -> None:
     assert nest_cycles(kernel.work, alone, resolve_cpu("znver5")) > kernel.cycles
 
 
+def reduction(rows: int, columns: int, accum: str = "sum") -> float:
+    function = reduce.reduce_sum if accum == "sum" else reduce.reduce_max
+    (kernel,) = kernels(lambda b: function(b.input("x", (rows, columns), "f32"), [1]))
+    return kernel.cycles
+
+
+def test_short_and_ragged_rows_cost_more() -> None:
+    assert reduction(256, 64) > 1.5 * reduction(64, 256), "the lanes of each sum are combined"
+    assert reduction(64, 208) == reduction(64, 256), "the last vectors of a row are masked, not fewer"
+
+
+def test_an_extreme_of_floats_looks_for_nan() -> None:
+    assert reduction(16, 4096, "max") > 1.3 * reduction(16, 4096)
+
+
 @pytest.mark.parametrize("name", ["scan", "scan-of-rows", "sort", "scatter"])
 def test_ordered_accumulations_have_cycles_that_grow(name: str) -> None:
     def cycles_of(extent: int) -> float:
@@ -88,6 +103,19 @@ def test_ordered_accumulations_have_cycles_that_grow(name: str) -> None:
     assert 0 < cycles_of(64) < cycles_of(256) <= 4 * cycles_of(64)
 
 
+def test_places_of_each_element_cost_more_than_places_of_rows() -> None:
+    def updates(elements: bool) -> float:
+        def build(b: GraphBuilder) -> Tensor:
+            y, x = b.input("y", (40, 64), "f32"), b.input("x", (40, 64), "f32")
+            if elements:
+                return indexing.scatter_elements(y, b.input("i", (40, 64), "i64"), x)
+            return indexing.scatter_nd(y, b.input("i", (40, 1), "i64"), x)
+
+        return kernels(build)[-1].cycles
+
+    assert updates(elements=True) > 16 * updates(elements=False)
+
+
 def test_a_scatter_moves_the_places_of_its_updates_only() -> None:
     b = GraphBuilder()
     y = elementwise.relu(b.input("y", (4000, 64), "f32"))
@@ -95,3 +123,11 @@ def test_a_scatter_moves_the_places_of_its_updates_only() -> None:
     plan = make_plan(b.finish([indexing.scatter_nd(y, i, x, reduction="add")]), resolve_target("znver5"), 1)
     (updates,) = [each for each in planned_launches(plan) if each.name.endswith(".updates")]
     assert updates.bytes == 5 * 64 * 4 * 3 + 5 * 8, "updates are read, places read and written"
+
+
+def test_a_scatter_moves_a_place_for_every_update() -> None:
+    b = GraphBuilder()
+    y, x, i = b.input("y", (4, 64), "f32"), b.input("x", (500, 64), "f32"), b.input("i", (500, 1), "i64")
+    plan = make_plan(b.finish([indexing.scatter_nd(y, i, x, reduction="add")]), resolve_target("znver5"), 1)
+    (updates,) = [each for each in planned_launches(plan) if each.name.endswith(".updates")]
+    assert updates.bytes == 500 * 64 * 4 * 3 + 500 * 8

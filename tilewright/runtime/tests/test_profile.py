@@ -66,6 +66,14 @@ def test_threads_share_arithmetic() -> None:
     assert two.seconds < 0.6 * one.seconds
 
 
+def test_the_thread_with_the_most_programs_decides() -> None:
+    uneven = replace(PRODUCT, programs=3)
+    found, even = (Roofline(measured(), manifest(each), 2).estimate(each) for each in (uneven, PRODUCT))
+    assert found is not None
+    assert even is not None
+    assert found.seconds == pytest.approx(even.seconds * 4 / 3, rel=0.01), "two of three programs, not one and a half"
+
+
 def test_there_is_no_estimate_without_a_model_or_rates() -> None:
     assert Roofline(measured(), manifest(SORT), 1).estimate(SORT) is None
     times = Profile([KernelTime("sort", "sort", 1, 1000, 1000, 1e-3)], manifest(SORT), 1)
