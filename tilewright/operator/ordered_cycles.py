@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log2, prod
 
 from tilewright.expr.core import Apply, Axis, walk
-from tilewright.expr.ordered import PrefixScan, Sort
+from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import FMA_LATENCY_CYCLES, ISSUE_WIDTH, body_counts, slowest_port
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, trailing
@@ -23,8 +23,8 @@ def ordered_cycles(work: OrderedWork, schedule: OrderedSchedule, machine: Cpu) -
     outer = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in work.outer)
     updates = prod(axis.size for axis in work.inner)
     if isinstance(work.accum, PrefixScan):
-        return outer * _scan_cycles(work, schedule, vector, updates, machine)
-    return outer * updates * _update_cycles(work, vector, lanes, machine)
+        return outer * _scan_cycles(work, work.accum, schedule, vector, updates, machine)
+    return outer * updates * _update_cycles(work, work.accum, vector, lanes, machine)
 
 
 def _sort_cycles(work: OrderedWork, schedule: OrderedSchedule, machine: Cpu) -> float:
@@ -33,14 +33,16 @@ def _sort_cycles(work: OrderedWork, schedule: OrderedSchedule, machine: Cpu) -> 
     return next(cycles for cycles, method in methods if method == schedule.sort)
 
 
-def _scan_cycles(work: OrderedWork, schedule: OrderedSchedule, vector: Axis | None, steps: int, machine: Cpu) -> float:
+def _scan_cycles(
+    work: OrderedWork, accum: PrefixScan, schedule: OrderedSchedule, vector: Axis | None, steps: int, machine: Cpu
+) -> float:
     """Cycles of one row, or of one vector of rows: each sum waits for the one before.
 
     Several vectors of rows wait at the same time. Neighbours of a row are combined at distances 1, 2, 4, …, with a
     shuffle each; then the last sum is copied to all lanes and added to the next ones.
     """
     arithmetic, loads = body_counts(work.parts[0], vector or work.inner[-1], schedule.lanes)
-    registers = 2 if work.tensor.dtype == "f32" and work.accum.combine in ("sum", "prod") else 1  # carried in f64
+    registers = 2 if work.tensor.dtype == "f32" and accum.combine in ("sum", "prod") else 1  # carried in f64
     if schedule.neighbours > 1:
         within = registers * (2 * log2(schedule.neighbours) + 2)
         ports = slowest_port(arithmetic + within, loads, 1.0, machine)
@@ -50,10 +52,10 @@ def _scan_cycles(work: OrderedWork, schedule: OrderedSchedule, vector: Axis | No
     return steps * max(side_by_side * ports, FMA_LATENCY_CYCLES) / side_by_side
 
 
-def _update_cycles(work: OrderedWork, vector: Axis | None, lanes: int, machine: Cpu) -> float:
+def _update_cycles(work: OrderedWork, accum: Scatter, vector: Axis | None, lanes: int, machine: Cpu) -> float:
     """Cycles of one update of one element, or of a vector of them: read, combined and written."""
     arithmetic, loads = body_counts(work.parts[0], vector, lanes)
-    if getattr(work.accum, "combine", None):
+    if accum.combine:
         arithmetic, loads = arithmetic + 1, loads + 1
     moved = {axis for place in work.parts[1:] for axis in walk(place)}
     hoisted = moved.isdisjoint(trailing(work))  # places are computed once for all trailing points
