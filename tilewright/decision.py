@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from tilewright.dataclass import dataclass
+from tilewright.fields import Readable, optional, real, record, required, several, string, whole
 
 ASKED = "it was asked for"  # the reason of a choice that no rule made
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Readable):
     """What a candidate takes, by which candidates were compared; what was not asked is None.
 
     `cycles` are predicted, of all threads together on a CPU. `seconds` are measured, or predicted where no schedule is
     known yet (`instruction.offers`). `bytes` are moved beside the work; their time is part of the other two.
     """
 
-    cycles: float | None = None
-    seconds: float | None = None
-    bytes: int | None = None
+    cycles: float | None = optional(real)
+    seconds: float | None = optional(real)
+    bytes: int | None = optional(whole(0, 90))
 
     def exceeds(self, other: Cost) -> bool:
         """Whether this is worse: by seconds where both have them, else by cycles."""
@@ -30,17 +28,17 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Readable):
     """A candidate that a rule forbids, with the values that break it."""
 
-    candidate: str
-    rule: str
-    values: str = ""
-    cost: Cost | None = None
+    candidate: str = required(string)
+    rule: str = required(string)
+    values: str = optional(string, "")
+    cost: Cost | None = optional(record(Cost))
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Readable):
     """One choice about one subject (a kernel, a tensor, a group).
 
     `cost` and `runner_up_cost` have the numbers that the reasons say; a choice that was asked for may have the larger
@@ -48,15 +46,15 @@ class Decision:
     their own; it is empty for choices about the graph.
     """
 
-    subject: str
-    chosen: str
-    reason: str
-    runner_up: str = ""
-    runner_up_reason: str = ""
-    refused: tuple[Refusal, ...] = ()
-    cost: Cost | None = None
-    runner_up_cost: Cost | None = None
-    kernel: str = ""
+    subject: str = required(string)
+    chosen: str = required(string)
+    reason: str = required(string)
+    runner_up: str = optional(string, "")
+    runner_up_reason: str = optional(string, "")
+    refused: tuple[Refusal, ...] = optional(several(record(Refusal)), ())
+    cost: Cost | None = optional(record(Cost))
+    runner_up_cost: Cost | None = optional(record(Cost))
+    kernel: str = optional(string, "")
 
     def explain(self) -> str:
         """Say in words why the choice won, what came second, and what was refused by which rule."""
@@ -67,30 +65,3 @@ class Decision:
             values = f": {refusal.values}" if refusal.values else ""
             lines.append(f"  refused: {refusal.candidate} by {refusal.rule}{values}")
         return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "subject": self.subject,
-            "chosen": self.chosen,
-            "reason": self.reason,
-            "runner_up": self.runner_up,
-            "runner_up_reason": self.runner_up_reason,
-            "refused": [asdict(refusal) for refusal in self.refused],
-            "cost": _cost_as_json(self.cost),
-            "runner_up_cost": _cost_as_json(self.runner_up_cost),
-            "kernel": self.kernel,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Decision:
-        refused = tuple(Refusal(**{**item, "cost": _read_cost(item.get("cost"))}) for item in value.get("refused", ()))
-        costs = {name: _read_cost(value.get(name)) for name in ("cost", "runner_up_cost")}
-        return cls(**{**value, "refused": refused, **costs})
-
-
-def _cost_as_json(cost: Cost | None) -> dict[str, Any] | None:
-    return None if cost is None else {"cycles": cost.cycles, "seconds": cost.seconds, "bytes": cost.bytes}
-
-
-def _read_cost(value: dict[str, Any] | None) -> Cost | None:
-    return None if value is None else Cost(**value)

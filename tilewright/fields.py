@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, ClassVar, Final, Self, TypeAlias, cast
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
@@ -60,9 +60,13 @@ def optional(kind: Kind, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"kind": kind})
 
 
-@dataclass(frozen=True)
 class Readable:
-    """A value whose fields are made by `required` and `optional`. Values are immutable and compare by content."""
+    """The base of frozen dataclasses whose fields are made by `required` and `optional`.
+
+    It is no dataclass itself: `tilewright.dataclass` makes a class quickly that extends none.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @classmethod
     def prepared(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -123,9 +127,12 @@ def record(cls: type[Readable]) -> Kind:
         faults += [_unknown(name, place, list(fields)) for name in value if name not in fields]
         if len(faults) > before:
             return None
-        found = cls(**given)
         try:
+            found = cls(**given)
             found.check()
+        except CompileError as error:  # of a value that checks itself wherever it is made
+            faults.append(Fault(place, error.message, error.help))
+            return None
         except Contradiction as error:
             faults.append(Fault((*place, *error.place), str(error), error.help))
         except ValueError as error:
@@ -151,6 +158,7 @@ def whole(least: int, bits: int) -> Kind:
 
 
 count: Final = whole(1, 62)
+size: Final = whole(0, 47)  # bytes or elements: what the addresses of a process reach
 
 
 def rate(value: Any, place: Place, faults: list[Fault]) -> Any:
@@ -158,6 +166,18 @@ def rate(value: Any, place: Place, faults: list[Fault]) -> Any:
     if type(value) in (int, float) and 0 < value < math.inf and (type(value) is float or value < _LARGEST):
         return float(value)
     return _refuse(value, place, faults, "a finite number above 0")
+
+
+def real(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """Any number; measured and predicted seconds may be infinite."""
+    if type(value) is float or (type(value) is int and abs(value) < _LARGEST):
+        return float(value)
+    return _refuse(value, place, faults, "a number")
+
+
+def anything(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """What another reader checks."""
+    return value
 
 
 def flag(value: Any, place: Place, faults: list[Fault]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,7 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
+from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.files import read_input, read_text, require_writable, write_file
 from tilewright.options import Options
@@ -190,7 +192,7 @@ def _model_form(
         return print_graph(import_graph(model, shapes))
     plan, target = plan_model(model, shapes, machine, threads, options)
     if emit is Form.PLAN:
-        return _plan_text([decision.to_json() for decision in plan.decisions])
+        return _plan_text(plan.decisions)
     if emit is Form.MAPPED:
         return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
@@ -211,18 +213,18 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
 
         return print_graph(stored_graph(artifact))
     if emit is Form.PLAN:
-        return _plan_text(json.loads(artifact.plan).get("decisions", ()))
+        return _plan_text(artifact.stored_plan().decisions)
     if emit is Form.MAPPED:
-        return str(json.loads(artifact.plan).get("mapped", ""))
+        return artifact.stored_plan().mapped
     if artifact.manifest.code == "object":
         return artifact.code if emit is Form.OBJECT else _program_form(artifact.program, emit, f"{path}: program.tile")
     if emit is Form.TILE:
-        return str(json.loads(artifact.plan).get("tile", ""))
+        return artifact.stored_plan().tile
     return artifact.code if emit is Form.PTX else _program_form(artifact.program, emit, f"{path}: program.tile")
 
 
-def _plan_text(decisions: object) -> str:
-    return json.dumps({"decisions": decisions}, indent=1) + "\n"
+def _plan_text(decisions: Iterable[Decision]) -> str:
+    return json.dumps({"decisions": [decision.to_json() for decision in decisions]}, indent=1) + "\n"
 
 
 def _read_program(path: Path) -> str:

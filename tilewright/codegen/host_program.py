@@ -10,11 +10,10 @@ from dataclasses import fields
 from typing import Any, Final
 
 from tilewright.dataclass import dataclass
-from tilewright.fields import Readable, count, items, optional, record, required, several, string, whole
+from tilewright.fields import Readable, count, items, optional, record, required, several, size, string, whole
 
 BUFFER_ALIGN: Final = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
 
-size: Final = whole(0, 47)  # bytes or elements: what the addresses of a process reach
 total: Final = whole(0, 90)  # what is only printed, such as floating-point operations
 
 

@@ -15,15 +15,15 @@ from tilewright.codegen.host_program import HostProgram
 from tilewright.collection import paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
-from tilewright.compiler.stored import stored_graph
-from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.compiler.stored import StoredConstant, StoredGraph, stored_graph
+from tilewright.errors import InvalidArgument
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
 from tilewright.layouts.copy_engine import CLUSTERS, UNITS
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, StoredPlan
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.host_units import host_with_units
 from tilewright.runtime.manifest import Manifest
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
 
-#: Code, packed constants, tile program, other forms, host program.
-_Generated = tuple[bytes, np.ndarray[Any, Any], str, dict[str, str], HostProgram]
+#: Code, packed constants, tile program, the program of whole tiles where that is another one, host program.
+_Generated = tuple[bytes, np.ndarray[Any, Any], str, str, HostProgram]
 
 
 def compile(
@@ -142,15 +142,12 @@ def rebuilt(
 
 def _searched_before(artifact: Artifact, machine: Cpu | Gpu, threads: int) -> Searched | None:
     """What a search on this machine chose for an artifact."""
-    try:
-        products = json.loads(artifact.plan).get("products", {})
-        if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
-            return None
-        from tilewright.compiler.search import searched_before
+    products = artifact.stored_plan().products
+    if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
+        return None
+    from tilewright.compiler.search import searched_before
 
-        return searched_before(products, machine, threads)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidFile(f"the stored plan is damaged: {error!r}", where=artifact.manifest.name) from error
+    return searched_before(products, machine, threads, artifact.manifest.name)
 
 
 def build(
@@ -259,32 +256,25 @@ def _generate(
     from tilewright.expr.text import print_graph
 
     if isinstance(machine, Cpu):
-        code, constants, program, forms, host_program = _for_cpu(plan, placement, machine, options)
+        code, constants, program, tiles, host_program = _for_cpu(plan, placement, machine, options)
     else:
-        code, constants, program, forms, host_program = _for_gpu(plan, placement, machine, options)
+        code, constants, program, tiles, host_program = _for_gpu(plan, placement, machine, options)
     manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **host_program.parts())
     originals = plan.graph.all_constants()
-    graph = {
-        "graph": serialize.to_json(plan.graph),
-        "constants": {
-            name: {"offset": offset, "layout": plan.stored[name].layout.to_json(), "of": plan.sources.get(name, name)}
-            for name, offset in placement.offsets.items()
-            if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
-        },
+    constants_of = {
+        name: StoredConstant(plan.sources.get(name, name), offset, plan.stored[name].layout)
+        for name, offset in placement.offsets.items()
+        if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
     }
-    decisions = {
-        "decisions": [decision.to_json() for decision in plan.decisions],
-        "products": plan.products,
-        "mapped": print_graph(plan.mapped_graph()),
-        **forms,
-    }
+    graph = StoredGraph(serialize.to_json(plan.graph), constants_of)
+    stored = StoredPlan(tuple(plan.decisions), plan.products, print_graph(plan.mapped_graph()), tiles)
     return Artifact(
         manifest=manifest,
         code=code,
         constants=constants,
         program=program,
-        graph=json.dumps(graph),
-        plan=json.dumps(decisions),
+        graph=json.dumps(graph.to_json()),
+        plan=json.dumps(stored.to_json()),
     )
 
 
@@ -300,7 +290,7 @@ def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -
         made = finish()
     planned = zip(planned_launches(plan), made.launches, strict=True)
     launches = tuple(replace(each, kernel=launch.kernel, programs=launch.programs) for each, launch in planned)
-    return made.code, constants, text, {}, replace(made, launches=launches)
+    return made.code, constants, text, "", replace(made, launches=launches)
 
 
 def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
@@ -314,7 +304,7 @@ def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     tiles = print_module(program)
     gpu.distribute(program, options)
     made = generate(program)
-    return made.ptx.encode(), placement.packed(plan), print_module(program), {"tile": tiles}, made
+    return made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made
 
 
 def resolve_target(machine: str | os.PathLike[str], options: Options | None = None) -> Cpu | Gpu:

@@ -75,7 +75,7 @@ def default_choice(
     kernel = next((each for each in plan.kernels if product and each.name == product["kernel"]), None)
     if product is None or kernel is None or not isinstance(kernel.work, Contraction):
         return None
-    key, tile = ProductKey.from_json(product), product["schedule"]["tile"]
+    key, tile = ProductKey.of(product), product["schedule"]["tile"]
     work = kernel.work
     rows = tuple(tile.get(axis.name, 1) for axis in work.m_loops)
     outer = {axis.name for axis in work.outer}

@@ -34,6 +34,7 @@ from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import serialize
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
+from tilewright.fields import Readable, count, optional, record, required, string
 from tilewright.instruction.in_place import InPlace, ProductKey
 from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.search import Candidate, Choice, search
@@ -59,20 +60,19 @@ _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Readable):
     """What was found about one product: how it runs, None for the rules' own choice, and why."""
 
-    choice: Choice | None
-    decision: Decision
+    decision: Decision = required(record(Decision))
+    choice: Choice | None = optional(record(Choice))
 
-    def to_json(self) -> dict[str, Any]:
-        choice = None if self.choice is None else self.choice.to_json()
-        return {"choice": choice, "decision": self.decision.to_json()}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Outcome:
-        choice = None if value["choice"] is None else Choice.from_json(value["choice"])
-        return cls(choice, Decision.from_json(value["decision"]))
+@dataclass(frozen=True, kw_only=True)
+class StoredOutcome(Outcome):
+    """An outcome as a plan notes it: for so many threads of the machine with that digest."""
+
+    machine: str = required(string)
+    threads: int = required(count)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,10 @@ class Searched:
         for name, outcome in self.outcomes.items():
             if name in plan.products:
                 plan.decisions.append(outcome.decision)
-                on = {"machine": self.machine, "threads": self.threads}
-                plan.products[name]["search"] = {**on, **outcome.to_json()}
+                made = StoredOutcome(
+                    machine=self.machine, threads=self.threads, decision=outcome.decision, choice=outcome.choice
+                )
+                plan.products[name]["search"] = made.to_json()
 
 
 def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Options) -> Searched:
@@ -118,13 +120,20 @@ def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Opt
     return Searched(outcomes, machine.digest(), threads)
 
 
-def searched_before(products: Mapping[str, Any], machine: Cpu, threads: int) -> Searched | None:
-    """The outcomes that are stored with the products of a compiled plan, if this machine and thread count had them."""
+def searched_before(products: Mapping[str, Any], machine: Cpu, threads: int, where: str) -> Searched | None:
+    """The outcomes that are stored with the products of a compiled plan, if this machine and thread count had them.
+
+    Raises InvalidFile, which names `where`, for an outcome that is malformed.
+    """
     digest = machine.digest()
-    found = {name: product["search"] for name, product in products.items() if "search" in product}
-    if not found or any((each["machine"], each["threads"]) != (digest, threads) for each in found.values()):
+    outcomes = {
+        name: StoredOutcome.from_json(product["search"], f"{where}, plan.json, search of {name}")
+        for name, product in products.items()
+        if "search" in product
+    }
+    if not outcomes or any((each.machine, each.threads) != (digest, threads) for each in outcomes.values()):
         return None
-    return Searched({name: Outcome.from_json(each) for name, each in found.items()}, digest, threads)
+    return Searched(outcomes, digest, threads)
 
 
 def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
@@ -268,7 +277,7 @@ class _Search:
         )  # fmt: skip
         decision = replace(found.decision, refused=(*found.decision.refused, *timed.refused, *refused))
         if found.best.seconds == inf:
-            return Outcome(None, Decision(decision.subject, RULES, "nothing else runs", refused=decision.refused))
+            return Outcome(Decision(decision.subject, RULES, "nothing else runs", refused=decision.refused))
         by_rule, best = timed.in_turns(found.best.choice)
         compared = f"in turns {best:.3g} s, as the rules say {by_rule:.3g} s"
         if best > (1 - LEAST_GAIN) * by_rule:
@@ -277,8 +286,8 @@ class _Search:
             slower = Refusal(decision.chosen, rule, decision.reason, Cost(seconds=best))
             refused = [slower, *decision.refused]
             kept = Decision(decision.subject, RULES, reason, refused=tuple(refused), cost=Cost(seconds=by_rule))
-            return Outcome(None, kept)
-        return Outcome(found.best.choice, replace(decision, reason=f"{decision.reason}; {compared}"))
+            return Outcome(kept)
+        return Outcome(replace(decision, reason=f"{decision.reason}; {compared}"), found.best.choice)
 
     def _moved(self, plan: Plan, kernels: Sequence[Kernel]) -> float:
         """Seconds that the model adds to every point for copies of the neighbours."""
@@ -398,11 +407,11 @@ def _of_alike(stored: Mapping[str, Any], part: Graph, node: str) -> Outcome | No
         key = replace(choice.mapping, vector=names.get(choice.mapping.vector, choice.mapping.vector))
         choice = replace(choice, mapping=key)
     decision = replace(outcome.decision, subject=f"search of {node}", reason=f"{outcome.decision.reason}, for {other}")
-    return Outcome(choice, decision if choice is None else replace(decision, chosen=str(choice)))
+    return Outcome(decision if choice is None else replace(decision, chosen=str(choice)), choice)
 
 
 def _runs(plan: Plan, node: str, choice: Choice) -> bool:
-    return node in plan.products and ProductKey.from_json(plan.products[node]).loops == choice.mapping.loops
+    return node in plan.products and ProductKey.of(plan.products[node]).loops == choice.mapping.loops
 
 
 def _seconds(plan: Plan, node: str, seconds: Sequence[float]) -> float:
@@ -415,4 +424,4 @@ def _dropped(outcome: Outcome, rule: str, values: str) -> Outcome:
     """The rules' choice stays after all."""
     old = outcome.decision
     refused = (Refusal(old.chosen, rule, values), *old.refused)
-    return Outcome(None, Decision(old.subject, RULES, rule, old.chosen, old.reason, refused))
+    return Outcome(Decision(old.subject, RULES, rule, old.chosen, old.reason, refused))

@@ -1,4 +1,4 @@
-"""What an artifact holds of the graph that it was compiled from."""
+"""What an artifact holds of the graph that it was compiled from: its form in a file, and the graph read back."""
 
 from __future__ import annotations
 
@@ -8,29 +8,47 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidFile
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.graph import Graph
+from tilewright.fields import Readable, anything, record, required, size, string, table
 from tilewright.layouts import Packed
 from tilewright.runtime.artifact import Artifact
 
 
+@dataclass(frozen=True)
+class StoredConstant(Readable):
+    """Where the constant `of` of the graph begins among the packed constants, in bytes, and in which layout it is."""
+
+    of: str = required(string)
+    offset: int = required(size)
+    layout: Packed = required(record(Packed))
+
+
+@dataclass(frozen=True)
+class StoredGraph(Readable):
+    """The member `graph.json`: the structure as `expr.serialize` writes it, and constants by the names of the plan."""
+
+    graph: dict[str, Any] = required(table(string, anything))
+    constants: dict[str, StoredConstant] = required(table(string, record(StoredConstant)))
+
+
 def stored_graph(artifact: Artifact) -> Graph:
     """The simplified graph inside an artifact, its constants unpacked from the layouts they are stored in."""
+    where = f"{artifact.manifest.name}, graph.json"
+    held = StoredGraph.from_json(json.loads(artifact.graph), where)
     try:
-        held = json.loads(artifact.graph)
-        structure, placed = held["graph"], held["constants"]
         constants: dict[str, np.ndarray[Any, Any]] = {}
-        declared = {name: (dtype, shape) for name, dtype, shape in _constants(structure)}
-        for entry in placed.values():
-            layout = Packed.from_json(entry["layout"])
-            dtype, shape = declared[entry["of"]]
-            size = layout.size * dtypes.size_bytes(dtype)
-            raw = artifact.constants[entry["offset"] : entry["offset"] + size]
-            constants[entry["of"]] = layout.unpack(raw.view(dtypes.numpy_dtype(dtype))).reshape(shape)
+        declared = {name: (dtype, shape) for name, dtype, shape in _constants(held.graph)}
+        for each in held.constants.values():
+            dtype, shape = declared[each.of]
+            size = each.layout.size * dtypes.size_bytes(dtype)
+            raw = artifact.constants[each.offset : each.offset + size]
+            constants[each.of] = each.layout.unpack(raw.view(dtypes.numpy_dtype(dtype))).reshape(shape)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InvalidFile(f"the stored graph is damaged: {error!r}", where=artifact.manifest.name) from error
-    return serialize.from_json(structure, constants)
+        raise InvalidFile(f"the stored graph is damaged: {error!r}", where=where) from error
+    return serialize.from_json(held.graph, constants)
 
 
 def _constants(structure: Any) -> Iterator[tuple[str, str, list[int]]]:

@@ -24,6 +24,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine, bounds
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.rewrite import transform
+from tilewright.fields import Readable, required, several, string
 from tilewright.instruction.mapping import Mapping
 from tilewright.instruction.matching import Match, match
 from tilewright.instruction.validation import judge
@@ -123,23 +124,21 @@ class InPlace:
 
 
 @dataclass(frozen=True)
-class ProductKey:
+class ProductKey(Readable):
     """A product of a node by names: instruction, tensor that is read as vectors, loops of every intrinsic loop."""
 
-    instruction: str
-    vector: str
-    loops: tuple[tuple[str, ...], ...]
+    instruction: str = required(string)
+    vector: str = required(string)
+    loops: tuple[tuple[str, ...], ...] = required(several(several(string)))
 
     def __str__(self) -> str:
         blank = " " if any(len(name) > 1 for names in self.loops for name in names) else ""
         return f"({'|'.join(blank.join(names) for names in self.loops)}) on {self.instruction}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"instruction": self.instruction, "vector": self.vector, "loops": [list(names) for names in self.loops]}
-
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ProductKey:
-        return cls(value["instruction"], value["vector"], tuple(tuple(names) for names in value["loops"]))
+    def of(cls, product: dict[str, Any]) -> ProductKey:
+        """The key in what a plan notes about a product, `InPlace.to_json`."""
+        return cls.from_json({name: product[name] for name in ("instruction", "vector", "loops")})
 
 
 #: Chooses among the fixed mappings of a node; None leaves it to the predicted times.

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil, exp, inf
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
+from tilewright.fields import Readable, optional, real, record, required, several, size
 from tilewright.instruction.in_place import ProductKey
 from tilewright.operator.product_space import ProductPoint
 
@@ -34,21 +35,14 @@ UNMEASURED_ROUNDS = 2  # before any is left out
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Readable):
     """How one product runs: its mapping and a point of the space of schedules that the mapping leaves."""
 
-    mapping: ProductKey
-    point: ProductPoint
+    mapping: ProductKey = required(record(ProductKey))
+    point: ProductPoint = required(record(ProductPoint))
 
     def __str__(self) -> str:
         return f"{self.mapping}, vectors of {self.mapping.vector}, {self.point}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"mapping": self.mapping.to_json(), "point": self.point.to_json()}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Choice:
-        return cls(ProductKey.from_json(value["mapping"]), ProductPoint.from_json(value["point"]))
 
 
 @dataclass(frozen=True)
@@ -67,43 +61,25 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Readable):
     """One measured choice."""
 
-    choice: Choice
-    predicted: float
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.choice.to_json(), "predicted": self.predicted, "seconds": self.seconds}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Trial:
-        return cls(Choice.from_json(value), value["predicted"], value["seconds"])
+    choice: Choice = required(record(Choice))
+    predicted: float = required(real)
+    seconds: float = required(real)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The outcome of a search: the best, every measurement in the order in which it was made, and the decision."""
+class Found(Readable):
+    """The outcome of a search: the best, every measurement in the order in which it was made, and the decision.
 
-    best: Trial
-    trials: tuple[Trial, ...]
-    decision: Decision
-    drawn: int = 0
+    Its JSON is enough to replay the choice without measuring.
+    """
 
-    def to_json(self) -> dict[str, Any]:
-        """A record from which the choice can be replayed without measuring."""
-        return {
-            "best": self.best.to_json(),
-            "trials": [trial.to_json() for trial in self.trials],
-            "drawn": self.drawn,
-            "decision": self.decision.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Found:
-        trials = tuple(Trial.from_json(each) for each in value["trials"])
-        return cls(Trial.from_json(value["best"]), trials, Decision.from_json(value["decision"]), value["drawn"])
+    best: Trial = required(record(Trial))
+    trials: tuple[Trial, ...] = required(several(record(Trial)))
+    decision: Decision = required(record(Decision))
+    drawn: int = optional(size, 0)
 
 
 def search(

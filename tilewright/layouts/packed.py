@@ -17,18 +17,19 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
+from tilewright.fields import Readable, items, required, several, size
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Readable):
     """`digits` are (dimension, extent), outermost first; `halo` is (elements before, elements after) per dimension.
 
     The digits of a dimension multiply to at least its extent plus its halo; what is over is padding.
     """
 
-    shape: tuple[int, ...]
-    digits: tuple[tuple[int, int], ...]
-    halo: tuple[tuple[int, int], ...]
+    shape: tuple[int, ...] = required(several(size))
+    digits: tuple[tuple[int, int], ...] = required(several(items(size, size)))
+    halo: tuple[tuple[int, int], ...] = required(several(items(size, size)))
 
     def __post_init__(self) -> None:
         if len(self.halo) != len(self.shape):
@@ -115,21 +116,6 @@ class Packed:
         parts = [f"d{dim}:{extent}" for dim, extent in self.digits]
         border = f" halo {list(self.halo)}" if any(h != (0, 0) for h in self.halo) else ""
         return f"[{' '.join(parts)}]{border}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shape": list(self.shape),
-            "digits": [list(d) for d in self.digits],
-            "halo": [list(h) for h in self.halo],
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Packed:
-        return cls(
-            tuple(value["shape"]),
-            tuple((int(d), int(e)) for d, e in value["digits"]),
-            tuple((int(a), int(b)) for a, b in value["halo"]),
-        )
 
 
 def packed(shape: Sequence[int], digits: Sequence[tuple[int, int]]) -> Packed:

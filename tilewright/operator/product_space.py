@@ -9,14 +9,14 @@ its own loops.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import permutations, product
 from math import prod
-from typing import Any
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
+from tilewright.fields import Readable, count, optional, required, several, string
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.rules import k_unroll, tiles_that_fit
 
@@ -24,24 +24,17 @@ BLOCK_COUNTS = (1, 2, 4, 8, 16, 32)  # of k
 
 
 @dataclass(frozen=True)
-class ProductPoint:
+class ProductPoint(Readable):
     """`rows` of the register tile along every m loop and `vectors` along n; `order` of the n and m loops by name."""
 
-    rows: tuple[int, ...]
-    vectors: int
-    order: tuple[str, ...]
-    k_blocks: int = 1
+    rows: tuple[int, ...] = required(several(count))
+    vectors: int = required(count)
+    order: tuple[str, ...] = required(several(string))
+    k_blocks: int = optional(count, 1)
 
     def __str__(self) -> str:
         blocks = f", k in {self.k_blocks} blocks" if self.k_blocks > 1 else ""
         return f"{'x'.join(map(str, self.rows)) or '1'} rows by {self.vectors} vectors, {' '.join(self.order)}{blocks}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rows": list(self.rows), "vectors": self.vectors, "order": list(self.order), "k_blocks": self.k_blocks}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ProductPoint:
-        return cls(tuple(value["rows"]), value["vectors"], tuple(value["order"]), value["k_blocks"])
 
     def schedule(self, work: Contraction) -> ContractionSchedule:
         """The schedule without blocks of k."""

@@ -70,11 +70,14 @@ class Experiment:
     def stored(self, path: Path) -> Report:
         """The outcome that a file has as JSON. Raises InvalidFile if it has none that can be shown."""
         self.require_measured("stored results to show")
+        content = read_bytes(path)
         try:
-            report: Report = import_module(self.module).Report.from_json(json.loads(read_bytes(path)))
+            report: Report = import_module(self.module).Report.from_json(json.loads(content))
             _ = report.tables, report.claims, report.pictures  # what is missing shows here, not while it is printed
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-            reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        except (
+            InvalidFile, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError
+        ) as error:  # fmt: skip
+            reason = f"there is no {error}" if isinstance(error, KeyError) else getattr(error, "message", str(error))
             raise InvalidFile(f"this is no result of {self.name}: {reason}", where=str(path),
                               help=f"tilewright reproduce {self.name} --json > FILE") from error  # fmt: skip
         return report

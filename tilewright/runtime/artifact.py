@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import field
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.dataclass import dataclass
+from tilewright.decision import Decision
 from tilewright.errors import InvalidFile
+from tilewright.fields import Readable, anything, optional, record, several, string, table
 from tilewright.files import as_path, reason, write_file
 from tilewright.runtime.archive import Blocks, archived, read_archive
 from tilewright.runtime.manifest import CODES, Manifest
@@ -19,7 +22,22 @@ from tilewright.runtime.memory import allocate
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
+_PLAN_HELP: Final = "compile the model again"
+
 MEMBERS = ("manifest.json", "code.o", "program.tile", "graph.json", "plan.json", "constants.bin")
+
+
+@dataclass(frozen=True)
+class StoredPlan(Readable):
+    """The member `plan.json`: the decisions, what was chosen for each product by its node, and forms of the program.
+
+    `mapped` is the graph that kernels compute. `tile` is the program of whole tiles, "" where that is `program.tile`.
+    """
+
+    decisions: tuple[Decision, ...] = optional(several(record(Decision)), ())
+    products: dict[str, Any] = field(default_factory=dict, metadata={"kind": table(string, table(string, anything))})
+    mapped: str = optional(string, "")
+    tile: str = optional(string, "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +69,15 @@ class Artifact:
         constants = np.ascontiguousarray(self.constants).data
         names = _members(self.manifest.code)
         return dict(zip(names, (manifest, self.code, program, graph, plan, constants), strict=True))
+
+    def stored_plan(self) -> StoredPlan:
+        """The plan as a value. Raises InvalidFile that names every malformed field."""
+        where = f"{self.manifest.name}, plan.json"
+        try:
+            plan = json.loads(self.plan)
+        except (ValueError, RecursionError) as error:
+            raise InvalidFile(f"is not JSON: {error}", where=where, help=_PLAN_HELP) from error
+        return StoredPlan.from_json(plan, where)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.twm`; an existing file is replaced as a whole. Raises InvalidArgument if it cannot be written."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field
@@ -11,7 +10,7 @@ from typing import Any
 from tilewright.codegen.host_program import Launch
 from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
-from tilewright.errors import InvalidArgument, InvalidFile
+from tilewright.errors import InvalidArgument
 from tilewright.machine.description import Cpu
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.manifest import Manifest
@@ -79,12 +78,7 @@ class Explanation:
         cls, artifact: Artifact, threads: int, machine: Cpu | None = None, profile: Profile | None = None
     ) -> Explanation:
         """Raises InvalidFile where the stored plan is malformed."""
-        try:
-            decisions = [Decision.from_json(each) for each in json.loads(artifact.plan).get("decisions", ())]
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
-            where, help = artifact.manifest.name, "compile the model again"
-            raise InvalidFile(f"its plan is malformed: {error}", where=where, help=help) from error
-        return cls(artifact.manifest, decisions, threads, machine, profile)
+        return cls(artifact.manifest, artifact.stored_plan().decisions, threads, machine, profile)
 
     def text(self, top: int = TOP, kernel: str = "", all: bool = False, columns: int = TABLE_COLUMNS) -> str:
         """Summaries of the `top` most expensive kernels; of one `kernel` with all its decisions; or `all` decisions.

@@ -8,10 +8,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch, size
+from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch
 from tilewright.dataclass import dataclass
 from tilewright.expr.dtypes import DTYPES, size_bytes
-from tilewright.fields import Contradiction, Fault, Place, Readable, choice, optional, record, required, several, string
+from tilewright.fields import (
+    Contradiction,
+    Fault,
+    Place,
+    Readable,
+    choice,
+    optional,
+    record,
+    required,
+    several,
+    size,
+    string,
+)
 
 _MOST_BYTES: Final = 1 << 47  # what the addresses of a process reach
 _MOST_DIMENSIONS: Final = 64  # of an array of NumPy

@@ -86,7 +86,7 @@ def test_the_register_tile_has_rows_along_i1_and_no_others(kernel: int) -> None:
     for candidate in candidates(graph, "y", host(), MODEL):
         plan = make_plan(graph, host(), 1, choose=replay({"y": Choice(candidate.mapping, candidate.points[-1])}))
         product = plan.products["y"]
-        assert ProductKey.from_json(product) == candidate.mapping
+        assert ProductKey.of(product) == candidate.mapping
         (work,) = [each.work for each in plan.kernels if isinstance(each.work, Contraction)]
         (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
         rows = [part.name for axis in work.m_loops if schedule.tile.get(axis.name, 1) > 1
@@ -99,7 +99,7 @@ def test_without_a_choice_the_plan_says_which_mapping_runs() -> None:
     plan = make_plan(graph, host(), 1)
     (decision,) = [each for each in plan.decisions if each.subject == "instruction of y"]
     product = plan.products["y"]
-    assert decision.chosen == str(ProductKey.from_json(product))
+    assert decision.chosen == str(ProductKey.of(product))
     (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
     assert {name for name in ("i", "j") if schedule.tile.get(name, 1) > 1} == set(product["loops"][0])
     height, vectors = map(int, re.findall(r"outer_(\d+)x(\d+)x", product["record"])[0])
@@ -118,10 +118,10 @@ def test_a_search_is_replayed_from_its_record() -> None:
         among, lambda choice: predicted[choice.mapping](choice.point), subject="y", trials=40,
         first=default_choice(graph, "y", host(), among),
     )  # fmt: skip
-    choice = Choice.from_json(json.loads(json.dumps(found.to_json()))["best"])
+    choice = Choice.from_json(json.loads(json.dumps(found.to_json()))["best"]["choice"])
     assert choice == found.best.choice
     plan = make_plan(graph, host(), 1, choose=replay({"y": choice}))
-    assert ProductKey.from_json(plan.products["y"]) == choice.mapping
+    assert ProductKey.of(plan.products["y"]) == choice.mapping
     (expected,) = evaluate(graph, [image], precise=True, wide=True)
     assert np.abs(run(graph, image, choice) - expected).max() <= 1e-4
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tilewright.compiler.compile import compile_graph, rebuilt
+from tilewright.compiler.stored import stored_graph
+from tilewright.errors import InvalidFile
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, Read, Tensor, select, static_shape
 from tilewright.expr.evaluate import evaluate
@@ -58,6 +62,26 @@ def test_a_constant_that_only_the_stored_graph_reads_is_there_to_compile_again()
     again = rebuilt(rebuilt(first, "host", 2, UNCACHED), "host", 2, UNCACHED)
     values = np.arange(8, dtype=np.float32)
     np.testing.assert_array_equal(Module(again, threads=2)(values), values)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"offset": -1}, r"constants\.\S+\.offset is -1, not a whole number"),
+        ({"layout": {"shape": [4], "digits": [[0, 2]], "halo": [[0, 0]]}}, r"digits of dimension 0 hold 2 of 4"),
+        ({"layout": {"shape": [4]}}, r"layout\.digits is missing"),
+        ({"of": "elsewhere"}, "the stored graph is damaged: KeyError"),
+    ],
+)
+def test_a_damaged_place_of_a_constant_is_the_files_fault(damage: dict[str, object], message: str) -> None:
+    b = GraphBuilder()
+    graph = b.finish([b.input("x", (8,), "f32") + b.constant(np.arange(8, dtype=np.float32))])
+    artifact = compile_graph(graph, threads=1, options=UNCACHED).artifact
+    stored = json.loads(artifact.graph)
+    (constant,) = stored["constants"].values()
+    constant.update(damage)
+    with pytest.raises(InvalidFile, match=rf"graph\.json: .*{message}"):
+        stored_graph(replace(artifact, graph=json.dumps(stored)))
 
 
 @pytest.mark.parametrize(("a", "b", "total"), [("u8", "i8", "i32"), ("bf16", "bf16", "f32"), ("f32", "f32", "f32")])

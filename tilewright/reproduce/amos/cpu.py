@@ -12,7 +12,6 @@ again in turns at the end, and medians are reported.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from math import exp, inf, log
@@ -429,7 +428,7 @@ def _constant(graph: Graph, product: InPlace) -> bool:
 
 def _letters(graph: Graph, node: str, module: Module) -> str:
     """The mapping that a module runs a convolution with, in the letters n, k, p, q, c, r, s."""
-    loops = json.loads(module.artifact.plan)["products"][node]["loops"]
+    loops = module.artifact.stored_plan().products[node]["loops"]
     names = dict(zip((axis.name for axis in graph.producers()[node].loops), "nkpqcrs", strict=True))
     return f"({'|'.join(''.join(sorted(names[name] for name in part)) for part in loops)})"
 

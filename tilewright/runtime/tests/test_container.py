@@ -288,6 +288,21 @@ def test_malformed_manifests(field: str, value: object, message: str, add_artifa
 
 
 @pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("[]", r"is \[\], not a mapping with the fields decisions, products, mapped, tile"),
+        ('{"decisions": [{"subject": "x", "chosen": 3}]}', r"decisions\.0\.chosen is 3, .*; .*reason is missing"),
+        ('{"decisions": [{"cost": {"cycles": "1"}}]}', r"decisions\.0\.cost\.cycles is '1', not a number"),
+        ('{"products": {"c": 3}}', r"products\.c is 3, not a mapping"),
+    ],
+)  # fmt: skip
+def test_malformed_plans(plan: str, message: str, add_artifact: Make) -> None:
+    damaged = dataclasses.replace(add_artifact(), plan=plan)
+    with pytest.raises(InvalidFile, match=f"add, plan.json: .*{message}"):
+        damaged.stored_plan()
+
+
+@pytest.mark.parametrize(
     ("changes", "lacks"),
     [
         ({"features": ["+antigravity", "timetravel"]}, "needs the CPU features antigravity, timetravel"),
