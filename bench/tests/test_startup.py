@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.startup import __main__ as program
+from bench.startup import worker
 from bench.startup.__main__ import Case, _run, cases
 from bench.workers import ROOT
 
@@ -30,6 +31,17 @@ def test_a_run_of_each_small_case(capsys: pytest.CaptureFixture[str], tmp_path: 
         "import tilewright", "first product, empty cache", "first product, cached",
     ]  # fmt: skip
     assert all(float(number) > 0 for line in lines[1:] for number in line.split()[-3:])
+
+
+def test_builders_of_older_checkouts_take_the_graph_first() -> None:
+    def older(b: str, x: int, w: int) -> tuple[str, int, int]:
+        return b, x, w
+
+    def today(x: int, w: int) -> tuple[int, int]:
+        return x, w
+
+    assert worker.built(older, "graph", 1, 2) == ("graph", 1, 2)
+    assert worker.built(today, "graph", 1, 2) == (1, 2)
 
 
 def test_a_network_is_called(tmp_path: Path) -> None:
