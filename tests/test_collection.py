@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tilewright.collection import collect_new, paused_collection
+from tilewright.collection import collect_new, imports, paused_collection
 from tilewright.compiler import compile as compiling
 from tilewright.compiler import stopwatch
 from tilewright.errors import InvalidArgument
@@ -102,3 +106,73 @@ def test_a_child_that_is_forked_in_a_pause_collects() -> None:
             os._exit(0 if gc.isenabled() else 1)
         assert not gc.isenabled()
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.fixture
+def module() -> Iterator[str]:
+    """The name of a module that a test imports."""
+    yield "imported_by_a_test"
+    sys.modules.pop("imported_by_a_test", None)
+
+
+def _is_old(each: object) -> bool:
+    return any(each is old for old in gc.get_objects(2))
+
+
+def test_what_imports_make_is_old(module: str) -> None:
+    with imports():
+        sys.modules[module] = ModuleType(module)
+        made = [Node()]
+    assert _is_old(made)
+    assert gc.isenabled()
+
+
+def test_what_is_made_without_an_import_is_young() -> None:
+    with imports():
+        made = [Node()]
+        assert not _is_old(made)
+    assert not gc.get_freeze_count()
+
+
+def test_objects_that_the_user_froze_stay_frozen(module: str) -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with imports():
+            sys.modules[module] = ModuleType(module)
+        assert 0 < gc.get_freeze_count() <= count
+    finally:
+        gc.unfreeze()
+
+
+def test_imports_leave_a_collector_that_the_user_paused_alone(module: str) -> None:
+    gc.disable()
+    with imports():
+        sys.modules[module] = ModuleType(module)
+        made = [Node()]
+    assert not _is_old(made)
+    assert not gc.isenabled()
+
+
+def test_no_collection_of_a_first_compilation_looks_at_what_was_imported() -> None:
+    code = """
+import gc
+from tilewright.expr import GraphBuilder
+from tilewright.expr.ops import linalg
+import tilewright
+b = GraphBuilder()
+x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
+graph = b.finish([linalg.linear(x, w)])
+largest = 0
+def noted(phase, about):
+    global largest
+    if phase == "start":
+        largest = max(largest, sum(len(gc.get_objects(each)) for each in range(about["generation"] + 1)))
+gc.callbacks.append(noted)
+tilewright.compile(graph, threads=1, options=tilewright.Options(cache=False))
+gc.callbacks.remove(noted)
+print(largest)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout) < 30_000  # the modules are made of 90,000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tilewright.collection import paused_collection
+from tilewright.collection import imports
 
 
 def on_demand(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -21,7 +21,7 @@ def on_demand(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str],
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with paused_collection():
+        with imports():
             value = getattr(import_module(modules[name]), name)
         if package in sys.modules:
             setattr(sys.modules[package], name, value)  # not asked again

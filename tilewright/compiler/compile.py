@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.codegen.host_program import HostProgram
-from tilewright.collection import paused_collection
+from tilewright.collection import imports, paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
 from tilewright.compiler.stored import StoredConstant, StoredGraph, stored_graph
@@ -184,7 +184,8 @@ def _built(
     found = recalled_model(cache, key, source, names_of_outputs) if key else None
     if found is not None:
         return found
-    from tilewright.compiler.program import Placement, interface_of  # what only a plan needs
+    with imports():
+        from tilewright.compiler.program import Placement, interface_of  # what only a plan needs
 
     graph = source.graph()
     if not graph.outputs:
@@ -279,10 +280,11 @@ def _generate(
 
 
 def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
-    from tilewright.codegen.cpu.pipeline import generating
-    from tilewright.compiler.cpu import tile_program
-    from tilewright.compiler.program import planned_launches
-    from tilewright.kernel.printing import print_module
+    with imports():
+        from tilewright.codegen.cpu.pipeline import generating
+        from tilewright.compiler.cpu import tile_program
+        from tilewright.compiler.program import planned_launches
+        from tilewright.kernel.printing import print_module
 
     program = tile_program(plan, placement, machine, options)
     with generating(program, default_threads()) as finish:
@@ -295,9 +297,10 @@ def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -
 
 def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
     """Code for a GPU; the form of whole tiles is kept beside the program that the code was made from."""
-    from tilewright.codegen.nvptx.pipeline import generate
-    from tilewright.compiler import gpu
-    from tilewright.kernel.printing import print_module
+    with imports():
+        from tilewright.codegen.nvptx.pipeline import generate
+        from tilewright.compiler import gpu
+        from tilewright.kernel.printing import print_module
 
     gpu.check_runs(machine)
     program = gpu.gpu_program(plan, placement, machine)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -500,7 +501,7 @@ def _differential(whole: PhysicalMapping, execute: Execute | None) -> MappingRef
 def _difference(whole: PhysicalMapping, run: Execute) -> str | None:
     """Where a small instance differs from its node's own loop nest, in words."""
     compute = whole.match.compute
-    generator = np.random.default_rng(0)
+    generator = Random(0)
     bound = max(1, exact_bound(compute.output.dtype, prod(axis.size for axis in compute.reduce)))
     tensors = {
         tensor.name: small_values(tensor.dtype, static_shape(tensor.shape), generator, bound)

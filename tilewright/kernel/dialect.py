@@ -28,7 +28,7 @@ from xdsl.dialects.builtin import (
     f32,
     i64,
 )
-from xdsl.ir import Attribute, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -59,7 +59,6 @@ from tilewright.kernel.block_memory import CommitOp as CommitOp
 from tilewright.kernel.block_memory import StageOp as StageOp
 from tilewright.kernel.block_memory import StagingOp as StagingOp
 from tilewright.kernel.block_memory import UnstageOp as UnstageOp
-from tilewright.kernel.box_stores import OPERATIONS as BOX_STORES
 from tilewright.kernel.host_loops import FirstOp as FirstOp
 from tilewright.kernel.host_loops import LoopOp as LoopOp
 from tilewright.kernel.host_loops import SliceOp as SliceOp
@@ -70,7 +69,6 @@ from tilewright.kernel.programs import LaunchOp as LaunchOp
 from tilewright.kernel.programs import MainOp as MainOp
 from tilewright.kernel.programs import ProgramIdOp as ProgramIdOp
 from tilewright.kernel.programs import ReturnOp as ReturnOp
-from tilewright.kernel.rings import OPERATIONS as RING_OPERATIONS
 from tilewright.kernel.scans import ScanOp as ScanOp
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
@@ -616,16 +614,12 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
         raise VerifyException(f"precision {precision.data!r} of a product of {a.type} and {b.type}, which is of f32")
 
 
-Tile = Dialect(
-    "tile",
-    [
-        FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
-        LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
-        BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
-        Tf32Op, ReduceOp, ScanOp, DotOp,
-        *RING_OPERATIONS,
-        *BOX_STORES,
-    ],
+#: The operations of a tile program, without those that only copy engines have (`tile_dialect`).
+OPERATIONS = (
+    FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
+    LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
+    BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
+    Tf32Op, ReduceOp, ScanOp, DotOp,
 )  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import Tile
 from tilewright.kernel.printing import print_module as print_module
 from tilewright.kernel.simt_dialect import Simt
+from tilewright.kernel.tile_dialect import Tile
 from tilewright.kernel.verify import verify
 
 MAX_WIDTH = 64

@@ -72,7 +72,7 @@ def run(case: Case) -> str:
     if isinstance(drawn, str):
         return drawn
     compute = drawn.match.compute
-    numbers = np.random.default_rng(case.seed)
+    numbers = random.Random(case.seed)
     bound = exact_bound(compute.output.dtype, prod(axis.extent for axis in compute.reduce))  # type: ignore[misc]
     canonical = drawn.match.canonical
     node = canonical.nodes[-1]

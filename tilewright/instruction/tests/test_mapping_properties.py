@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from itertools import islice
 
@@ -67,7 +68,7 @@ RECORDS = (
 @RELAXED
 @given(affine_operators(), st.sampled_from(RECORDS), st.integers(0, 3), st.booleans())
 def test_every_mapping_of_a_random_operator_is_exact(node: Compute, of: Intrinsic, first: int, flip: bool) -> None:
-    generator = np.random.default_rng(first)
+    generator = random.Random(first)
     tensors = {each.name: small_values("f32", each.shape, generator, 3) for each in node.inputs()}  # type: ignore[arg-type]
     for mode in ("points", "signature"):
         found = mappings(node, of, mode, complete=True, commute=True, flip=flip)  # type: ignore[arg-type]
@@ -107,7 +108,7 @@ def test_masked_algorithm_4_is_equality_of_signatures(node: Compute, data: st.Da
 @RELAXED
 @given(affine_operators(), st.sampled_from(("packed", "strided")), st.booleans())
 def test_unpacking_a_packed_operand_gives_what_was_read(node: Compute, storage: str, keep: bool) -> None:
-    generator = np.random.default_rng(0)
+    generator = random.Random(0)
     tensors = {each.name: small_values("f32", each.shape, generator, 100) for each in node.inputs()}  # type: ignore[arg-type]
     for each in listed(node, matrix(2), "signature")[:6]:
         whole = physical(each, storage=storage, keep_windows=keep)  # type: ignore[arg-type]

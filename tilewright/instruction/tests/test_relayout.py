@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +43,7 @@ output Z
 
 def two(without_relu: bool = False) -> Graph:
     text = TWO.replace("R: f32[n:2, k:4, p:4, q:4] = max(Y[n, k, p, q], 0.0)\n", "").replace("+= R[", "+= Y[")
-    generator = np.random.default_rng(0)
+    generator = random.Random(0)
     constants = {"W": small_values("f32", (4, 4, 3, 3), generator), "V": small_values("f32", (6, 4), generator)}
     return parse_graph(text if without_relu else TWO, constants)
 
@@ -53,7 +54,7 @@ def chosen(graph: Graph, name: str, sets: list[str], *tile: int) -> PhysicalMapp
 
 
 def run(graph: Graph) -> np.ndarray:
-    values = small_values("f32", (2, 4, 6, 6), np.random.default_rng(1))
+    values = small_values("f32", (2, 4, 6, 6), random.Random(1))
     return evaluate(graph, [values])[0]
 
 
@@ -140,7 +141,7 @@ def test_results_that_are_read_elsewhere_are_still_written() -> None:
     mapped = apply_mappings(
         both, {"Y": chosen(graph, "Y", ["npq", "k", "crs"]), "Z": chosen(graph, "Z", ["npq", "k", "c"])}
     )
-    values = small_values("f32", (2, 4, 6, 6), np.random.default_rng(1))
+    values = small_values("f32", (2, 4, 6, 6), random.Random(1))
     for found, wanted in zip(evaluate(mapped, [values]), evaluate(both, [values]), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -202,7 +203,7 @@ def test_one_tensor_as_both_factors(text: str) -> None:
     found = listed(node, vector, "signature")
     assert found
     graph = Graph(node.inputs(), (node.output,), (node,))
-    values = small_values("f32", (5, 5), np.random.default_rng(0))
+    values = small_values("f32", (5, 5), random.Random(0))
     for each in found:
         mapped = apply_mappings(graph, {"S": physical(each)})
         np.testing.assert_array_equal(evaluate(mapped, [values])[0], reference(node, {"A": values}))
@@ -216,7 +217,7 @@ def test_unknown_nodes_are_refused() -> None:
 
 
 def exact(whole: PhysicalMapping, node: Compute) -> None:
-    generator = np.random.default_rng(0)
+    generator = random.Random(0)
     tensors = {each.name: small_values(each.dtype, each.shape, generator) for each in node.inputs()}  # type: ignore[arg-type]
     np.testing.assert_array_equal(emulate(whole, tensors), reference(node, tensors))
 
