@@ -20,6 +20,7 @@ from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.graph.passes import table
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.records import carry
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
 from tilewright.machine import targets
@@ -46,7 +47,9 @@ def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
     """The tile program of a plan, whole tiles."""
     attribute = GpuTarget(*described(machine)).attribute()
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    return build_module(steps(plan), sizes(plan), places, arena, constants, attribute)[0]
+    module = build_module(steps(plan), sizes(plan), places, arena, constants, attribute)[0]
+    carry(module, plan.intrinsics)
+    return module
 
 
 def distribute(program: ModuleOp, options: Options) -> None:

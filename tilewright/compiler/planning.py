@@ -26,7 +26,7 @@ from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.element_wise import ElementWise, find_element_wise
 from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
 from tilewright.instruction.relayout import none_twice
-from tilewright.intrinsics.registry import catalogue, standard
+from tilewright.intrinsics.registry import Registry, catalogue, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
@@ -142,6 +142,7 @@ class Plan:
 
     `graph` is what is stored with the module, `computed` what the passes for this machine made of it, and `mapped` says
     which nodes there run as several: relayouts of operands, the node that reads them, the relayout of its result.
+    `intrinsics` has the records that its kernels may name; None: the catalogue.
     """
 
     graph: Graph
@@ -154,6 +155,7 @@ class Plan:
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
+    intrinsics: Registry | None = None
 
     def mapped_graph(self) -> Graph:
         """The graph that kernels compute, relayouts as nodes, those of constants (folded when compiled) too.
@@ -176,7 +178,7 @@ class Planning:
         choose: ChooseProduct | None = None,
     ) -> None:
         """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
-        self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions))
+        self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions), intrinsics=options.intrinsics)
         self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine

@@ -5,7 +5,8 @@ A file is a mapping with a list `intrinsics`. Nothing in it is executed; whateve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,24 @@ def load_records(path: str | Path) -> tuple[Intrinsic, ...]:
     except InvalidMachine as error:
         message = error.message.replace("machine files", "files of intrinsics")
         raise InvalidIntrinsic(message, where=error.where, help="a mapping with a list `intrinsics`") from error
+    return _records(document)
+
+
+def read_text(text: str, where: str) -> tuple[Intrinsic, ...]:
+    """The records of a text that `to_text` made, each proven consistent; raises InvalidIntrinsic that names `where`."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidIntrinsic(f"is not JSON: {str(error)[:80]}", where=where) from error
+    return _records(Document(where, values, {}))
+
+
+def to_text(records: Iterable[Intrinsic]) -> str:
+    """Records as the text of a JSON file."""
+    return json.dumps({"intrinsics": [to_json(record) for record in records]}, separators=(",", ":"))
+
+
+def _records(document: Document) -> tuple[Intrinsic, ...]:
     reader = _Reader(document)
     top = reader.mapping(document.values, (), {"intrinsics"})
     records = []

@@ -144,8 +144,9 @@ class Intrinsic:
     are spatial, the others reductions; `operands` are the sources in the order of `compute`, then `Dst`.
 
     `realised_by` names the instruction of which a composite record (an outer product of registers) is made, `grid` its
-    rows, registers per row and steps; `llvm` is
-    LLVM's intrinsic function, `emitter` the name under which code generation finds how to emit it.
+    rows, registers per row and steps; `llvm` is LLVM's intrinsic function, `emitter` the name under which code
+    generation finds how to emit it. `processors` are those that execute it, where `features` do not tell; empty: all
+    that have the features.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Intrinsic:
     source: str
     group: Group = "lane"
     features: tuple[str, ...] = ()
+    processors: tuple[str, ...] = ()
     memory: tuple[Movement, ...] = ()
     limits: Limits = Limits()
     numerics: Numerics = Numerics()

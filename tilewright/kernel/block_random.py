@@ -52,9 +52,9 @@ from tilewright.kernel.dialect import (
     element,
     shape,
 )
-from tilewright.kernel.distribute.multiply_add import FMA
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
+from tilewright.kernel.records import FMA
 from tilewright.kernel.simt import THREE_PRODUCTS
 
 SHAPES = ((), (1,), (8,), (17,), (3, 5), (4, 1), (1, 5), (4, 16), (2, 3, 4), (8, 8), (64,))

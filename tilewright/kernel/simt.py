@@ -45,8 +45,10 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.errors import CompileError
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, check_precision, element, shape
 from tilewright.kernel.groups import Commit, Wait
+from tilewright.kernel.records import record_of
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -494,9 +496,16 @@ class MmaOp(IRDLOperation):
     def verify_(self) -> None:
         block_of(self)
         check_precision(self.precision, self.a, self.b)
-        if self.precision is not None and (self.precision.data != THREE_PRODUCTS or "_tf32" not in self.intrinsic.data):
+        if self.precision is not None and (self.precision.data != THREE_PRODUCTS or not _reads_tf32(self)):
             what = f"precision {self.precision.data!r} of {self.intrinsic.data}"
             raise VerifyException(f"{what}; {THREE_PRODUCTS!r} of what reads tf32")
+
+
+def _reads_tf32(op: MmaOp) -> bool:
+    try:
+        return record_of(op).sources[0].dtype == "tf32"
+    except CompileError as error:
+        raise VerifyException(error.message) from None
 
 
 _WRITTEN: dict[type[Operation], int] = {

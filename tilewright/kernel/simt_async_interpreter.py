@@ -12,6 +12,7 @@ from tilewright.kernel import simt_fragments as fragments
 from tilewright.kernel.boxes import Box, swizzled
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array
+from tilewright.kernel.records import extents_of_record, record_of
 from tilewright.kernel.simt import BarrierOp, element_bytes
 from tilewright.kernel.simt_async import (
     FenceOp,
@@ -37,7 +38,6 @@ from tilewright.kernel.simt_warpgroup import (
     WarpgroupWaitOp,
     WarpIdOp,
     matrix_of,
-    product_extents,
 )
 
 if TYPE_CHECKING:
@@ -242,9 +242,8 @@ def _operand_places(start: int, matrix: Matrix, rows: int, depth: int, size: int
 
 
 def _mma(group: Group, op: WarpgroupMmaOp, active: Array) -> None:
-    extents = product_extents(op.intrinsic.data)
-    assert extents is not None, "verified"
-    n, k = extents
+    record = record_of(op)
+    _, n, k = extents_of_record(record)
     result = np.array(group.full(op.c))
     for lanes in _groups(group, op, active):
         threads = group.threads[lanes]
@@ -254,7 +253,7 @@ def _mma(group: Group, op: WarpgroupMmaOp, active: Array) -> None:
             a = group.full(op.a)[lanes][None]
         else:
             a = _operand(group, op, op.a, op.a_offset, matrix_of(op.a_matrix), (ROWS, k), lanes)
-        result[lanes] = fragments.multiply_boxes(op.intrinsic.data, a, b, c)[0]
+        result[lanes] = fragments.multiply_boxes(record, a, b, c)[0]
         group.started(op, lanes, threads)
     group.values[op.result] = result
 

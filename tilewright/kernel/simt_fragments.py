@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.errors import CompileError, InvalidProgram
 from tilewright.kernel.elements import Array
+from tilewright.kernel.records import lanes_of
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
@@ -18,7 +19,7 @@ _OPERANDS = ("a", "b", "c")
 
 
 @cache
-def matrix_places(name: str, operand: str, elements: int, lanes: int) -> tuple[Array, Array]:
+def matrix_places(record: Intrinsic, operand: str, elements: int, lanes: int) -> tuple[Array, Array]:
     """Row and column of each element of a fragment, as (lanes, elements).
 
     A fragment whose layout the record does not tell has one all the same, so that programs run; they cannot know it.
@@ -26,27 +27,27 @@ def matrix_places(name: str, operand: str, elements: int, lanes: int) -> tuple[A
     """
     from tilewright.intrinsics.fragments import places
 
-    record = _record(name, lanes)
+    _check_lanes(record, lanes)
     found = places(_fragment(record, operand, elements, lanes))
     if len(found) != 2:
         raise InvalidProgram(f"{operand} of {record.name} has {len(found)} dimensions; matrices have 2")
     return found[0], found[1]
 
 
-def check_element(name: str, operand: str, dtype: np.dtype[Any], lanes: int) -> None:
+def check_element(record: Intrinsic, operand: str, dtype: np.dtype[Any], lanes: int) -> None:
     """InvalidProgram where an operand of the record is not made of such elements."""
-    record = _record(name, lanes)
+    _check_lanes(record, lanes)
     role = record.operands[_OPERANDS.index(operand)]
     _stored(record, operand, role.dtype, dtype)
 
 
 @cache
-def granularity(name: str, operand: str, lanes: int) -> tuple[int, int]:
+def granularity(record: Intrinsic, operand: str, lanes: int) -> tuple[int, int]:
     """Bytes to which a matrix in memory is aligned, and elements of which its stride is a multiple, both 1 if free.
 
     Only instructions that move whole fragments, whose layout is not told, are bound to that.
     """
-    record = _record(name, lanes)
+    _check_lanes(record, lanes)
     one = record.operands[_OPERANDS.index(operand)]
     moves = [each for each in record.memory if each.operand == one.role and each.source != "constant"]
     if one.layout != "opaque" or not moves:
@@ -54,13 +55,13 @@ def granularity(name: str, operand: str, lanes: int) -> tuple[int, int]:
     return max(move.alignment_bytes for move in moves), max(move.stride_multiple for move in moves)
 
 
-def multiply(name: str, a: Array, b: Array, c: Array) -> Array:
+def multiply(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` on registers (warps, lanes, elements); InvalidProgram where the record does not fit."""
     from tilewright.intrinsics.execute import execute
     from tilewright.intrinsics.fragments import from_registers, to_registers
 
     lanes = a.shape[1]
-    record = _record(name, lanes)
+    _check_lanes(record, lanes)
     if len(record.sources) != 2:
         raise InvalidProgram(f"{record.name} has {len(record.sources)} sources; products have 2")
     boxes, fragment = [], None
@@ -75,7 +76,7 @@ def multiply(name: str, a: Array, b: Array, c: Array) -> Array:
     return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
 
 
-def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
+def multiply_boxes(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` of four warps: c on registers (groups, lanes, elements), b (N, K) from memory, a (M, K)
     from there or, with three axes, on registers too. InvalidProgram where the record does not fit.
     """
@@ -83,7 +84,7 @@ def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
     from tilewright.intrinsics.fragments import from_registers, to_registers
 
     lanes = c.shape[1]
-    record = _record(name, lanes)
+    _check_lanes(record, lanes)
     boxes, fragment = [], None
     for letter, operand, given in zip(_OPERANDS, record.operands, (a, b.T, c), strict=True):
         held = np.ascontiguousarray(given).view(_stored(record, letter, operand.dtype, given.dtype))
@@ -95,18 +96,9 @@ def multiply_boxes(name: str, a: Array, b: Array, c: Array) -> Array:
     return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
 
 
-@cache
-def _record(name: str, lanes: int) -> Intrinsic:
-    from tilewright.intrinsics.intrinsic import GROUP_LANES
-    from tilewright.intrinsics.registry import standard
-
-    try:
-        record = standard().find(name)
-    except CompileError as error:
-        raise InvalidProgram(error.message, help=error.help) from None
-    if GROUP_LANES[record.group] != lanes:
-        raise InvalidProgram(f"{record.name} is issued by {GROUP_LANES[record.group]} lanes; warps here have {lanes}")
-    return record
+def _check_lanes(record: Intrinsic, lanes: int) -> None:
+    if lanes_of(record) != lanes:
+        raise InvalidProgram(f"{record.name} is issued by {lanes_of(record)} lanes; warps here have {lanes}")
 
 
 @cache

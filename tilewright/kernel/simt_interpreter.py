@@ -36,6 +36,7 @@ from tilewright.kernel.dialect import (
     strides_of,
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate, tf32, unsigned
+from tilewright.kernel.records import record_of
 from tilewright.kernel.simt import (
     ROW_BYTES,
     AsyncCopyOp,
@@ -559,13 +560,14 @@ def _matrix(
         differs = ((given != given[:, :1]) & active.reshape(given.shape)).any(axis=1)
         if differs.any():
             group.fail(op, f"the lanes of a warp disagree about the {what}", _first(differs) * lanes)
-    fragments.check_element(op.intrinsic.data, operand, dtype_of(op.view.type), lanes)
-    align, multiple = fragments.granularity(op.intrinsic.data, operand, lanes)
+    record = record_of(op)
+    fragments.check_element(record, operand, dtype_of(op.view.type), lanes)
+    align, multiple = fragments.granularity(record, operand, lanes)
     offsets, strides = group.full(op.offset)[active], group.full(op.stride)[active]
     group.memory.check_alignment(op, group.places[op.view], offsets, align, group.threads[active])
     if (strides % multiple).any():
         group.fail(op, f"a stride of {strides[0]} elements is no multiple of {multiple}", _first(active))
-    row, column = fragments.matrix_places(op.intrinsic.data, operand, shape(tile)[0], lanes)
+    row, column = fragments.matrix_places(record, operand, shape(tile)[0], lanes)
     if op.columns is not None:
         row, column = column, row
     places = group.by_warp(op.offset)[:, :, None] + row * group.by_warp(op.stride)[:, :, None] + column
@@ -588,14 +590,15 @@ def _mma(group: Group, op: MmaOp, active: Array) -> None:
     registers = [group.by_warp(operand) for operand in (op.a, op.b, op.c)]
     result = np.zeros_like(registers[2])
     given = [each[warps] for each in registers]
-    name, (a, b, c) = op.intrinsic.data, given
+    a, b, c = given
+    record = _fitting(group, op, active, lambda: record_of(op))
 
     def multiplied() -> Array:
         if op.precision is None:
-            return fragments.multiply(name, a, b, c)
+            return fragments.multiply(record, a, b, c)
         high, low = ([tf32(kind, each) for each in (a, b)] for kind in ("high", "low"))
-        total = fragments.multiply(name, high[0], low[1], fragments.multiply(name, low[0], high[1], c))
-        return fragments.multiply(name, high[0], high[1], total)
+        total = fragments.multiply(record, high[0], low[1], fragments.multiply(record, low[0], high[1], c))
+        return fragments.multiply(record, high[0], high[1], total)
 
     result[warps] = _fitting(group, op, active, multiplied)
     group.values[op.result] = result.reshape(-1, *shape(op.result))

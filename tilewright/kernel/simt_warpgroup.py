@@ -6,7 +6,6 @@ be used, nor their operands changed, before. The first product after other use o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -31,21 +30,16 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
 from tilewright.kernel.groups import Commit
+from tilewright.kernel.records import extents_of_record, is_of_four_warps, record_of
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.simt_async import SWIZZLES
 from tilewright.kernel.tile_types import I1, INDEX, element, i64s, shape
 
 WARPS = 4  # of a group
 ROWS = 64  # of a product
-_NAME = re.compile(r"wgmma_m64n(\d+)k(\d+)_(\w+?)_(\w+)")
 REGISTERS = ("grow", "shrink")
-
-
-def product_extents(intrinsic: str) -> tuple[int, int] | None:
-    """N and K of the product that an intrinsic computes; None where it is none of a group of warps."""
-    match = _NAME.fullmatch(intrinsic)
-    return None if match is None else (int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -184,10 +178,13 @@ class WarpgroupMmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         block_of(self)
-        extents = product_extents(self.intrinsic.data)
-        if extents is None:
-            raise VerifyException(f"{self.intrinsic.data!r} is no product of four warps")
-        n, k = extents
+        try:
+            record = record_of(self)
+        except CompileError as error:
+            raise VerifyException(error.message) from None
+        if not is_of_four_warps(record):
+            raise VerifyException(f"{record.name!r} is no product of four warps")
+        _, n, k = extents_of_record(record)
         size = element_bytes(self.b)
         if k * size != 32:
             raise VerifyException(f"{self.intrinsic.data} on elements {element(self.b)}")

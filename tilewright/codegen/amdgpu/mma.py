@@ -1,9 +1,9 @@
-"""Fragments: products of a wave on WMMA and MFMA, found by the names of their records, and rows of 8 x 8 matrices."""
+"""Fragments: products of a wave on WMMA and MFMA, emitted from their records, and rows of 8 x 8 matrices."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from llvmlite import ir
 
@@ -11,108 +11,65 @@ from tilewright.codegen.amdgpu.emission import Emission
 from tilewright.codegen.amdgpu.simt import lane_id, taken
 from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu.emission import from_words, scalars_of, to_words, vector
-from tilewright.codegen.values import F16, F32, F64, I1, I16, I32
-from tilewright.dataclass import dataclass
+from tilewright.codegen.values import I1, I16, I32
 from tilewright.errors import InvalidProgram
+from tilewright.intrinsics.elements import bits, is_float
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic, Operand
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel import simt
+from tilewright.kernel.records import record_of, registry_of
 
-
-@dataclass(frozen=True)
-class Product:
-    """A record's name, read: shape, and the types of a, b and the accumulator."""
-
-    name: str
-    m: int
-    n: int
-    k: int
-    a: str
-    b: str
-    c: str
-
-
-_TYPES = "f16|bf16|f32|f64|f8e4m3fnuz|f8e5m2fnuz|f8e4m3fn|f8e5m2|s8"
-_NAME = re.compile(
-    rf"(?P<family>wmmar3|wmmar4|v?mfma)_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<a>{_TYPES})(?P<b>{_TYPES})?_"
-    r"(?P<c>f16|bf16|f32|f64|s32)"
-)
-_F8 = {"f8e4m3fn": "fp8", "f8e5m2": "bf8", "f8e4m3fnuz": "fp8", "f8e5m2fnuz": "bf8"}
-_MACHINE = {"f16": F16, "bf16": I16, "f32": F32, "f64": F64, "s32": I32}
-_LETTERS = {"f16": "f16", "bf16": "i16", "f32": "f32", "f64": "f64", "s32": "i32"}  # in the names of LLVM
-# Processors of CDNA by instruction; of virtual ones, those that have what they are made of. ISA guides of the MI100,
-# MI200, MI300 and CDNA 4. To gfx950 the codes of fnuz formats mean OCP's formats.
-_CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
-_MFMA = {
-    **dict.fromkeys(("mfma_16x16x16_f16_f32", "mfma_32x32x8_f16_f32", "mfma_16x16x4_f32_f32"), _CDNA),
-    **dict.fromkeys(("vmfma_16x16x32_f16_f32", "vmfma_32x32x16_f16_f32"), _CDNA),
-    **dict.fromkeys(("mfma_16x16x8_bf16_f32", "mfma_32x32x4_bf16_f32"), _CDNA[:2]),
-    **dict.fromkeys(("mfma_16x16x16_s8_s32", "mfma_32x32x8_s8_s32"), _CDNA[:2]),
-    **dict.fromkeys(("mfma_16x16x16_bf16_f32", "mfma_32x32x8_bf16_f32", "mfma_16x16x4_f64_f64"), _CDNA[1:]),
-    **dict.fromkeys(("mfma_16x16x32_s8_s32", "mfma_32x32x16_s8_s32"), _CDNA[2:]),
-    **{
-        f"{family}_{shape}_{types}_f32": ("gfx942",)
-        for family in ("mfma", "vmfma")
-        for shape in ("16x16x32", "32x32x16")
-        for types in ("f8e4m3fnuz", "f8e5m2fnuz", "f8e4m3fnuzf8e5m2fnuz", "f8e5m2fnuzf8e4m3fnuz")
-    },
-}
-_WMMA = {  # generation, and types of a, b and the sum
-    "wmmar3": (11, frozenset({"f16_f32", "f16_f16", "bf16_f32", "bf16_bf16", "s8_s32"})),
-    "wmmar4": (12, frozenset({
-        "f16_f32", "f16_f16", "bf16_f32", "bf16_bf16", "s8_s32", "f8e4m3fn_f32", "f8e5m2_f32",
-        "f8e4m3fnf8e5m2_f32", "f8e5m2f8e4m3fn_f32",
-    })),
-}  # fmt: skip
-
-
-def product_of(name: str) -> tuple[str, Product]:
-    """Family and parts of a record's name; raises InvalidProgram for one that has no emitter."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise InvalidProgram(f"no code for the intrinsic {name!r}", help="records of wmmar3, wmmar4, mfma and vmfma")
-    m, n, k = (int(found[letter]) for letter in "mnk")
-    return found["family"], Product(name, m, n, k, found["a"], found["b"] or found["a"], found["c"])
+_WORDS = 8  # bits of elements of which words of 32 bits are made; wider ones are elements of vectors
 
 
 def mma(at: Emission, op: simt.MmaOp) -> None:
-    family, product = product_of(op.intrinsic.data)
-    if not _has(at.target, product.name):
-        raise InvalidProgram(f"kernel {at.name}: {at.target.cpu} has no {product.name}")
+    """The product that a record computes, by the function of LLVM that it names, or what it is realised by does."""
+    record = record_of(op)
+    base = registry_of(op).find(record.realised_by) if record.realised_by else record
+    if record.group not in _EMITTERS or not base.llvm:
+        reason = f"group {record.group}, llvm {base.llvm!r}"
+        help = f"a record of groups {', '.join(_EMITTERS)} that names LLVM's function"
+        raise InvalidProgram(f"no code for the intrinsic {record.name!r}: {reason}", help=help)
+    if base.llvm not in _functions():
+        help = "one that a record of the catalogue names: LLVM would end the process for one that it lacks"
+        raise InvalidProgram(f"no code for the intrinsic {record.name!r}: its function is {base.llvm!r}", help=help)
+    if not _has(at.target, record):
+        raise InvalidProgram(f"kernel {at.name}: {at.target.cpu} has no {record.name}")
     a, b, c = (list(at.elements(operand)) for operand in op.operands)
-    held = product.m * product.k // at.target.lanes * (2 if family == "wmmar3" else 1)  # which RDNA 3 holds twice
-    wanted = (held, held, product.m * product.n // at.target.lanes)
-    if (len(a), len(b), len(c)) != wanted:
-        given = (len(a), len(b), len(c))
-        message = f"{product.name}: fragments of {given} elements of a, b, c; the record has {wanted}"
+    wanted = tuple(operand.layout.elements for operand in record.operands if isinstance(operand.layout, Fragment))
+    given = (len(a), len(b), len(c))
+    if given != wanted:
+        message = f"{record.name}: fragments of {given} elements of a, b, c; the record has {wanted}"
         raise InvalidProgram(f"kernel {at.name}: {message}")
-    at.set(op.result, _FAMILIES[family](at, product, a, b, c))
+    at.set(op.result, _EMITTERS[record.group](at, base, a, b, c))
 
 
-def _has(target: Target, name: str) -> bool:
-    """Whether a processor executes an instruction of this name."""
-    family, shape, types = name.split("_", 2)
-    if family not in _WMMA:
-        return target.cpu in _MFMA.get(name, ())
-    generation, known = _WMMA[family]
-    return target.generation == generation and shape == "16x16x16" and types in known
+@cache
+def _functions() -> frozenset[str]:
+    return frozenset(record.llvm for record in standard())
 
 
-def _wmma(at: Emission, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
+def _has(target: Target, record: Intrinsic) -> bool:
+    """Whether a processor executes a record: one that it lists, else one whose name begins as its features do."""
+    if record.processors:
+        return target.cpu in record.processors
+    return all(target.cpu.startswith(feature) for feature in record.features)
+
+
+def _wmma(at: Emission, record: Intrinsic, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
     """``v_wmma``: operands are vectors of elements, or of words for 8-bit types."""
-    left, right = _input(at, product.a, a), _input(at, product.b, b)
-    spread = at.target.generation == 11 and product.c in ("f16", "bf16")
+    left, right = (_input(at, source, held) for source, held in zip(record.sources, (a, b), strict=True))
+    narrow = bits(record.destination.dtype) == 16
+    spread = at.target.generation == 11 and narrow
     sums = vector(at.builder, _spread(at, c) if spread else c)
-    inputs = "iu8" if product.a == "s8" else _F8.get(product.a, product.a)
-    if product.a in _F8:
-        inputs += f".{_F8[product.b]}"
-    result = {"s32": "i32"}.get(product.c, product.c)
-    name = f"llvm.amdgcn.wmma.{result}.16x16x16.{inputs}.{_mangled(product.c, sums)}.{_mangled(product.a, left)}"
-    if product.a == "s8":
-        given = [I1(1), left, I1(1), right, sums, I1(0)]  # both signed; the sum wraps
-    elif product.c in ("f16", "bf16"):
+    if not is_float(record.destination.dtype):
+        signs = [I1(int(not source.dtype.startswith("u"))) for source in record.sources]
+        given = [signs[0], left, signs[1], right, sums, I1(int(record.numerics.saturate))]
+    elif narrow:
         given = [left, right, sums, I1(0)]  # the low halves of the registers
     else:
         given = [left, right, sums]
-    found = scalars_of(at.builder, at.call(name, sums.type, given, convergent=True))
+    found = scalars_of(at.builder, at.call(record.llvm, sums.type, given, convergent=True))
     return found[::2] if spread else found
 
 
@@ -121,46 +78,31 @@ def _spread(at: Emission, elements: Sequence[ir.Value]) -> list[ir.Value]:
     return [part for element in elements for part in (element, ir.Constant(element.type, 0))]
 
 
-def _input(at: Emission, type_: str, elements: Sequence[ir.Value]) -> ir.Value:
-    return vector(at.builder, elements if type_ in _MACHINE else to_words(at.builder, elements))
+def _input(at: Emission, operand: Operand, elements: Sequence[ir.Value]) -> ir.Value:
+    return vector(at.builder, to_words(at.builder, elements) if bits(operand.dtype) <= _WORDS else elements)
 
 
-def _mangled(type_: str, value: ir.Value) -> str:
-    return f"v{value.type.count}{_LETTERS.get(type_, 'i32')}"
-
-
-def _mfma(at: Emission, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
-    """``v_mfma``; several where K is that of a virtual record, each with the next elements of both operands."""
-    each = min(len(a), {"f16": 4, "bf16": 4, "f32": 1, "f64": 1}.get(product.a, 8))
+def _mfma(at: Emission, record: Intrinsic, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]) -> list[ir.Value]:
+    """``v_mfma``; several where there are more elements than the record has, each with the next of both operands."""
+    first = record.sources[0]
+    each = first.layout.elements if isinstance(first.layout, Fragment) else len(a)
     sums = vector(at.builder, c)
-    k = product.k * each // len(a)
-    letter = "i32" if product.c == "s32" else product.c
-    name = f"llvm.amdgcn.mfma.{letter}.{product.m}x{product.n}x{k}{_suffix(product, each)}"
     none = [I32(0)] * 3  # no broadcast of blocks, no permutation
     for start in range(0, len(a), each):
-        pair = [_piece(at, product.a, operand[start : start + each]) for operand in (a, b)]
-        sums = at.call(name, sums.type, [*pair, sums, *none], convergent=True)
+        held = (operand[start : start + each] for operand in (a, b))
+        pair = [_piece(at, source, elements) for source, elements in zip(record.sources, held, strict=True)]
+        sums = at.call(record.llvm, sums.type, [*pair, sums, *none], convergent=True)
     return scalars_of(at.builder, sums)
 
 
-def _suffix(product: Product, each: int) -> str:
-    """How LLVM names types of factors; those with fewer elements in a lane are the older ones."""
-    if product.a in _F8:
-        return f".{_F8[product.a]}.{_F8[product.b]}"
-    if product.a == "bf16":
-        return "bf16.1k" if each == 4 else "bf16"
-    if product.a == "s8":
-        return ".i8" if each == 8 else "i8"
-    return product.a
-
-
-def _piece(at: Emission, type_: str, elements: Sequence[ir.Value]) -> ir.Value:
-    if type_ in _MACHINE:
+def _piece(at: Emission, operand: Operand, elements: Sequence[ir.Value]) -> ir.Value:
+    if bits(operand.dtype) > _WORDS:
         return vector(at.builder, elements)
-    return at.builder.bitcast(vector(at.builder, to_words(at.builder, elements)), ir.IntType(8 * len(elements)))
+    words = vector(at.builder, to_words(at.builder, elements))
+    return at.builder.bitcast(words, ir.IntType(bits(operand.dtype) * len(elements)))
 
 
-_FAMILIES: dict[str, Callable[..., list[ir.Value]]] = {"wmmar3": _wmma, "wmmar4": _wmma, "mfma": _mfma, "vmfma": _mfma}
+_EMITTERS: dict[str, Callable[..., list[ir.Value]]] = {"wave32": _wmma, "wave64": _mfma}
 
 
 # The matrices of 8 rows of 16 bytes -----------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""Fragments: ldmatrix, stmatrix, and the families of matrix products of a warp, found by the names of their records."""
+"""Fragments: ldmatrix, stmatrix, and matrix products of a warp, emitted from their records."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import chain
+from math import prod
 
 from llvmlite import ir
 from xdsl.dialects import scf
@@ -21,10 +22,13 @@ from tilewright.codegen.nvptx.emission import (
 )
 from tilewright.codegen.nvptx.simt import lane_id
 from tilewright.codegen.values import F32, F64, bits_of
-from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
+from tilewright.kernel.records import dtypes_of, is_opaque, record_of
+from tilewright.machine.targets import capability
 
 # The matrices of 8 rows of 16 bytes -----------------------------------------------------------------------------------
 
@@ -94,201 +98,141 @@ def tf32(at: Emission, op: tile.Tf32Op) -> None:
     at.set(op.result, [at.builder.bitcast(each, F32) for each in rounded])
 
 
-# Families of products -------------------------------------------------------------------------------------------------
+# Products -------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Product:
-    """A record's name, read: shape, types of a, b and the accumulator, and whether integers saturate."""
-
-    name: str
-    m: int
-    n: int
-    k: int
-    a: str
-    b: str
-    c: str
-    saturating: bool
-
-    @property
-    def types(self) -> dict[str, str]:
-        return {"a": self.a, "b": self.b, "c": self.c}
-
-
-_TYPES = "f16|bf16|tf32|f64|f8e4m3fn|f8e5m2|s8|u8"
-_NAME = re.compile(
-    rf"(?P<family>mma|wmma)_m?(?P<m>\d+)[nx](?P<n>\d+)[kx](?P<k>\d+)_(?P<a>{_TYPES})(?P<b>{_TYPES})?_"
-    r"(?P<c>f16|f32|f64|s32)(?P<sat>_sat)?"
-)
-_F8 = {"f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
-# Compute capability and PTX version (both times ten) from which a family has an operand type.
-_SINCE = {
-    "f16": (70, 60), "bf16": (80, 70), "tf32": (80, 70), "f64": (80, 70), "s8": (72, 63), "u8": (72, 63),
-    "f8e4m3fn": (89, 84), "f8e5m2": (89, 84),
+# The PTX version (times ten) of each compute capability (times ten) that brought instructions of this kind. PTX ISA
+# 9.0, "Target ISA Notes" of mma and wmma.
+_PTX = {70: 60, 72: 63, 75: 65, 80: 70, 89: 84, 90: 80, 100: 86, 120: 87}
+# Elements that registers hold: those of themselves, or the type of the LLVM register that packs them.
+_REGISTERS: dict[str, ir.Type] = {
+    "f16": ir.VectorType(F16, 2), "f32": F32, "f64": F64, **dict.fromkeys(
+        ("bf16", "tf32", "i8", "u8", "i32", "f8e4m3fn", "f8e5m2"), I32),
 }  # fmt: skip
-# Shapes and accumulators of a family by type of a; b has the same type, or one of the same line. PTX ISA 9.0, "Matrix
-# Multiply-Accumulate Operation".
-_WHOLE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
-_FORMS: dict[str, dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[str, ...]]]] = {
-    "mma": {
-        "f16": (((16, 8, 16), (16, 8, 8)), ("f16", "f32")),
-        "bf16": (((16, 8, 16), (16, 8, 8)), ("f32",)),
-        "tf32": (((16, 8, 8), (16, 8, 4)), ("f32",)),
-        "f64": (((8, 8, 4),), ("f64",)),
-        **dict.fromkeys(("s8", "u8"), (((16, 8, 32), (16, 8, 16), (8, 8, 16)), ("s32",))),
-        **dict.fromkeys(("f8e4m3fn", "f8e5m2"), (((16, 8, 32),), ("f32",))),
-    },
-    "wmma": {
-        "f16": (_WHOLE, ("f16", "f32")),
-        "bf16": (_WHOLE, ("f32",)),
-        "tf32": (((16, 16, 8),), ("f32",)),
-        "f64": (((8, 8, 4),), ("f64",)),
-        **dict.fromkeys(("s8", "u8"), (_WHOLE, ("s32",))),
-    },
-}
-_MIXED = ({"s8", "u8"}, {"f8e4m3fn", "f8e5m2"})  # of mma
-_OLD_SHAPES = {("f16", 16, 8, 8): (75, 65), ("s8", 8, 8, 16): (75, 65), ("u8", 8, 8, 16): (75, 65)}
 
 
-def product_of(name: str) -> tuple[str, Product]:
-    """Family and parts of a record's name; raises InvalidProgram for one that has no emitter."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise InvalidProgram(f"no code for the intrinsic {name!r}", help="records of the families mma and wmma")
-    m, n, k = (int(found[letter]) for letter in "mnk")
-    parts = Product(name, m, n, k, found["a"], found["b"] or found["a"], found["c"], found["sat"] is not None)
-    family = found["family"]
-    shapes, sums = _FORMS[family].get(parts.a, ((), ()))
-    mixed = family == "mma" and any({parts.a, parts.b} <= pair for pair in _MIXED)
-    if (m, n, k) not in shapes or parts.c not in sums or not (parts.a == parts.b or mixed):
-        listed = ", ".join("x".join(map(str, shape)) for shape in shapes) or "no shapes"
-        help = f"{family} multiplies {parts.a} by itself in {listed}, with sums in {' or '.join(sums) or 'no type'}"
-        raise InvalidProgram(f"no code for the intrinsic {name!r}: there is no such instruction", help=help)
-    return family, parts
+def product_of(op: Operation) -> Intrinsic:
+    """The record that an operation names.
+
+    Raises InvalidProgram for one that a warp does not issue, that names no function of LLVM, or that multiplies
+    elements which registers here do not hold.
+    """
+    record = record_of(op)
+    unknown = [dtype for dtype in dtypes_of(record) if dtype not in _REGISTERS]
+    if record.group != "warp32" or not record.llvm or unknown:
+        reason = f"elements of {unknown[0]}" if unknown else f"group {record.group}, llvm {record.llvm!r}"
+        help = "a record of group warp32 that names LLVM's function"
+        raise InvalidProgram(f"no code for the intrinsic {record.name!r}: {reason}", help=help)
+    return record
+
+
+def _require(at: Emission, record: Intrinsic) -> None:
+    """Refuse a processor that lacks a record's features, and note the PTX version that has them."""
+    since = max((capability(each) for each in record.features if each.startswith("sm_")), default=70)
+    at.require(record.name, since, max(ptx for first, ptx in _PTX.items() if first <= max(70, since)))
 
 
 def mma(at: Emission, op: simt.MmaOp) -> None:
-    family, product = product_of(op.intrinsic.data)
+    record = product_of(op)
     if op.precision is not None:
-        fact = f"kernel {at.name}: {product.name} with precision {op.precision.data!r} is three products"
+        fact = f"kernel {at.name}: {record.name} with precision {op.precision.data!r} is three products"
         raise InvalidProgram(fact, help="run split-products first")
-    a, b, c = (
-        registers(at, product.types[letter], at.elements(value))
-        for letter, value in zip("abc", op.operands, strict=True)
-    )
-    at.set(op.result, _FAMILIES[family](at, op, product, a, b, c))
+    _require(at, record)
+    operands = [at.elements(operand) for operand in op.operands]
+    if not is_opaque(record):
+        _check(at, record, [len(elements) for elements in operands])
+    words = [registers(at, dtype, elements) for dtype, elements in zip(dtypes_of(record), operands, strict=True)]
+    emit = _wmma if is_opaque(record) else _sync
+    at.set(op.result, emit(at, op, record, words))
 
 
-def _sync(
-    at: Emission, op: simt.MmaOp, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]
-) -> list[ir.Value]:
+def _sync(at: Emission, op: simt.MmaOp, record: Intrinsic, words: list[list[ir.Value]]) -> list[ir.Value]:
     """``mma.sync``, A by rows and B by columns."""
-    shape = f"m{product.m}n{product.n}k{product.k}"
-    since = _OLD_SHAPES.get((product.a, product.m, product.n, product.k), (80, 70))
-    at.require(product.name, *max(since, _SINCE[product.a], _SINCE[product.b]))
-    _check(at, op, product, a, b, c, *(product.m * product.k, product.k * product.n))
-    if product.a in _F8:
-        types = f"f32.{_F8[product.a]}.{_F8[product.b]}.f32"
-    elif product.a == "f16":
-        types = f"{product.c}.{product.c}"
-    else:
-        types = product.a if product.a == product.b else f"{product.a}.{product.b}"
-    saturating = "satfinite." if product.saturating else ""
-    return _call(at, product, f"llvm.nvvm.mma.{shape}.row.col.{saturating}{types}", [*a, *b, *c], len(c))
+    return _call(at, record, record.llvm, words)
 
 
-def _wmma(
-    at: Emission, op: simt.MmaOp, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value]
-) -> list[ir.Value]:
+def _wmma(at: Emission, op: simt.MmaOp, record: Intrinsic, words: list[list[ir.Value]]) -> list[ir.Value]:
     """``wmma.mma``; the orders of A and B are those in which their fragments were loaded."""
-    at.require(product.name, *_SINCE[product.a])
-    for letter, found in zip("abc", (a, b, c), strict=True):
-        wanted = _wmma_registers(product, letter)
+    for letter, found in zip("abc", words, strict=True):
+        wanted = _wmma_registers(record, letter)
         if len(found) != wanted:
-            raise InvalidProgram(f"{product.name}: {len(found)} registers of {letter}, the fragment has {wanted}")
+            raise InvalidProgram(f"{record.name}: {len(found)} registers of {letter}, the fragment has {wanted}")
     order = f"{_order(op.a, 'row')}.{_order(op.b, 'col')}"
-    types = f"{product.c}.{product.c}" if product.a == "f16" else product.a
-    saturating = ".satfinite" if product.saturating else ""
-    name = f"llvm.nvvm.wmma.{_geometry(product)}.mma.{order}.{types}{saturating}"
-    return _call(at, product, name, [*a, *b, *c], len(c))
+    return _call(at, record, record.llvm.replace(".mma.row.col.", f".mma.{order}."), words)
 
 
-_FAMILIES: dict[str, Callable[..., list[ir.Value]]] = {"mma": _sync, "wmma": _wmma}
+def _call(at: Emission, record: Intrinsic, name: str, words: list[list[ir.Value]]) -> list[ir.Value]:
+    sums = words[-1]
+    made = at.call(name, ir.LiteralStructType([sums[0].type] * len(sums)), [*chain(*words)], convergent=True)
+    found = [at.builder.extract_value(made, number) for number in range(len(sums))]
+    return unpacked(at, record.destination.dtype, found)
 
 
-def _call(at: Emission, product: Product, name: str, args: list[ir.Value], results: int) -> list[ir.Value]:
-    type_ = args[-1].type
-    made = at.call(name, ir.LiteralStructType([type_] * results), args, convergent=True)
-    found = [at.builder.extract_value(made, number) for number in range(results)]
-    return unpacked(at, product.c, found)
-
-
-def _check(
-    at: Emission, op: simt.MmaOp, product: Product, a: list[ir.Value], b: list[ir.Value], c: list[ir.Value],
-    of_a: int, of_b: int,
-) -> None:  # fmt: skip
-    wanted = (of_a // 32, of_b // 32, product.m * product.n // 32)
-    given = tuple(len(at.elements(operand)) for operand in op.operands)
+def _check(at: Emission, record: Intrinsic, given: list[int]) -> None:
+    wanted = [operand.layout.elements for operand in record.operands if isinstance(operand.layout, Fragment)]
     if given != wanted:
-        message = f"{product.name}: fragments of {given} elements of a, b, c; the record has {wanted}"
+        message = f"{record.name}: fragments of {(*given,)} elements of a, b, c; the record has {(*wanted,)}"
         raise InvalidProgram(f"kernel {at.name}: {message}")
 
 
 # Registers ------------------------------------------------------------------------------------------------------------
 
 
-def registers(at: Emission, type_: str, elements: Sequence[ir.Value]) -> list[ir.Value]:
+def registers(at: Emission, dtype: str, elements: Sequence[ir.Value]) -> list[ir.Value]:
     """Elements of a fragment as the registers that the intrinsics take."""
-    if elements[0].type in (F32, F64) and type_ != "tf32":
+    if elements[0].type in (F32, F64) and dtype != "tf32":
         return list(elements)
     words = to_words(at.builder, elements)
-    if type_ == "f16":
-        return [at.builder.bitcast(word, ir.VectorType(F16, 2)) for word in words]
+    if dtype == "f16":
+        return [at.builder.bitcast(word, _REGISTERS[dtype]) for word in words]
     return words
 
 
-def unpacked(at: Emission, type_: str, found: Sequence[ir.Value]) -> list[ir.Value]:
+def unpacked(at: Emission, dtype: str, found: Sequence[ir.Value]) -> list[ir.Value]:
     """Elements of an accumulator."""
     return (
-        [piece for register in found for piece in scalars_of(at.builder, register)] if type_ == "f16" else list(found)
+        [piece for register in found for piece in scalars_of(at.builder, register)] if dtype == "f16" else list(found)
     )
 
 
 # Fragments in memory: wmma --------------------------------------------------------------------------------------------
 
-_MACHINE = {"s32": I32, "f32": F32, "f64": F64, "tf32": F32, "f16": F16}
+_MEMORY = {"i8": "s8", "i32": "s32"}  # how LLVM names types of fragments in memory; others as records do
 
 
-def _geometry(product: Product) -> str:
-    return f"m{product.m}n{product.n}k{product.k}"
-
-
-def _wmma_registers(product: Product, letter: str) -> int:
+def _wmma_registers(record: Intrinsic, letter: str) -> int:
     """Registers of a lane's fragment; those of f16 factors hold every element twice."""
-    type_ = product.types[letter]
-    if letter != "c" and type_ == "f16":
+    operand = record.operands["abc".index(letter)]
+    if letter != "c" and operand.dtype == "f16":
         return 8
-    rows, columns = {"a": (product.m, product.k), "b": (product.k, product.n), "c": (product.m, product.n)}[letter]
-    bits = {"f64": 64, "tf32": 32, "f32": 32, "s32": 32, "f16": 16, "bf16": 16}.get(type_, 8)
-    return rows * columns * bits // (32 * max(32, bits))
+    width = bits(operand.dtype)
+    return prod(record.shape(operand)) * width // (32 * max(32, width))
 
 
-def _fragment_product(at: Emission, name: str) -> Product:
-    family, product = product_of(name)
-    if family != "wmma":
-        raise InvalidProgram(f"kernel {at.name}: fragments of {name} are loaded by their layout, not as matrices")
-    at.require(name, *_SINCE[product.a])
-    return product
+def _fragment_record(at: Emission, op: simt.LoadFragmentOp | simt.StoreFragmentOp) -> Intrinsic:
+    record = product_of(op)
+    if not is_opaque(record):
+        message = f"fragments of {record.name} are loaded by their layout, not as matrices"
+        raise InvalidProgram(f"kernel {at.name}: {message}")
+    _require(at, record)
+    return record
+
+
+def _moves(record: Intrinsic, letter: str, columns: bool, space: str) -> str:
+    """LLVM's function that loads or stores (letter d) a fragment of a record."""
+    geometry, _, _ = record.llvm.partition(".mma.")
+    kind = "store" if letter == "d" else "load"
+    dtype = record.operands[{"a": 0, "b": 1, "c": 2, "d": 2}[letter]].dtype
+    order = "col" if columns else "row"
+    return f"{geometry}.{kind}.{letter}.{order}.stride.{_MEMORY.get(dtype, dtype)}.p{_space(space)}"
 
 
 def load_fragment(at: Emission, op: simt.LoadFragmentOp) -> None:
-    product, letter = _fragment_product(at, op.intrinsic.data), op.operand.data
-    place, type_ = at.places[op.view], product.types[letter]
+    record, letter = _fragment_record(at, op), op.operand.data
+    place = at.places[op.view]
     address = at.address(place, at.scalar(op.offset))
-    count = _wmma_registers(product, letter)
-    order = "col" if op.columns is not None else "row"
-    name = f"llvm.nvvm.wmma.{_geometry(product)}.load.{letter}.{order}.stride.{type_}.p{_space(place.space)}"
-    register = _register(type_, letter)
+    count = _wmma_registers(record, letter)
+    name = _moves(record, letter, op.columns is not None, place.space)
+    register = _REGISTERS[record.operands["abc".index(letter)].dtype]
     result = register if count == 1 else ir.LiteralStructType([register] * count)
     found = at.call(name, result, [address, resized(at.builder, at.scalar(op.stride), I32)], convergent=True)
     words = [found] if count == 1 else [at.builder.extract_value(found, number) for number in range(count)]
@@ -299,32 +243,25 @@ def load_fragment(at: Emission, op: simt.LoadFragmentOp) -> None:
     else:
         elements = from_words(at.builder, words, place.element, count * 32 // bits_of(place.element))
     if len(elements) != len_of(op.result):
-        message = f"fragment {letter} of {product.name} has {len(elements)} elements, not {len_of(op.result)}"
+        message = f"fragment {letter} of {record.name} has {len(elements)} elements, not {len_of(op.result)}"
         raise InvalidProgram(f"kernel {at.name}: {message}")
     at.set(op.result, elements)
 
 
 def store_fragment(at: Emission, op: simt.StoreFragmentOp) -> None:
-    product = _fragment_product(at, op.intrinsic.data)
+    record = _fragment_record(at, op)
     place = at.places[op.view]
     address = at.address(place, at.scalar(op.offset))
-    order = "col" if op.columns is not None else "row"
-    name = f"llvm.nvvm.wmma.{_geometry(product)}.store.d.{order}.stride.{product.c}.p{_space(place.space)}"
-    found = registers(at, product.c, at.elements(op.value))
-    if len(found) != _wmma_registers(product, "c"):
-        raise InvalidProgram(f"kernel {at.name}: {len(found)} registers of a result of {product.name}")
+    found = registers(at, record.destination.dtype, at.elements(op.value))
+    if len(found) != _wmma_registers(record, "c"):
+        raise InvalidProgram(f"kernel {at.name}: {len(found)} registers of a result of {record.name}")
     stride = resized(at.builder, at.scalar(op.stride), I32)
+    name = _moves(record, "d", op.columns is not None, place.space)
     at.call(name, ir.VoidType(), [address, *found, stride], convergent=True)
 
 
 def _space(space: str) -> int:
     return {"global": 1, "shared": 3, "local": 0}[space]
-
-
-def _register(type_: str, letter: str) -> ir.Type:
-    if type_ == "f16":
-        return ir.VectorType(F16, 2)
-    return {"f32": F32, "f64": F64}.get(type_, I32)
 
 
 def len_of(value: SSAValue) -> int:

@@ -39,15 +39,27 @@ def generate(program: ModuleOp) -> PtxCode:
     module.data_layout = str(machine.target_data)
     parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
     optimise(parsed, machine)
+    text = str(machine.emit_assembly(parsed))
+    _check_functions(text)
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return PtxCode(
-        ptx=str(machine.emit_assembly(parsed)),
+        ptx=text,
         target=target,
         kernels=kernels,
         launches=launches,
         arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
         constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
     )
+
+
+def _check_functions(ptx: str) -> None:
+    """InvalidProgram where LLVM left a call to one of its own functions: a record named one that it does not have."""
+    at = ptx.find(".extern .func")
+    while at >= 0:
+        name = ptx[at : ptx.index("\n(", at)].split()[-1]
+        if name.startswith("llvm."):
+            raise InvalidProgram(f"LLVM has no function {name}", help="a record names it in `llvm`")
+        at = ptx.find(".extern .func", at + 1)
 
 
 def llvm_text(program: ModuleOp) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from llvmlite import ir
@@ -15,15 +14,17 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt_warpgroup
 from tilewright.kernel.indices import constant_index
+from tilewright.kernel.records import dtypes_of, extents_of_record, record_of
 from tilewright.kernel.simt import element_bytes
 from tilewright.machine import targets
 
 LANES = 32
 SINCE = (90, 80)  # compute capability and PTX version, both times ten
 SINCE_MIXED = (90, 84)  # bytes with and without a sign in one product
-_TYPES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "s8": "s8", "u8": "u8"}
-_FACTOR = "|".join(_TYPES)
-_NAME = re.compile(rf"wgmma_m64n\d+k\d+_(?P<a>{_FACTOR})(?P<b>{_FACTOR})?_(?P<c>f16|f32|s32)")
+_TYPES = {  # of factors and sums, as PTX names them
+    "f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8",
+    "f32": "f32", "i32": "s32",
+}  # fmt: skip
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # PTX ISA, "Matrix Descriptor Format", bits 62 and 63
 
 
@@ -107,15 +108,15 @@ def _tied(
 def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
     """One ``wgmma.mma_async``; operands in shared memory by descriptors."""
     _require(at, "wgmma")
-    name = op.intrinsic.data
-    extents = simt_warpgroup.product_extents(name)
-    assert extents is not None, "verified products have such names"
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise InvalidProgram(f"no code for the intrinsic {name!r}", help=f"operands of {', '.join(_TYPES)}")
-    a_type, b_type, c_type = found["a"], found["b"] or found["a"], found["c"]
+    record = record_of(op)
+    dtypes = dtypes_of(record)
+    unknown = [dtype for dtype in dtypes if dtype not in _TYPES]
+    if unknown:
+        message = f"no code for the intrinsic {record.name!r}: elements of {unknown[0]}"
+        raise InvalidProgram(message, help=f"operands of {', '.join(_TYPES)}")
+    a_type, b_type, c_type = (_TYPES[dtype] for dtype in dtypes)
     if c_type == "s32" and a_type != b_type:
-        at.require(name, *SINCE_MIXED)
+        at.require(record.name, *SINCE_MIXED)
     words = _words(at, at.elements(op.c))
     b = simt_warpgroup.matrix_of(op.b_matrix)
     others, constraints = [], []
@@ -141,8 +142,8 @@ def mma(at: Emission, op: simt_warpgroup.WarpgroupMmaOp) -> None:
         if op.a_matrix is not None:
             flags += f", {int(simt_warpgroup.matrix_of(op.a_matrix).transposed)}"
         flags += f", {int(b.transposed)}"
-    n, k = extents
-    types = f"{c_type}.{_TYPES[a_type]}.{_TYPES[b_type]}"
+    _, n, k = extents_of_record(record)
+    types = f"{c_type}.{a_type}.{b_type}"
     results = "{" + ", ".join(f"${number}" for number in range(first)) + "}"
     text = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{types} {results}, {a_text}, {b_text}, {keeps}{flags};"
     made = _tied(at, text, words, others, ",".join(constraints))

@@ -53,7 +53,7 @@ def check(build: Build, machine: str = "sm_80", tolerance: float = 0.0, **option
     found, wanted = (array.astype(np.float64) for array in (module(*arrays), evaluate(graph, arrays)[0]))
     limit = tolerance or TOLERANCE[graph.outputs[0].dtype]
     assert np.abs(found - wanted).max() <= limit * max(1.0, np.abs(wanted).max())
-    ptxas.check(ptx(module), machine)
+    ptxas.check(ptx(module), next(line for line in ptx(module).splitlines() if line.startswith(".target")).split()[1])
     return module
 
 

@@ -1,4 +1,8 @@
-"""MFMA of AMD's CDNA (gfx908, gfx90a, gfx942): matrix products of a wave of 64, and virtual ones that load wider K."""
+"""MFMA of AMD's CDNA: matrix products of a wave of 64, and virtual ones that load wider K.
+
+Which processors execute an instruction: ISA guides of the MI100, MI200, MI300 and CDNA 4. To gfx950 the codes of fnuz
+formats mean OCP's formats.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from tilewright.intrinsics.shapes import matrix, types_of, with_upper_types
 _GUIDE = "Instruction Set Architecture reference guide, MFMA; AMD matrix instruction calculator"
 SOURCE, OLD_SOURCE = f'"AMD Instinct MI300" {_GUIDE}', f'"AMD Instinct MI100" {_GUIDE}'
 AMD = "amd"
+CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
 
 
 def _inputs(rows: int, k: int, pieces: int = 1) -> tuple[Fragment, Fragment]:
@@ -32,25 +37,34 @@ _RATE = {"f64": 32, "f32": 32, "f16": 256, "bf16": 256}
 _OLD_RATE = {"bf16": 64, "i8": 128}  # MI100: 92.3 Tflop/s of bf16, 184.6 Top/s of 8-bit
 
 
-def mfma(m: int, k: int, a: str, b: str, c: str, llvm: str = "", since: str = "gfx942") -> Intrinsic:
-    """An instruction of M x M x K, which the processor `since` and later ones have."""
-    return _record("mfma", m, k, a, b, c, _inputs(m, k), m * m * k / _RATE.get(a, 512), since, llvm)
+def mfma(
+    m: int, k: int, a: str, b: str, c: str, llvm: str = "", since: str = "gfx942", until: str = "gfx950"
+) -> Intrinsic:
+    """An instruction of M x M x K, which the processors from `since` to `until` have."""
+    return _record("mfma", m, k, a, b, c, _inputs(m, k), m * m * k / _RATE.get(a, 512), (since, until), llvm)
 
 
 def old(m: int, k: int, dtype: str, c: str, llvm: str) -> Intrinsic:
     """An instruction of gfx908 and gfx90a that gfx942 has no more: half of K of those that took its place."""
     cycles = m * m * k / _OLD_RATE[dtype]
-    return _record("mfma", m, k, dtype, dtype, c, _inputs(m, k), cycles, "gfx908", llvm, source=OLD_SOURCE)
+    between = ("gfx908", "gfx90a")
+    return _record("mfma", m, k, dtype, dtype, c, _inputs(m, k), cycles, between, llvm, source=OLD_SOURCE)
 
 
-def virtual(m: int, k: int, dtype: str, pieces: int, parent: str, since: str = "gfx942") -> Intrinsic:
+def virtual(
+    m: int, k: int, dtype: str, pieces: int, parent: str, since: str = "gfx942", until: str = "gfx950"
+) -> Intrinsic:
     """One or two instructions whose K is permuted, for A and B alike, so that a wider load feeds them."""
     cycles = m * m * k / _RATE.get(dtype, 512)
-    return _record("vmfma", m, k, dtype, dtype, "f32", _inputs(m, k, pieces), cycles, since, realised_by=parent)
+    return _record(
+        "vmfma", m, k, dtype, dtype, "f32", _inputs(m, k, pieces), cycles, (since, until), realised_by=parent
+    )
 
 
 def _record(family: str, m: int, k: int, a: str, b: str, c: str, inputs: tuple[Fragment, Fragment], cycles: float,
-            since: str, llvm: str = "", realised_by: str = "", source: str = SOURCE) -> Intrinsic:  # fmt: skip
+            between: tuple[str, str], llvm: str = "", realised_by: str = "",
+            source: str = SOURCE) -> Intrinsic:  # fmt: skip
+    since, until = between
     result = C_F64 if c == "f64" else C[m]
     held = (*((fragment.elements, a) for fragment in inputs), (result.elements, c))
     piece = min(16, inputs[0].elements * bits(a) // 8)
@@ -66,7 +80,8 @@ def _record(family: str, m: int, k: int, a: str, b: str, c: str, inputs: tuple[F
     )
     return matrix(
         f"{family}_{m}x{m}x{k}_{types_of(a, b, c)}", AMD, (m, m, k), (a, b, c), (*inputs, result), group="wave64",
-        features=(since,), cost=Cost(cycles, cycles + 8, 4), source=source, memory=(*loads, *stores),
+        features=(since,), processors=CDNA[CDNA.index(since) : CDNA.index(until) + 1],
+        cost=Cost(cycles, cycles + 8, 4), source=source, memory=(*loads, *stores),
         limits=Limits(registers=sum(count * bits(t) // 32 for count, t in held)), llvm=llvm, realised_by=realised_by,
         aliases=(with_upper_types(f"{family.upper()}_", f"{m}x{m}x{k}", a, b, c),),
     )  # fmt: skip
@@ -80,7 +95,7 @@ _LLVM = "llvm.amdgcn.mfma"
 
 def _f8(m: int, k: int) -> tuple[Intrinsic, ...]:
     return tuple(
-        mfma(m, k, a, b, "f32", f"{_LLVM}.f32.{m}x{m}x{k}.{_SHORT[a]}.{_SHORT[b]}") for a, b in _F8
+        mfma(m, k, a, b, "f32", f"{_LLVM}.f32.{m}x{m}x{k}.{_SHORT[a]}.{_SHORT[b]}", until="gfx942") for a, b in _F8
     )  # fmt: skip
 
 
@@ -89,10 +104,10 @@ INTRINSICS = (
     mfma(16, 16, "bf16", "bf16", "f32", f"{_LLVM}.f32.16x16x16bf16.1k", "gfx90a"),
     mfma(32, 8, "bf16", "bf16", "f32", f"{_LLVM}.f32.32x32x8bf16.1k", "gfx90a"),
     *_f8(16, 32)[:3],
-    virtual(16, 32, "f8e4m3fnuz", 2, "mfma_16x16x32_f8e4m3fnuz_f32"),
+    virtual(16, 32, "f8e4m3fnuz", 2, "mfma_16x16x32_f8e4m3fnuz_f32", until="gfx942"),
     *_f8(16, 32)[3:],
     *_f8(32, 16)[:3],
-    virtual(32, 16, "f8e4m3fnuz", 2, "mfma_32x32x16_f8e4m3fnuz_f32"),
+    virtual(32, 16, "f8e4m3fnuz", 2, "mfma_32x32x16_f8e4m3fnuz_f32", until="gfx942"),
     *_f8(32, 16)[3:],
     mfma(16, 32, "i8", "i8", "i32", f"{_LLVM}.i32.16x16x32.i8"),
     mfma(32, 16, "i8", "i8", "i32", f"{_LLVM}.i32.32x32x16.i8"),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import DotOp, shape
 from tilewright.kernel.distribute.layout import canonical
-from tilewright.kernel.distribute.multiply_add import FMA, multiply_add_layouts
-from tilewright.kernel.distribute.opaque import extents_of_record, is_opaque, lanes_of, opaque_layouts, record_of
+from tilewright.kernel.distribute.multiply_add import multiply_add_layouts
+from tilewright.kernel.distribute.opaque import opaque_layouts
+from tilewright.kernel.records import FMA, extents_of_record, fragments_record, is_opaque, lanes_of
 from tilewright.kernel.simt import ROW_BYTES, THREE_PRODUCTS
 from tilewright.layouts.bits import is_power_of_two, log2
 from tilewright.layouts.linear import LinearLayout, along, dims, linear, product, repeated
@@ -24,35 +25,35 @@ Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]
 
 @lru_cache(maxsize=1024)
 def dot_layouts(
-    intrinsic: str, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32, turned: bool = False
-) -> Layouts:
-    """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp, as its record tells.
+    record: Intrinsic | None, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32,
+    turned: bool = False,
+) -> Layouts:  # fmt: skip
+    """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp, or (None) for multiply-adds.
 
     `turned`: of a product that is computed as ``c^T = b^T a^T``, which `can_turn` has to say of the instruction.
-    `warps` are those along m and n, or how many there are. "fma" is no instruction: multiply-adds of every thread.
+    `warps` are those along m and n, or how many there are.
     Raises InvalidProgram for another instruction, and for a tile that is smaller than the instruction.
     """
-    if intrinsic == FMA:
+    if record is None:
         grid = mma_warps(extents[:2], warps) if isinstance(warps, int) else warps
         return multiply_add_layouts(extents, (grid[0], grid[1]), lanes)
-    record = record_of(intrinsic)
     if is_opaque(record):
         return opaque_layouts(record, extents, warps, lanes)
-    a, b, c = one_warp(intrinsic, turned)
+    a, b, c = one_warp(record, turned)
     if 1 << len(c.of("lane")) != lanes:
         own = 1 << len(c.of("lane"))
-        raise InvalidProgram(f"{intrinsic} is issued by {own} lanes, a warp here has {lanes}")
+        raise InvalidProgram(f"{record.name} is issued by {own} lanes, a warp here has {lanes}")
     m, n, k = extents
     own_m, own_n, own_k = *c.shape, a.shape[1]
     if m < own_m or n < own_n or k < own_k:
         smallest = f"{own_m}x{own_n}x{own_k}"
-        raise InvalidProgram(f"a product of {m}x{n}x{k} on {intrinsic}", help=f"tiles of {smallest} at least")
+        raise InvalidProgram(f"a product of {m}x{n}x{k} on {record.name}", help=f"tiles of {smallest} at least")
     along_m, along_n = mma_warps((m, n), warps, instr=(own_m, own_n)) if isinstance(warps, int) else warps
     rows, columns = dims(2)
     down, across = along("warp", along_m, rows), along("warp", along_n, columns)
     left = product(2, a, repeated("warp", along_n), down).fit((m, k), (1, 0))
     right = product(2, b, across, repeated("warp", along_m)).fit((k, n), (0, 1))
-    order = _order_of_k(intrinsic, left)
+    order = _order_of_k(record, left)
     return (
         canonical(_reordered(left, 1, order)),
         canonical(_reordered(right, 0, order)),
@@ -60,7 +61,7 @@ def dot_layouts(
     )
 
 
-def _order_of_k(intrinsic: str, left: LinearLayout) -> dict[int, int]:
+def _order_of_k(record: Intrinsic, left: LinearLayout) -> dict[int, int]:
     """The place that every bit of k takes, where lanes load what they hold of a: in runs of 16 bytes.
 
     b takes its terms in the same order, and a sum may take them in any. Where rows of matrices are loaded for other
@@ -68,7 +69,6 @@ def _order_of_k(intrinsic: str, left: LinearLayout) -> dict[int, int]:
     """
     from tilewright.intrinsics.elements import bits
 
-    record = record_of(intrinsic)
     loads = [move.via for move in record.memory if move.operand == record.sources[0].role]
     held, others = ([base[1] for base in left.of(name) if base[1]] for name in ("register", "lane"))
     if any(via != "vector load" for via in loads):
@@ -124,24 +124,25 @@ def read_as(op: DotOp) -> str:
 
     Raises InvalidProgram where an instruction reads fewer bits of f32 than the product asks for.
     """
-    if op.precision is None or op.intrinsic.data == FMA or not reads_tf32(op.intrinsic.data):
+    record = None if op.precision is None else fragments_record(op)
+    if op.precision is None or record is None or not reads_tf32(record):
         return ""
     precision = op.precision.data
     if precision == "ieee":
-        raise InvalidProgram(f"{op.intrinsic.data} reads f32 as tf32: precision {precision!r}", help=f'"{FMA}"')
+        raise InvalidProgram(f"{record.name} reads f32 as tf32: precision {precision!r}", help=f'"{FMA}"')
     return THREE_PRODUCTS if precision == THREE_PRODUCTS else ""
 
 
-def reads_tf32(intrinsic: str) -> bool:
+def reads_tf32(record: Intrinsic) -> bool:
     """Whether an instruction reads its factors, f32, as tf32."""
-    return record_of(intrinsic).sources[0].dtype == "tf32"
+    return record.sources[0].dtype == "tf32"
 
 
 def check_signs(op: DotOp) -> None:
     """Raises InvalidProgram where an instruction reads integers with another sign than the product of tiles has."""
-    if op.intrinsic.data == FMA:
+    record, said = fragments_record(op), op.unsigned.data
+    if record is None:
         return
-    record, said = record_of(op.intrinsic.data), op.unsigned.data
     kinds = [(name, source.dtype) for name, source in zip("ab", record.sources, strict=False)]
     wanted = "".join(name for name, dtype in kinds if dtype[0] == "u")
     if any(dtype[0] in "iu" and (name in said) != (name in wanted) for name, dtype in kinds):
@@ -150,37 +151,37 @@ def check_signs(op: DotOp) -> None:
 
 
 @cache
-def one_warp(intrinsic: str, turned: bool = False) -> Layouts:
+def one_warp(record: Intrinsic, turned: bool = False) -> Layouts:
     """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N), which may be turned.
 
     Raises InvalidProgram for a record that is not a product of fragments, or whose fragments are not linear.
     """
-    record = record_of(intrinsic)
     if is_opaque(record):
         return opaque_layouts(record, extents_of_record(record), (1, 1), lanes_of(record))
     found = [_fragment(record, number) for number in range(len(record.operands))]
     if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
-        raise InvalidProgram(f"intrinsic {intrinsic!r} for a product in a block", help="one like mma_m16n8k16_f16_f32")
+        raise InvalidProgram(
+            f"intrinsic {record.name!r} for a product in a block", help="one like mma_m16n8k16_f16_f32"
+        )
     a, b, c = found
     return a, b, _transposed(c) if turned else c
 
 
 @cache
-def can_turn(intrinsic: str) -> bool:
+def can_turn(record: Intrinsic) -> bool:
     """Whether lanes hold rows of a as they hold columns of b, and neighbours of a column of c.
 
     Of ``c^T = b^T a^T`` they then hold neighbours of a row of c, which may be side by side in memory.
     """
-    record = record_of(intrinsic)
     if is_opaque(record) or record.sources[0].dtype != record.sources[1].dtype:
         return False
-    a, b, c = one_warp(intrinsic)
+    a, b, c = one_warp(record)
     return a == _transposed(b) and c.of("register")[:1] == ((1, 0),)
 
 
-def is_turned(intrinsic: str, c: LinearLayout) -> bool:
+def is_turned(record: Intrinsic, c: LinearLayout) -> bool:
     """Whether a product that leaves its sums in a layout is computed so."""
-    return can_turn(intrinsic) and c.of("register")[:1] == ((0, 1),)
+    return can_turn(record) and c.of("register")[:1] == ((0, 1),)
 
 
 def _transposed(layout: LinearLayout) -> LinearLayout:

@@ -13,7 +13,6 @@ from tilewright.layouts.blocked import Blocked
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.mma import DotOperand
 
-FMA = "fma"  # what `tile.dot` calls multiply-adds of a thread
 NEIGHBOURS = 4  # columns that a thread has side by side: 16 bytes of f32
 
 Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]

@@ -12,11 +12,12 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import CompileError, InvalidArgument, InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.distribute.rows import Rows, padded_rows
 from tilewright.kernel.distribute.staging import memory_of
 from tilewright.kernel.indices import constant_index, divisor
+from tilewright.kernel.records import extents_of_record, is_opaque, lanes_of
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.bits import log2
 from tilewright.layouts.linear import LinearLayout
@@ -26,6 +27,7 @@ from tilewright.layouts.shared import padding_for
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Intrinsic
+    from tilewright.intrinsics.registry import Registry
 
 ALIGNMENT_BYTES = 32  # of the first element of a matrix
 ROW_BYTES = 16  # of which the distance of rows is a multiple
@@ -33,21 +35,6 @@ _WIDTHS = {"f16": 2, "tf32": 1, "f64": 1}  # neighbours along k that the form of
 _OTHER_WIDTH = 4
 
 # Layouts --------------------------------------------------------------------------------------------------------------
-
-
-def record_of(intrinsic: str) -> Intrinsic:
-    """The record of that name; raises InvalidProgram where there is none."""
-    from tilewright.intrinsics.registry import standard
-
-    try:
-        return standard().find(intrinsic)
-    except CompileError as error:
-        raise InvalidProgram(error.message, help=error.help) from None
-
-
-def is_opaque(record: Intrinsic) -> bool:
-    """Whether warps multiply matrices of fragments that are not told."""
-    return len(record.operands) == 3 and all(operand.layout == "opaque" for operand in record.operands)
 
 
 def opaque_layouts(
@@ -74,25 +61,10 @@ def opaque_layouts(
     return opaque(a, (m, k)), opaque(b, (k, n)), opaque(parent, (m, n))
 
 
-def lanes_of(record: Intrinsic) -> int:
-    """Lanes that issue a record."""
-    from tilewright.intrinsics.intrinsic import GROUP_LANES
-
-    return GROUP_LANES[record.group]
-
-
-def extents_of_record(record: Intrinsic) -> tuple[int, int, int]:
-    """M, N and K of a record."""
-    (m, _), (_, n), (_, k) = (record.shape(record.operands[index]) for index in (2, 2, 0))
-    return m, n, k
-
-
 @cache
-def record_with_sums(instr: tuple[int, ...], type_: str) -> str:
+def record_with_sums(known: Registry, instr: tuple[int, ...], type_: str) -> str:
     """The first record of a shape whose sums have a type: which factors it takes says nothing of c."""
-    from tilewright.intrinsics.registry import standard
-
-    for record in standard():
+    for record in known:
         if is_opaque(record) and extents_of_record(record) == instr and record.destination.dtype == type_:
             return record.name
     raise InvalidProgram(f"fragments of {'x'.join(map(str, instr))} with sums of {type_}", help="f16, f32, f64 or i32")

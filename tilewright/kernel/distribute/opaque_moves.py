@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -15,15 +15,14 @@ from tilewright.kernel.distribute.matrix import fragments
 from tilewright.kernel.distribute.opaque import (
     ALIGNMENT_BYTES,
     Matrices,
-    is_opaque,
     matrices_at,
     matrices_in,
-    record_of,
     record_with_sums,
 )
 from tilewright.kernel.distribute.threads import Threads
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.readers import readers
+from tilewright.kernel.records import is_opaque, record_of, registry_of
 from tilewright.layouts.opaque import Opaque
 
 
@@ -66,14 +65,14 @@ def store_fragments(
 
 def load_tile(at: Threads, op: tile.LoadOp, layout: Opaque, view: SSAValue, offset: SSAValue) -> SSAValue:
     """The fragments of a tile in global memory."""
-    return load_fragments(at, layout, intrinsic_of(op.result, layout), view, offset, _whole(op, layout))
+    return load_fragments(at, layout, intrinsic_of(op.result, layout, op), view, offset, _whole(op, layout))
 
 
 def store_tile(
     at: Threads, op: tile.StoreOp, layout: Opaque, value: SSAValue, view: SSAValue, offset: SSAValue
 ) -> None:
     """Store the fragments of a tile to global memory."""
-    store_fragments(at, layout, intrinsic_of(op.value, layout), value, view, offset, _whole(op, layout))
+    store_fragments(at, layout, intrinsic_of(op.value, layout, op), value, view, offset, _whole(op, layout))
 
 
 def _whole(op: tile.LoadOp | tile.StoreOp, layout: Opaque) -> Matrices:
@@ -89,22 +88,25 @@ def stage_in(
     """The fragments of a tile that lies in block memory."""
     layout, (rows, columns) = _opaque(op.result), shape(op.result)
     found = matrices_in(memory, (rows, columns), layout.box)
-    return load_fragments(at, layout, intrinsic_of(op.result, layout), buffer, start, found)
+    return load_fragments(at, layout, intrinsic_of(op.result, layout, op), buffer, start, found)
 
 
 def stage_out(at: Threads, op: tile.ConvertOp, value: SSAValue, buffer: SSAValue, memory: str) -> None:
     """Put the fragments of a tile into block memory."""
     layout, (rows, columns) = _opaque(op.value), shape(op.value)
     found = matrices_in(memory, (rows, columns), layout.box)
-    store_fragments(at, layout, intrinsic_of(op.value, layout), value, buffer, at.number(0), found)
+    store_fragments(at, layout, intrinsic_of(op.value, layout, op), value, buffer, at.number(0), found)
 
 
-def intrinsic_of(value: SSAValue, layout: Opaque) -> str:
-    """The record whose fragments a tile is in. Of sums, shape and type say it; of factors, the product does."""
+def intrinsic_of(value: SSAValue, layout: Opaque, at: Operation) -> str:
+    """The record whose fragments a tile is in; `at` is an operation of its module.
+
+    Of sums, shape and type say it; of factors, the product does.
+    """
     if layout.operand == "c":
-        return record_with_sums(layout.instr, str(element(value)))
+        return record_with_sums(registry_of(at), layout.instr, str(element(value)))
     for user in readers(value, lambda op: type(op) in ELEMENT):
-        if isinstance(user, DotOp) and is_opaque(record_of(user.intrinsic.data)):
+        if isinstance(user, DotOp) and is_opaque(record_of(user)):
             return str(user.intrinsic.data)
     raise InvalidProgram(f"a tile in {layout} that is no factor", help="use it in a product")
 

@@ -22,6 +22,7 @@ from tilewright.kernel.boxes import Box
 from tilewright.kernel.distribute.layout import canonical, layout_of
 from tilewright.kernel.distribute.matrix import fragments
 from tilewright.kernel.distribute.warpgroup import Operand, operand_of
+from tilewright.kernel.records import extents_of_record, record_of
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_async import (
     FenceOp,
@@ -38,7 +39,6 @@ from tilewright.kernel.simt_warpgroup import (
     WarpgroupMmaOp,
     WarpgroupWaitOp,
     WarpIdOp,
-    product_extents,
 )
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.mma import Mma
@@ -184,10 +184,9 @@ def _release(at: Threads, op: rings.ReleaseOp) -> None:
 def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
     """One product per part of the result and step of k; k outermost, so that neighbours are independent."""
     name, layout = op.intrinsic.data, layout_of(op.c)
-    own = product_extents(name)
-    if layout is None or own is None:
+    if layout is None:
         raise InvalidProgram(f"{op.result.type} has no layout", help="run assign-layouts before distribute")
-    n, step = own
+    _, n, step = extents_of_record(record_of(op))
     m, columns, depth = op.extents
     size = element_bytes(op.a)
     a = operand_of(op.a_memory.data, m, depth, size, 0)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.layout import canonical
-from tilewright.kernel.simt_warpgroup import ROWS, WARPS, Matrix, product_extents
+from tilewright.kernel.records import extents_of_record, is_of_four_warps
+from tilewright.kernel.simt_warpgroup import ROWS, WARPS, Matrix
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.mma import Mma
 from tilewright.layouts.shared import NvmmaShared
 from tilewright.layouts.text import parse
 
+if TYPE_CHECKING:
+    from tilewright.intrinsics.intrinsic import Intrinsic
+
 
 @lru_cache(maxsize=1024)
-def result_layout(intrinsic: str, extents: tuple[int, int], warps: tuple[int, int]) -> LinearLayout:
+def result_layout(record: Intrinsic, extents: tuple[int, int], warps: tuple[int, int]) -> LinearLayout:
     """The layout of a result of `extents`; `warps` are those along m and n.
 
     Raises InvalidProgram where groups of four warps cannot share it.
     """
-    own = product_extents(intrinsic)
-    if own is None:
-        raise InvalidProgram(f"{intrinsic!r} is no product of four warps", help="one like wgmma_m64n128k16_f16_f32")
-    n, k = own
+    if not is_of_four_warps(record):
+        raise InvalidProgram(f"{record.name!r} is no product of four warps", help="one like wgmma_m64n128k16_f16_f32")
+    _, n, k = extents_of_record(record)
     if warps[0] % WARPS or extents[0] < ROWS * warps[0] // WARPS or extents[1] < n * warps[1]:
         least = f"{ROWS * warps[0] // WARPS}x{n * warps[1]}"
         raise InvalidProgram(
-            f"{intrinsic} on {warps[0]}x{warps[1]} warps: a tile of {extents}", help=f"{least} at least"
+            f"{record.name} on {warps[0]}x{warps[1]} warps: a tile of {extents}", help=f"{least} at least"
         )
     return canonical(Mma(3, warps, (ROWS // WARPS, n, k)).to_linear(extents))
 

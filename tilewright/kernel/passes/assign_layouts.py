@@ -38,7 +38,6 @@ from tilewright.kernel.distribute.layout import (
     with_layout,
 )
 from tilewright.kernel.distribute.matrix import can_turn, dot_layouts, extents_of
-from tilewright.kernel.distribute.multiply_add import FMA
 from tilewright.kernel.distribute.opaque import matrices_at
 from tilewright.kernel.distribute.warpgroup import result_layout
 from tilewright.kernel.elements import ELEMENT
@@ -46,6 +45,7 @@ from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.passes.forms import LAYOUTS, form_of
 from tilewright.kernel.passes.opaque_tiles import store_of, takes_fragments
 from tilewright.kernel.passes.settings import one_of, power_of_two
+from tilewright.kernel.records import fragments_record, record_of
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import GlobalAccess, global_access
@@ -179,7 +179,7 @@ class _Assignment:
                     give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
                 turned = (op.intrinsic.data, shape(op.result)) in self.turned
-                layouts = dot_layouts(op.intrinsic.data, extents_of(op), self.dealt, self.lanes, turned)
+                layouts = dot_layouts(fragments_record(op), extents_of(op), self.dealt, self.lanes, turned)
                 self.sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
@@ -197,7 +197,7 @@ class _Assignment:
                 self.element_wise(op)
             case BoxStoreOp():
                 m, n = shape(op.value)
-                self.convert(op, 0, result_layout(op.intrinsic.data, (m, n), self.grid))
+                self.convert(op, 0, result_layout(record_of(op), (m, n), self.grid))
             case scf.ForOp():
                 self.loop(op)
             case scf.IfOp():
@@ -358,10 +358,10 @@ class _Assignment:
 
     def leaves_by_rows(self, op: tile.DotOp) -> bool:
         """Whether lanes may store the result of a product, computed as ``c^T = b^T a^T``, as it is."""
-        store, name = store_of(op.result), op.intrinsic.data
-        if store is None or shape(store.value) != shape(op.result) or name == FMA or not can_turn(name):
+        store, record = store_of(op.result), fragments_record(op)
+        if store is None or shape(store.value) != shape(op.result) or record is None or not can_turn(record):
             return False
-        layout = dot_layouts(name, extents_of(op), self.dealt, self.lanes, turned=True)[2]
+        layout = dot_layouts(record, extents_of(op), self.dealt, self.lanes, turned=True)[2]
         return _is_whole(store, layout, row_bytes(store, shape(store.value)))
 
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:
@@ -379,7 +379,7 @@ class _Assignment:
 
     def staged_dot(self, op: rings.StagedDotOp) -> None:
         m, n, _ = op.extents
-        layout = result_layout(op.intrinsic.data, (m, n), self.grid)
+        layout = result_layout(record_of(op), (m, n), self.grid)
         self.convert(op, list(op.operands).index(op.c), layout)
         give(op.result, layout)
         self.seen[shape(op.result)] = layout  # as for other products

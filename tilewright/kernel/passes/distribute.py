@@ -33,7 +33,7 @@ from tilewright.kernel.distribute.exchange import exchange
 from tilewright.kernel.distribute.gathers import wide
 from tilewright.kernel.distribute.layout import Share, held, layout_of, owners, projected, registers, shares
 from tilewright.kernel.distribute.matrix import fragments, is_turned, one_warp, read_as
-from tilewright.kernel.distribute.multiply_add import FMA, rows_of
+from tilewright.kernel.distribute.multiply_add import rows_of
 from tilewright.kernel.distribute.opaque import elements_in, memory_between
 from tilewright.kernel.distribute.opaque_moves import load_tile, stage_in, stage_out, store_tile
 from tilewright.kernel.distribute.rings import expand
@@ -44,6 +44,7 @@ from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.settings import one_of, power_of_two
+from tilewright.kernel.records import fragments_record
 from tilewright.kernel.simt import element_bytes
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
@@ -329,12 +330,12 @@ class _Expansion(Threads):
 
     def dot(self, op: tile.DotOp) -> SSAValue:
         """One instruction per fragment of the result and step of k; k outermost if neighbours are to be independent."""
-        name = op.intrinsic.data
-        if name == FMA:
+        record = fragments_record(op)
+        if record is None:
             return self.multiply_add(op)
         layouts, precision = [_layout(operand) for operand in op.operands], read_as(op)
-        turned = is_turned(name, layouts[2])
-        ones = one_warp(name, turned)
+        turned = is_turned(record, layouts[2])
+        ones = one_warp(record, turned)
         places = [fragments(layout, one) for layout, one in zip(layouts, ones, strict=True)]
         held = [self.values[operand] for operand in op.operands]
         a, b, c = (
@@ -345,7 +346,7 @@ class _Expansion(Threads):
         order = product(steps, sums) if self.outer_product else ((k, sum_) for sum_, k in product(sums, steps))
         for k, (m, n) in order:
             left, right = (b[k, n], a[m, k]) if turned else (a[m, k], b[k, n])
-            c[m, n] = self.add(simt.MmaOp(name, left, right, c[m, n], precision)).results[0]
+            c[m, n] = self.add(simt.MmaOp(op.intrinsic.data, left, right, c[m, n], precision)).results[0]
         joined = self.joined(list(c.values()))
         own = [register for registers in places[2].values() for register in registers]
         return self.picked(joined, [own.index(register) for register in range(len(own))])

@@ -8,6 +8,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.distribute.matrix import reads_tf32
+from tilewright.kernel.records import record_of
 from tilewright.kernel.rewrite import insert_before
 from tilewright.kernel.simt import MmaOp
 
@@ -15,8 +16,7 @@ from tilewright.kernel.simt import MmaOp
 def tf32_products(kernel: FuncOp) -> list[MmaOp]:
     """The products of a kernel that read f32 as tf32, in order."""
     products = [op for op in operations(kernel.body) if isinstance(op, MmaOp)]
-    known = {name: reads_tf32(name) for name in {op.intrinsic.data for op in products}}
-    return [op for op in products if known[op.intrinsic.data]]
+    return [op for op in products if reads_tf32(record_of(op))]
 
 
 def factors_of(products: Iterable[MmaOp]) -> dict[SSAValue, list[MmaOp]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
@@ -22,17 +22,29 @@ from tilewright.kernel.distribute.matrix import check_signs
 from tilewright.kernel.facts import Facts, facts_of
 from tilewright.kernel.passes.linear_form import LinearForm, emitted, largest, linear_form
 from tilewright.kernel.passes.trip import computed
+from tilewright.kernel.records import (
+    alike,
+    dtypes_of,
+    extents_of_record,
+    fragments_record,
+    is_of_four_warps,
+    is_opaque,
+    registry_of,
+)
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_warpgroup import ROWS, WARPS, product_extents
+from tilewright.kernel.simt_warpgroup import ROWS, WARPS
 from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
 from tilewright.layouts.shared import NvmmaShared
+
+if TYPE_CHECKING:
+    from tilewright.intrinsics.intrinsic import Intrinsic
 
 Add = Callable[[Operation], SSAValue]
 ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
 MOST_COLUMNS = 256  # of a product
 WARPS_EACH_WAY = 8
-_KINDS = re.compile(r"(?:mma|wgmma)_m\d+n\d+k\d+_((?:f16|bf16|tf32)_f32|(?:s8|u8|s8u8|u8s8)_s32)")
+_FACTORS = {"f32": {"f16", "bf16", "tf32"}, "i32": {"i8", "u8"}}  # of products of four warps, by the type of sums
 
 
 @dataclass(frozen=True)
@@ -122,8 +134,13 @@ class _Product:
 
 
 def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
-    kinds, loop = _KINDS.fullmatch(dot.intrinsic.data), dot.parent_op()
-    if kinds is None or len(shape(dot.b)) != 2 or (dot.precision is not None and dot.precision.data != "tf32"):
+    record, loop = fragments_record(dot), dot.parent_op()
+    if (
+        record is None
+        or not _is_wide(record)
+        or len(shape(dot.b)) != 2
+        or (dot.precision is not None and dot.precision.data != "tf32")
+    ):
         return None
     if isinstance(loop, FuncOp):
         loop = None
@@ -132,9 +149,9 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     (m, k), (_, n) = shape(dot.a), shape(dot.b)
     a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
     given = warps_of(kernel)
-    if given is not None and product_extents(dot.intrinsic.data) is None:
+    if given is not None and not is_of_four_warps(record):
         return None
-    warps = _asked(dot.intrinsic.data, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
+    warps = _asked(record, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
         return None
     if a.size != TURNED_BYTES and (a.transposed or not b.transposed):
@@ -145,14 +162,24 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     odd = any(extent & (extent - 1) for extent in (m, n, k))
     if odd or k < own or bytes_ > facts.shared_bytes:
         return None
-    name = f"wgmma_m64n{min(n // warps[1], MOST_COLUMNS)}k{own}_{kinds[1]}"
-    return _Product(dot, loop, name, warps, a, b)
+    found = alike(record, registry_of(dot), "warpgroup128", (ROWS, min(n // warps[1], MOST_COLUMNS), own))
+    return None if found is None else _Product(dot, loop, found.name, warps, a, b)
 
 
-def _asked(intrinsic: str, m: int, n: int, warps: tuple[int, int] | None) -> tuple[int, int] | None:
+def _is_wide(record: Intrinsic) -> bool:
+    """Whether four warps may compute what a record does: told fragments of types that are read from block memory."""
+    *factors, sums = dtypes_of(record)
+    if record.group not in ("warp32", "warpgroup128") or is_opaque(record) or record.numerics.saturate:
+        return False
+    return set(factors) <= _FACTORS.get(sums, set())
+
+
+def _asked(record: Intrinsic, m: int, n: int, warps: tuple[int, int] | None) -> tuple[int, int] | None:
     """The warps of the kernel, where its instruction is one of four warps that they can share the tile with."""
-    own = product_extents(intrinsic)
-    if own is None or warps is None or warps[0] % WARPS or m % (ROWS * warps[0] // WARPS) or n != own[0] * warps[1]:
+    if warps is None or not is_of_four_warps(record):
+        return None
+    _, own, _ = extents_of_record(record)
+    if warps[0] % WARPS or m % (ROWS * warps[0] // WARPS) or n != own * warps[1]:
         return None
     return warps if m * n <= warps[0] * warps[1] * 32 * ACCUMULATORS else None
 

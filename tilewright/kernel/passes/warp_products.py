@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
+from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import InvalidProgram
 from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.dialect import DotOp, FuncOp, operations, shape
+from tilewright.kernel.records import (
+    alike,
+    extents_of_record,
+    fragments_record,
+    is_of_four_warps,
+    record_of,
+    registry_of,
+)
 from tilewright.kernel.rings import StagedDotOp
 
-_FOUR_WARPS = re.compile(r"wgmma_m64n\d+(k\d+_\w+)")  # both read 32 bytes of k at a time
+if TYPE_CHECKING:
+    from tilewright.intrinsics.intrinsic import Intrinsic
+
 ROWS, COLUMNS = 16, 8  # of a product of one warp
 
 
@@ -34,13 +45,32 @@ class WarpProductsPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 ops = operations(kernel.body)
-                alone = [each for each in ops if isinstance(each, DotOp) and _FOUR_WARPS.fullmatch(each.intrinsic.data)]
+                alone = [each for each in ops if isinstance(each, DotOp) and _is_of_four_warps(each)]
                 for dot in alone:
-                    dot.intrinsic = StringAttr(_FOUR_WARPS.sub(r"mma_m16n8\1", dot.intrinsic.data))
+                    dot.intrinsic = StringAttr(_of_one_warp(dot).name)
                 given = warps_of(kernel)
                 if alone and given is not None and not any(isinstance(each, StagedDotOp) for each in ops):
                     m, n = shape(alone[0].c)
                     set_warps(kernel, dealt(m, n, prod(given)))
+
+
+def _is_of_four_warps(dot: DotOp) -> bool:
+    record = fragments_record(dot)
+    return record is not None and is_of_four_warps(record)
+
+
+def _of_one_warp(dot: DotOp) -> Intrinsic:
+    """The record of one warp that multiplies as four warps do; both read 32 bytes of k at a time.
+
+    Raises InvalidProgram where there is none.
+    """
+    record = record_of(dot)
+    _, _, k = extents_of_record(record)
+    found = alike(record, registry_of(dot), "warp32", (ROWS, COLUMNS, k))
+    if found is None:
+        message = f"operands of {record.name} are not boxes, and no record of one warp multiplies its types"
+        raise InvalidProgram(message, help=f"a record of {ROWS}x{COLUMNS}x{k} for one warp")
+    return found
 
 
 def dealt(m: int, n: int, warps: int) -> tuple[int, int]:

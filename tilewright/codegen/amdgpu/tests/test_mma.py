@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from tilewright.codegen.amdgpu.mma import product_of
 from tilewright.codegen.amdgpu.pipeline import llvm_text
 from tilewright.codegen.amdgpu.target import TRIPLE
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
@@ -50,14 +49,6 @@ def test_every_record_has_code(record: Intrinsic) -> None:
     found = {name: number for name, number in count(compiled(text, machine)).items() if re.match("v_w?mf?ma", name)}
     (number,) = found.values()
     assert number == record.extents["r1"] // by.extents["r1"]
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
-def test_names_say_what_records_say(record: Intrinsic) -> None:
-    _, parts = product_of(record.name)
-    assert (parts.m, parts.n, parts.k) == tuple(record.extents.values())
-    wanted = [{"i8": "s8", "i32": "s32"}.get(operand.dtype, operand.dtype) for operand in record.operands]
-    assert [parts.a, parts.b, parts.c] == wanted
 
 
 def test_refused() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.codegen.nvptx.mma import product_of
 from tilewright.codegen.nvptx.tests.execute import Array, agree, compiled, kernel
 from tilewright.errors import InvalidProgram
 from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
 from tilewright.intrinsics.nvidia import mma_sync, wmma
+from tilewright.kernel.records import extents_of_record
 from tilewright.machine import resolve
 
 VIEWS = {
@@ -84,11 +85,11 @@ WMMA = [r for r in wmma.INTRINSICS if re.match(r"wmma_\d+x\d+x\d+_(f16|bf16|tf32
 @pytest.mark.parametrize("record", WMMA, ids=lambda record: str(record.name))
 def test_wmma(record: Intrinsic, orders: tuple[str, str]) -> None:
     """Fragments are loaded, multiplied and stored; the order of a load is that of the product, through a loop too."""
-    _, product = product_of(record.name)
+    m, n, k = extents_of_record(record)
     dtypes = [operand.dtype for operand in (*record.sources, record.destination)]
     types = [VIEWS[dtype][0] for dtype in dtypes]
-    counts = [_elements(record.name, letter) for letter in "abc"]
-    shapes = [(product.m, product.k), (product.k, product.n), (product.m, product.n)]
+    counts = [_elements(record, letter) for letter in "abc"]
+    shapes = [(m, k), (k, n), (m, n)]
     # Rows (or columns) of bytes are loaded in steps of 16 bytes.
     strides = [
         max(shape[0 if order else 1], 16 if type_ == "i8" else 1)
@@ -123,17 +124,15 @@ def test_wmma(record: Intrinsic, orders: tuple[str, str]) -> None:
         for array, stride, shape, order in zip(arrays, strides, shapes, (*orders, ""), strict=True)
     )
     product_ab = (a.T if orders[0] else a) @ (b.T if orders[1] else b)
-    assert (result.reshape(product.m, product.n) == product_ab + c).all()
+    assert (result.reshape(m, n) == product_ab + c).all()
     names = ".".join("col" if order else "row" for order in orders)
     assert f"wmma.mma.sync.aligned.{names}." in code.ptx
 
 
-def _elements(name: str, letter: str) -> int:
+def _elements(record: Intrinsic, letter: str) -> int:
     """Elements of a lane's fragment: those of f16 factors are held twice in 16x16x16."""
-    _, product = product_of(name)
-    type_ = product.types[letter]
-    rows, columns = {"a": (product.m, product.k), "b": (product.k, product.n), "c": (product.m, product.n)}[letter]
-    return 16 if type_ == "f16" and letter != "c" else rows * columns // 32
+    operand = record.operands["abc".index(letter)]
+    return 16 if operand.dtype == "f16" and letter != "c" else prod(record.shape(operand)) // 32
 
 
 @pytest.mark.parametrize(
@@ -142,10 +141,9 @@ def _elements(name: str, letter: str) -> int:
         ("mma_m16n8k16_f16_f32", "sm_75", "mma_m16n8k16_f16_f32 needs sm_80, the target is sm_75"),
         ("mma_m16n8k32_f8e4m3fn_f32", "sm_80", "no code|needs sm_89|elements"),
         ("wgmma_m64n64k16_f16_f32", "sm_90a", "no code for the intrinsic"),
-        ("mma_m16n16k16_f16_f32", "sm_80", "no code .*: there is no such instruction"),
-        ("mma_m16n8k16_bf16_f16", "sm_80", "no code .*: there is no such instruction"),
-        ("mma_m16n8k16_f16bf16_f32", "sm_80", "no code .*: there is no such instruction"),
-        ("wmma_16x16x16_s8u8_s32", "sm_80", "no code .*: there is no such instruction"),
+        ("wmma_8x8x32_s4_s32", "sm_80", "no code for the intrinsic .*: elements of i4"),
+        ("mma_m16n16k16_f16_f32", "sm_80", "no intrinsic 'mma_m16n16k16_f16_f32'"),
+        ("wmma_16x16x16_s8u8_s32", "sm_80", "no intrinsic 'wmma_16x16x16_s8u8_s32'"),
     ],
 )
 def test_refusals(name: str, machine: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.distribute.boxes import boxed, turned
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.distribute.matrix import dot_layouts
@@ -28,7 +29,7 @@ def test_boxes_have_runs_of_both_dimensions(
 ) -> None:
     """Operand b, k x n, whose rows of n lie in memory."""
     k, n = extents
-    wanted = dot_layouts(intrinsic, (64, n, k), 4, lanes)[1]
+    wanted = dot_layouts(standard().find(intrinsic), (64, n, k), 4, lanes)[1]
     layout = boxed(loaded(extents, size, lanes), wanted, 1, size, 4, lanes)
     assert layout is not None
     assert layout.is_surjective
@@ -46,12 +47,12 @@ def test_boxes_have_runs_of_both_dimensions(
 
 
 def test_what_lies_along_the_fragment_stays() -> None:
-    a = dot_layouts("mfma_16x16x16_f16_f32", (64, 64, 32), 4, 64)[0]
+    a = dot_layouts(standard().find("mfma_16x16x16_f16_f32"), (64, 64, 32), 4, 64)[0]
     layout = loaded((64, 32), 2, 64)
     assert boxed(layout, a, 1, 2, 4, 64) is None
     assert turned(layout, a, 16) is None
 
 
 def test_one_element_per_thread_has_no_box() -> None:
-    b = dot_layouts("mfma_16x16x16_f16_f32", (16, 16, 16), 4, 64)[1]
+    b = dot_layouts(standard().find("mfma_16x16x16_f16_f32"), (16, 16, 16), 4, 64)[1]
     assert boxed(loaded((16, 16), 2, 64), b, 1, 2, 4, 64) is None

@@ -8,10 +8,11 @@ from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.intrinsics.registry import standard
 from tilewright.kernel.distribute.layout import canonical
 from tilewright.kernel.distribute.matrix import dot_layouts, fragments
-from tilewright.kernel.distribute.opaque import Matrices, is_opaque, matrices_in, memory_between, record_with_sums
+from tilewright.kernel.distribute.opaque import Matrices, matrices_in, memory_between, record_with_sums
 from tilewright.kernel.distribute.rows import Rows
 from tilewright.kernel.distribute.tests.programs import matmul
 from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.records import is_opaque
 from tilewright.kernel.text import parse_module
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.mma import Mma, Wmma
@@ -35,7 +36,7 @@ def test_fragments_are_those_of_the_record(name: str) -> None:
     """Boxes of the instruction cover a tile, each in as many registers as one fragment has."""
     record = standard().find(name)
     extents = tuple(2 * size for size in (*record.shape(record.destination), record.shape(record.sources[0])[1]))
-    for layout, operand in zip(dot_layouts(name, extents, (1, 1)), record.operands, strict=True):
+    for layout, operand in zip(dot_layouts(record, extents, (1, 1)), record.operands, strict=True):
         assert isinstance(layout, Opaque)
         assert layout.box == record.shape(operand)
         assert len(fragments(layout, layout.one)) == 4
@@ -54,7 +55,7 @@ def rows_of_threads(fastest: int) -> LinearLayout:
 
 @pytest.mark.parametrize(("fastest", "columns"), [(1, False), (0, True)])
 def test_rows_with_padding(fastest: int, columns: bool) -> None:
-    target = dot_layouts("wmma_16x16x16_f16_f32", (32, 32, 32), (1, 1))[0]
+    target = dot_layouts(standard().find("wmma_16x16x16_f16_f32"), (32, 32, 32), (1, 1))[0]
     memory = memory_between(rows_of_threads(fastest), target, 16, "swizzled")
     assert isinstance(memory, Rows)
     strides = (1, 40) if columns else (40, 1)
@@ -64,7 +65,7 @@ def test_rows_with_padding(fastest: int, columns: bool) -> None:
 
 def test_rows_shorter_than_their_alignment_lie_behind_each_other() -> None:
     """16 bytes: fragments begin every 32 rows of them, at multiples of 32 bytes."""
-    target = dot_layouts("wmma_16x16x16_s8_s32", (32, 32, 32), (1, 1))[0]
+    target = dot_layouts(standard().find("wmma_16x16x16_s8_s32"), (32, 32, 32), (1, 1))[0]
     memory = memory_between(rows_of_threads(1), target, 8, "padded")
     found = matrices_in(str(memory), (32, 32), (16, 16))
     assert found == Matrices((16, 32), 16, False)
@@ -78,13 +79,13 @@ def test_memory_without_rows_is_refused() -> None:
 
 def test_programs_that_cannot_be() -> None:
     with pytest.raises(InvalidProgram, match="a product of 16x16x8 on wmma_16x16x16_f16_f32"):
-        dot_layouts("wmma_16x16x16_f16_f32", (16, 16, 8), (1, 1))
+        dot_layouts(standard().find("wmma_16x16x16_f16_f32"), (16, 16, 8), (1, 1))
     with pytest.raises(InvalidProgram, match="issued by 32 lanes, a warp here has 64"):
-        dot_layouts("wmma_16x16x16_f16_f32", (16, 16, 16), (1, 1), 64)
+        dot_layouts(standard().find("wmma_16x16x16_f16_f32"), (16, 16, 16), (1, 1), 64)
     with pytest.raises(InvalidProgram, match="for a product in a block"):
-        dot_layouts("wmma_8x8x32_s4_s32", (8, 8, 32), (1, 1))
+        dot_layouts(standard().find("wmma_8x8x32_s4_s32"), (8, 8, 32), (1, 1))
     with pytest.raises(InvalidProgram, match="with sums of bf16"):
-        record_with_sums((16, 16, 16), "bf16")
+        record_with_sums(standard(), (16, 16, 16), "bf16")
     with pytest.raises(InvalidArgument, match="is told"):
         opaque(Mma(2, (1, 1)), (16, 16))  # type: ignore[arg-type]
 
