@@ -220,7 +220,7 @@ def plan_graph(
     """All decisions about a graph; with the option `search` "joint" its products are searched first."""
     from tilewright.compiler.plan import make_plan
 
-    _check_route(machine, options.route)
+    _check_route(machine, options)
     _check_cluster(machine, options.cluster)
     if options.search == "joint" and choose is None:
         from tilewright.compiler.search import search_products
@@ -234,11 +234,20 @@ def plan_graph(
     return plan
 
 
-def _check_route(machine: Cpu | Gpu, route: str) -> None:
-    """Raises InvalidArgument for a family of matrix instructions that the machine does not have."""
-    family = {"auto": "", "mma.sync": "mma_", "wmma": "wmma_"}[route]  # how names of its records start
-    if family and not any(name.startswith(family) for name in machine.intrinsics):
-        fact = f"{machine.name} has no matrix instructions of the route {route!r}"
+def _check_route(machine: Cpu | Gpu, options: Options) -> None:
+    """Raises InvalidArgument for a family of matrix instructions that the machine does not have.
+
+    Records of "mma.sync" say which lane holds which element, those of "wmma" do not.
+    """
+    if options.route == "auto":
+        return
+    from tilewright.intrinsics.registry import standard
+    from tilewright.kernel.records import is_opaque
+
+    registry = standard() if options.intrinsics is None else options.intrinsics
+    records = [registry.find(name) for name in machine.intrinsics if name in registry]
+    if not any(each.group == "warp32" and is_opaque(each) is (options.route == "wmma") for each in records):
+        fact = f"{machine.name} has no matrix instructions of the route {options.route!r}"
         raise InvalidArgument(fact, where="route", help='"auto", which every machine has; others are of NVIDIA GPUs')
 
 

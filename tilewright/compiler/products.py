@@ -252,7 +252,7 @@ class _Product:
 
     def _contraction(self, mapping: InPlace, b: Operand, packs: bool) -> Contraction:
         """The contraction that reads its vector operand at `b`, an address over the node's loops."""
-        work = contraction_of(self.planning, self.group, self.target, mapping, b, mapping.emitter)
+        work = contraction_of(self.planning, self.group, self.target, mapping, b, mapping.instruction)
         work = replace(
             work,
             a=Operand(work.a.tensor, substitute(work.a.index, self.walked)),

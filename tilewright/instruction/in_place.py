@@ -67,10 +67,6 @@ class InPlace:
         return self.kernels[0].realised_by or self.kernels[0].name
 
     @property
-    def emitter(self) -> str:
-        return self.kernels[0].emitter
-
-    @property
     def lanes(self) -> int:
         """Elements of one register along i2."""
         return self.kernels[0].extents["i2"] // self.kernels[0].grid[1]

@@ -150,7 +150,8 @@ class Blocks(Generator):
         cut = [rng.randrange(0, extent, step) if ragged else 0 for extent in block]
         m, n, k = (extent - rest for extent, rest in zip(whole, cut, strict=True))
         by_columns = (rng.random() < 0.3, rng.random() < 0.3)
-        reading = rng.choice(("", "nearest", THREE_PRODUCTS)) if "_tf32" in intrinsic else ""
+        reads_tf32 = intrinsic != FMA and standard().find(intrinsic).sources[0].dtype == "tf32"
+        reading = rng.choice(("", "nearest", THREE_PRODUCTS)) if reads_tf32 else ""
         return Product(intrinsic, (m, n, k), block, by_columns, rng.random() < 0.25, reading)
 
     def generate(self, size: int) -> RandomKernel:

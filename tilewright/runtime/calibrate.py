@@ -21,7 +21,7 @@ from typing import Any, get_args
 
 from llvmlite import ir
 
-from tilewright.codegen.cpu.dot import PRODUCTS, Emission
+from tilewright.codegen.cpu.dot import Emission, product_of_record
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.values import F32, F64, I32, I64, POINTER
 from tilewright.errors import CompileError, InvalidMachine
@@ -187,12 +187,12 @@ def measurable(machine: Cpu) -> list[Intrinsic]:
     Records made of others follow from these; conversions are no part of a chain.
     """
     records = standard().select(features=machine.features)
-    single = (record for record in records if record.emitter in PRODUCTS and record.emitter and not record.realised_by)
+    single = (record for record in records if record.emitter and not record.realised_by)
     return [record for record in single if _fills_vector(record, machine)]
 
 
 def _fills_vector(record: Intrinsic, machine: Cpu) -> bool:
-    result, product = record.destination, PRODUCTS[record.emitter]
+    result, product = record.destination, product_of_record(record)
     whole = prod(record.shape(result)) * bits(result.dtype) == machine.vector_bits
     broadcast = not set(result.loops) & set(record.sources[0].loops)
     return whole and broadcast and (product.group > 1 or all(source.dtype == result.dtype for source in record.sources))
@@ -226,7 +226,7 @@ def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str,
     `operands` holds two factors and the first values of the registers, and takes their last ones. A single chain goes
     through the sum, whose latency is asked for.
     """
-    product = PRODUCTS[record.emitter]
+    product = product_of_record(record)
     accumulator = LLVM_TYPES[record.destination.dtype]
     lanes = target.vector_bits // bits(record.destination.dtype)
     register = ir.VectorType(accumulator, lanes)

@@ -1,9 +1,9 @@
-"""Products of register tiles: one emitter per intrinsic, found by the name that `tile.dot` carries."""
+"""Products of register tiles: how the record that `tile.dot` names multiplies, or a method that needs no record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from llvmlite import ir
 from llvmlite.ir import types
@@ -24,6 +24,11 @@ from tilewright.codegen.values import (
 )
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
+from tilewright.intrinsics.elements import bits
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import catalogue
+from tilewright.kernel import dialect as tile
+from tilewright.kernel.records import record_of
 
 
 @dataclass(frozen=True)
@@ -51,22 +56,45 @@ class Emission:
     unsigned: str
 
 
-def group_of(name: str) -> int:
-    """How many neighbours along k the intrinsic consumes at once."""
-    return _found(name).group
+def product_of(op: tile.DotOp, target: Target) -> Product:
+    """How a product of tiles multiplies: by the method that it names, else by the emitter of the record that it names.
+
+    Raises InvalidProgram for a name that is neither, and for a record whose features the target lacks.
+    """
+    method = PRODUCTS.get(op.intrinsic.data)
+    if method is not None:
+        return method
+    record = record_of(op, partial(catalogue, target.architecture))
+    missing = [feature for feature in record.features if not target.has(feature)]
+    if missing:
+        raise InvalidProgram(f"{record.name} needs {', '.join(missing)}, which {target.cpu} lacks")
+    return product_of_record(record)
+
+
+@cache
+def product_of_record(record: Intrinsic) -> Product:
+    """How a record multiplies, by its emitter; raises InvalidProgram for an emitter that there is not."""
+    if record.emitter == "words":
+        return _words(record)
+    found = PRODUCTS.get(record.emitter) if record.emitter else None
+    if found is None:
+        raise InvalidProgram(
+            f"no emitter {record.emitter!r} on this target, which {record.name} names",
+            help=f"one of {', '.join(filter(None, [*PRODUCTS, 'words']))}",
+        )
+    return found
 
 
 def emit_dot(
     builder: ir.IRBuilder,
     target: Target,
-    name: str,
+    product: Product,
     unsigned: str,
     a: Sequence[Sequence[ir.Value]],
     b: Sequence[Sequence[ir.Value]],
     c: TileValue,
 ) -> TileValue:
     """``c + a @ b``: a as scalars (words) ``[m][k / group]``, b as registers ``[k / group][chunk]``."""
-    product = _found(name)
     at = Emission(builder, target, scalar_type(c.rows[0][0]), unsigned)
     rows = [list(row) for row in c.rows]
     for k, registers in enumerate(b):
@@ -79,16 +107,6 @@ def emit_dot(
                     spread[lanes] = product.broadcast(at, a[m][k], lanes)
                 row[chunk] = product.step(at, spread[lanes], register, row[chunk])
     return TileValue(c.shape, tuple(tuple(row) for row in rows))
-
-
-def _found(name: str) -> Product:
-    found = PRODUCTS.get(name)
-    if found is None:
-        raise InvalidProgram(
-            f"no emitter for intrinsic {name!r} on this target",
-            help=f"one of {', '.join(filter(None, PRODUCTS))}, or none",
-        )
-    return found
 
 
 def _splat(at: Emission, a: ir.Value, lanes: int) -> ir.Value:
@@ -124,18 +142,30 @@ def _multiply_add(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.V
     return at.builder.add(at.builder.mul(a, b), acc)
 
 
-def _by_words(name: str, part: Callable[[], ir.Type], bits: int) -> Callable[..., ir.Value]:
-    """An instruction on 4, 8 or 16 words of 32 bits, made of parts of `bits`; other numbers of lanes are widened."""
+def _words(record: Intrinsic) -> Product:
+    """The function of LLVM that a record names, on vectors of words of 32 bits: accumulators, then both sources.
+
+    A word is as many neighbours along k as fit. The name ends in the bits of the vectors: other numbers of lanes have
+    the name with theirs, 128, 256 or 512, and are widened to that.
+    """
+    width, lanes = bits(record.sources[0].dtype), record.extents[record.destination.loops[0]]
+    name, group = record.llvm.removesuffix(f".{32 * lanes}"), 32 // width
+    if name == record.llvm or bits(record.destination.dtype) != 32 or record.macs != lanes * group:
+        raise InvalidProgram(
+            f"{record.name} multiplies no words of 32 bits by {record.llvm!r}",
+            help=f"sums of 32 bits, {group} products each, and a function whose name ends in .{32 * lanes}",
+        )
+    part = _bfloat() if record.sources[0].dtype == "bf16" else ir.IntType(width)
 
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
         builder, count = at.builder, lanes_of(acc)
-        lanes = next(width for width in (4, 8, 16) if width >= count)
-        parts = vector_type(part(), 32 * lanes // bits)
+        lanes = next(each for each in (4, 8, 16) if each >= count)
+        parts = vector_type(part, 32 * lanes // width)
         words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in (a, b)]
         wide = _resized(builder, acc, lanes)
         return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
 
-    return step
+    return Product(group, _splat, _as_is, step)
 
 
 def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
@@ -178,7 +208,7 @@ def _portable_step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.
     return (_multiply_add if isinstance(at.accumulator, ir.IntType) else _fma)(at, a, b, acc)
 
 
-PRODUCTS: dict[str, Product] = {
+PRODUCTS: dict[str, Product] = {  # methods, which need nothing of a record
     "": Product(
         1,
         lambda at, a, lanes: _splat(at, _portable(at, a, "a"), lanes),
@@ -193,6 +223,4 @@ PRODUCTS: dict[str, Product] = {
         lambda at, b: _wide_integer(at, b, "b"),
         _multiply_add,
     ),
-    "vdpbf16ps": Product(2, _splat, _as_is, _by_words("llvm.x86.avx512bf16.dpbf16ps", lambda: _bfloat(), 16)),
-    "vpdpbusd": Product(4, _splat, _as_is, _by_words("llvm.x86.avx512.vpdpbusd", lambda: ir.IntType(8), 8)),
 }

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAt
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.codegen.cpu import grid, memory
-from tilewright.codegen.cpu.dot import emit_dot, group_of
+from tilewright.codegen.cpu.dot import emit_dot, product_of
 from tilewright.codegen.cpu.scan import scan
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import ELEMENT, emit_element, emit_kind, scalar_constant
@@ -327,7 +327,7 @@ class KernelEmitter:
         )
 
     def _load(self, op: tile.LoadOp) -> None:
-        if not _read_by_products_only(op):
+        if not _read_by_products_only(op, self.target):
             self.values[op.result] = memory.load(self._access(op, tile.shape(op.result)))
 
     def _store(self, op: tile.StoreOp) -> None:
@@ -362,10 +362,10 @@ class KernelEmitter:
     # Products -------------------------------------------------------------------------------------------------
 
     def _dot(self, op: tile.DotOp) -> None:
-        name = op.intrinsic.data
-        group = group_of(name)
+        product = product_of(op, self.target)
+        group = product.group
         a, b = self._broadcast_operand(op.a, group), self._vector_operand(op.b, group)
-        self.values[op.result] = emit_dot(self.builder, self.target, name, op.unsigned.data, a, b, self.values[op.c])
+        self.values[op.result] = emit_dot(self.builder, self.target, product, op.unsigned.data, a, b, self.values[op.c])
 
     def _broadcast_operand(self, value: SSAValue, group: int) -> list[list[ir.Value]]:
         """a as scalars, or as i32 words of `group` neighbours: loaded one by one where a load made it."""
@@ -505,7 +505,7 @@ def _through_reshapes(value: SSAValue) -> Operation | Block:
     return value.owner
 
 
-def _read_by_products_only(op: tile.LoadOp) -> bool:
+def _read_by_products_only(op: tile.LoadOp, target: Target) -> bool:
     """Whether only products read a load, as their broadcast operand or as grouped words: they load it element by
     element.
 
@@ -520,7 +520,7 @@ def _read_by_products_only(op: tile.LoadOp) -> bool:
         for use in value.uses:
             if isinstance(use.operation, tile.ReshapeOp):
                 frontier.append(use.operation.result)
-            elif isinstance(use.operation, tile.DotOp) and _readable_in_parts(op, use.operation, use.index):
+            elif isinstance(use.operation, tile.DotOp) and _readable_in_parts(op, use.operation, use.index, target):
                 users.append(use.operation)
             else:
                 return False
@@ -535,12 +535,12 @@ def _read_by_products_only(op: tile.LoadOp) -> bool:
     return True
 
 
-def _readable_in_parts(load: tile.LoadOp, dot: tile.DotOp, operand: int) -> bool:
+def _readable_in_parts(load: tile.LoadOp, dot: tile.DotOp, operand: int, target: Target) -> bool:
     """Whether a product can load an operand piece by piece.
 
     The neighbours that make a word must lie next to each other.
     """
-    group = group_of(dot.intrinsic.data)
+    group = product_of(dot, target).group
     strides, extents = tile.strides_of(load), tile.shape(load.result)
     if operand == 0:
         return extents[-1:] == tile.shape(dot.a)[-1:] and (group == 1 or strides[-1] == 1)

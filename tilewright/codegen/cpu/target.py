@@ -35,6 +35,11 @@ class Target:
         """Lanes of 32 bits in one vector: the unit into which the last dimension of a tile is cut."""
         return self.vector_bits // 32
 
+    @property
+    def architecture(self) -> str:
+        """x86_64 or aarch64."""
+        return self.triple.partition("-")[0]
+
     def has(self, feature: str) -> bool:
         return feature in self.features
 

@@ -6,22 +6,30 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
+import tilewright
 from tilewright.compiler import gpu
 from tilewright.compiler.compile import plan_graph, resolve_target
 from tilewright.compiler.program import Placement
-from tilewright.compiler.tests.test_gpu_products import check, graph_of, product, products, ptx
+from tilewright.compiler.tests.test_gpu_products import Array, arrays_of, check, graph_of, product, products, ptx
 from tilewright.errors import InvalidProgram
-from tilewright.intrinsics import Registry, load_records, standard
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import GraphBuilder
+from tilewright.expr.ops import linalg
+from tilewright.intrinsics import Intrinsic, Registry, load_records, standard
+from tilewright.intrinsics.composite import family
 from tilewright.intrinsics.files import to_json
 from tilewright.kernel.dialect import DotOp
 from tilewright.kernel.records import RECORDS, record_of
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import Gpu
+from tilewright.machine.detect import host
 from tilewright.machine.reading import FILES
 from tilewright.options import Options
+from tilewright.runtime.module import Module
 
 
 def records(folder: Path, original: str, name: str, **changes: Any) -> Registry:
@@ -114,3 +122,74 @@ def tile_program(folder: Path | None, registry: Registry) -> ModuleOp:
     assert isinstance(target, Gpu)
     plan = plan_graph(graph_of(product("f16", (33, 40, 48))), target, 1, Options(cache=False, intrinsics=registry))
     return gpu.gpu_program(plan, Placement(plan), target)
+
+
+# CPUs -----------------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "name": "my_pairs", "target": "x86", "compute": "Dst[i] += Src1[r] * Src2[i, r]", "extents": {"i": 16, "r": 2},
+    "operands": [
+        {"role": "Src1", "dtype": "i16", "loops": ["r"], "layout": "r"},
+        {"role": "Src2", "dtype": "i16", "loops": ["i", "r"], "layout": "2 * i + r"},
+        {"role": "Dst", "dtype": "i32", "loops": ["i"], "layout": "i"},
+    ],
+    "memory": [
+        {"name": "lda", "operand": "Src1", "destination": "reg", "source": "mem", "address": "addr_a + r",
+         "via": "broadcast of 4 bytes", "alignment_bytes": 4},
+        {"name": "ldb", "operand": "Src2", "destination": "reg", "source": "mem", "address": "addr_b + 2 * i + r"},
+        {"name": "stc", "operand": "Dst", "destination": "mem", "source": "reg", "address": "addr_c + i"},
+    ],
+    "numerics": {"order": "fixed"}, "cost": {"issue_cycles": 0.5, "latency_cycles": 5}, "features": ["avx512vnni"],
+    "llvm": "llvm.x86.avx512.vpdpwssd.512", "emitter": "words", "source": "Intel SDM vol. 2, VPDPWSSD",
+}  # fmt: skip
+
+
+def on_this_cpu(record: Intrinsic, *dtypes: str) -> tuple[Module, Array, Array]:
+    """A product that only the record and outer products of it may execute; the result, and the evaluator's."""
+    if not set(record.features) <= set(host().features):
+        pytest.skip(f"this machine lacks {', '.join(record.features)}")
+    b = GraphBuilder()
+    x, w = b.input("x", (37, 45), dtypes[0]), b.input("w", (45, 50), dtypes[1])
+    wide: dict[str, Any] = {} if dtypes[0] == "f32" else {"accumulate": "i32", "out_dtype": "i32"}
+    graph = b.finish([linalg.matmul(x, w, **wide)])
+    mine = Registry([*family(record, 32), record])
+    module = tilewright.compile(graph, threads=1, options=Options(cache=False, verify_each=True, intrinsics=mine))
+    arrays = arrays_of(graph, np.random.default_rng(0))
+    assert f"on {record.name}" in module.explain(all=True)
+    return module, module(*arrays), evaluate(graph, arrays)[0]
+
+
+def test_an_instruction_that_the_catalogue_lacks_runs_on_a_cpu(tmp_path: Path) -> None:
+    """One file is all that it takes: pairs of 16 bits, for which no record of the catalogue has an instruction."""
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps({"intrinsics": [WORDS]}))
+    (record,) = load_records(file)
+    module, found, wanted = on_this_cpu(record, "i16", "i16")
+    assert (found == wanted).all()
+    assert "my_pairs" in module.artifact.program
+    assert b"vpdpwssd" not in module.artifact.code  # an instruction, no call
+
+
+@pytest.mark.parametrize(
+    ("original", "dtypes"), [("vpdpbusd_16x4_u8s8_s32", ("u8", "i8")), ("fma_16_f32_f32", ("f32", "f32"))]
+)
+def test_a_record_under_any_name_runs_on_a_cpu(tmp_path: Path, original: str, dtypes: tuple[str, str]) -> None:
+    record = records(tmp_path, original, "my_product").find("my_product")
+    module, found, wanted = on_this_cpu(record, *dtypes)
+    assert np.allclose(found, wanted, rtol=1e-5, atol=1e-4)
+    assert 'tile.dot "my_product"' in module.artifact.program
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llvm": "llvm.x86.avx512.vpdpwssd"}, "my_pairs multiplies no words of 32 bits"),
+        ({"emitter": "numbers"}, "no emitter 'numbers' on this target, which my_pairs names"),
+    ],
+)
+def test_records_without_code_are_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps({"intrinsics": [WORDS | changes]}))
+    (record,) = load_records(file)
+    with pytest.raises(InvalidProgram, match=message):
+        on_this_cpu(record, "i16", "i16")
