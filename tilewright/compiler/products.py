@@ -28,6 +28,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
 from tilewright.operator.flatten import address
 from tilewright.operator.product_space import ProductSpace
+from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules import dealt, depth_block, k_block, k_unroll, schedule_contraction
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ class _Product:
         schedule = replace(schedule, k_unroll=k_unroll(work))
         block = point.k_block(work, schedule) if point else k_block(work, schedule, self.machine)
         line_bytes = self.machine.caches[0].line_bytes if block else 0
-        schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes)
+        in_loop, decision = epilogue_in_loop(work, schedule, self.machine, self.group.kernel)
+        if work.epilogue != Read(work.accumulator, ()):
+            plan.decisions.append(decision)
+        schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes, epilogue_loop=in_loop)
         reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         name = planning.add_kernel(
             self.group.kernel, work, schedule, [*reads, work.epilogue], (self.target.name,), 2 * points(self.node),
@@ -371,7 +375,12 @@ def contraction_of(
 
 
 def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:
-    return {"tile": dict(schedule.tile), "order": list(schedule.order), "k_block": schedule.k_block}
+    return {
+        "tile": dict(schedule.tile),
+        "order": list(schedule.order),
+        "k_block": schedule.k_block,
+        "epilogue_loop": schedule.epilogue_loop,
+    }
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

@@ -69,6 +69,7 @@ from tilewright.kernel.programs import LaunchOp as LaunchOp
 from tilewright.kernel.programs import MainOp as MainOp
 from tilewright.kernel.programs import ProgramIdOp as ProgramIdOp
 from tilewright.kernel.programs import ReturnOp as ReturnOp
+from tilewright.kernel.registers import EmptyRegistersOp as EmptyRegistersOp
 from tilewright.kernel.scans import ScanOp as ScanOp
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
@@ -619,7 +620,7 @@ OPERATIONS = (
     FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
     LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
     BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
-    Tf32Op, ReduceOp, ScanOp, DotOp,
+    Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tilewright.kernel.dialect import (
     BlockRankOp,
     BufferOp,
     CommitOp,
+    EmptyRegistersOp,
     FirstOp,
     FuncOp,
     GatherOp,
@@ -369,6 +370,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     StoreOp: _run_store,
     GatherOp: _run_gather,
     PrefetchOp: lambda program, op: None,  # a hint
+    EmptyRegistersOp: lambda program, op: None,  # of where values are, not of which
     ScanOp: _run_scan,
     scf.ForOp: _run_for,
     scf.IfOp: _run_if,

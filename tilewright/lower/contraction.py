@@ -22,6 +22,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
@@ -181,6 +182,12 @@ class _Tile(OutputTile):
     ) -> None:
         super().__init__(builder, work, memory, point)
         self.schedule, self.hints = schedule, hints
+
+    def finish(self, total: SSAValue) -> None:
+        if self.schedule.epilogue_loop:
+            finish_in_loop(self, total, self.schedule.lanes)
+        else:
+            super().finish(total)
 
     def run(self) -> None:
         self.finish(self._products(list(self.work.k_loops), {}, {}, self.zero(), None))

@@ -72,10 +72,11 @@ class OutputTile:
 
     def finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""
-        shaped = self.shaped(total)
-        emitter = self.emitter()
-        emitter.provided = {self.work.accumulator.name: lambda read: shaped}
-        value = emitter.emit(substitute(self.work.epilogue, self.point.replaced))
+        self.finish_at(self.point, self.emitter(), self.shaped(total))
+
+    def finish_at(self, point: Point, emitter: BodyEmitter, sums: Value) -> None:
+        """Epilogue and store of what `emitter` computes at a point in or around the tile, from its sums."""
+        emitter.provided = {self.work.accumulator.name: lambda read: sums}
+        value = emitter.emit(substitute(self.work.epilogue, point.replaced))
         view = self.memory[self.work.output.name]
-        index = substitute(self.work.index, self.point.replaced)
-        emitter.store(value, view, index, self.work.output.dtype)
+        emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)

@@ -135,8 +135,9 @@ def _contraction_schedule(work: Contraction, tree: _Tree) -> ContractionSchedule
     order = tuple(name for name in tree.loops("L2") if name not in depth)
     grid_order = (*tree.grid_order, *(name for name in order if name not in tree.grid_order))
     return ContractionSchedule(
-        spatial, order, tree.blocks, grid_order, k_unroll, mapping.lanes, k_block, tree.number("prefetch_lines", 0)
-    )
+        spatial, order, tree.blocks, grid_order, k_unroll, mapping.lanes, k_block, tree.number("prefetch_lines", 0),
+        epilogue_loop=any(name in spatial for name in steps),
+    )  # fmt: skip
 
 
 def _block_schedule(tree: _Tree) -> BlockSchedule:

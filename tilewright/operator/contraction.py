@@ -81,7 +81,8 @@ class ContractionSchedule:
     `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose slowest axis is the first
     of `grid_order`. `k_unroll` is how many steps of the last k loop one product takes. `k_block` > 0 cuts the first k
     loop into blocks of so many points that run outside the m loops; with `prefetch_line_bytes`, the cache line, a block
-    asks for what comes next while it is computed.
+    asks for what comes next while it is computed. With `epilogue_loop` the epilogue is a loop over the vectors of the
+    register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
     """
 
     tile: Mapping[str, int]
@@ -92,6 +93,7 @@ class ContractionSchedule:
     lanes: int
     k_block: int = 0
     prefetch_line_bytes: int = 0
+    epilogue_loop: bool = False
 
 
 def merge_product_loops(work: Contraction, rows: Collection[Axis] | None = None) -> Contraction:

@@ -102,16 +102,22 @@ def _in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child
     return _tree(_tile("DRAM", dealt, tree, Binding.SP))
 
 
-def _register_tile(rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf) -> TileTree:
-    """One register tile of an expression: rows and vectors written out, the lanes of a vector at once."""
+def _register_tile(
+    rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf, loop: bool = False
+) -> TileTree:
+    """One register tile of an expression: rows and vectors written out, the lanes of a vector at once.
+
+    With `loop`, rows and vectors are a loop over data in L1.
+    """
+    level, binding = ("L1", Binding.TP) if loop else ("REG", Binding.UNROLL)
     if vector is None:
-        return _tree(_tile("REG", rows, leaf, Binding.UNROLL))
+        return _tree(_tile(level, rows, leaf, binding))
     name, extent = vector
     if extent % lanes == 0 and extent >= lanes:
         lanes_of_vector = _tile("REG", [(name, lanes)], leaf, Binding.SP)
-        return _tree(_tile("REG", [*rows, (name, extent // lanes)], lanes_of_vector, Binding.UNROLL))
+        return _tree(_tile(level, [*rows, (name, extent // lanes)], lanes_of_vector, binding))
     hint = Hint("lanes", (lanes,))
-    return _tree(_tile("REG", rows, _tile("REG", [vector], leaf, Binding.SP, [hint]), Binding.UNROLL))
+    return _tree(_tile(level, rows, _tile("REG", [vector], leaf, Binding.SP, [hint]), binding))
 
 
 # Products -------------------------------------------------------------------------------------------------------------
@@ -151,7 +157,7 @@ def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileT
     if epilogue:
         rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
         columns = (work.n_loop.name, schedule.tile.get(work.n_loop.name, 1))
-        after = _register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name))
+        after = _register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), schedule.epilogue_loop)
     if not schedule.k_block:
         return _in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
     # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.

@@ -301,6 +301,11 @@ class KernelEmitter:
 
     # Memory ---------------------------------------------------------------------------------------------------
 
+    def _empty_registers(self, op: tile.EmptyRegistersOp) -> None:
+        """An assembly statement without instructions that overwrites every vector register."""
+        clobbers = ",".join(f"~{{{name}}}" for name in self.target.vector_register_names)
+        self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", clobbers, [], True)
+
     def _alloc(self, op: tile.AllocOp) -> None:
         type_ = op.result.type
         assert isinstance(type_, MemRefType)
@@ -558,6 +563,7 @@ HANDLERS: dict[type[Operation], Callable[..., None]] = {
     tile.ReduceOp: KernelEmitter._reduce,
     tile.ScanOp: KernelEmitter._scan,
     tile.AllocOp: KernelEmitter._alloc,
+    tile.EmptyRegistersOp: KernelEmitter._empty_registers,
     tile.LoadOp: KernelEmitter._load,
     tile.StoreOp: KernelEmitter._store,
     tile.GatherOp: KernelEmitter._gather,

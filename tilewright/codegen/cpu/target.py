@@ -52,6 +52,15 @@ class Target:
         return self.triple.startswith("x86_64")
 
     @property
+    def vector_register_names(self) -> list[str]:
+        """The vector registers as LLVM's assembly statements name them, those of the width of a vector."""
+        if not self.x86:
+            return [f"v{number}" for number in range(32)]
+        width = {128: "xmm", 256: "ymm", 512: "zmm"}[self.vector_bits]
+        count = 32 if self.has("avx512vl") or width == "zmm" else 16
+        return [f"{width}{number}" for number in range(count)]
+
+    @property
     def converts_halves(self) -> bool:
         return self.has("f16c") or not self.x86
 

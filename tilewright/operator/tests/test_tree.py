@@ -179,6 +179,8 @@ class Counting:
                 case arith.MuliOp() | arith.AddiOp() | arith.MinSIOp() if None not in known:
                     rule: Any = {arith.MuliOp: prod, arith.AddiOp: sum, arith.MinSIOp: min}[type(op)]
                     self.values[op.results[0]] = rule(known)
+                case arith.SubiOp() if None not in known:
+                    self.values[op.results[0]] = known[0] - known[1]  # type: ignore[operator]
                 case arith.XOrIOp() if str(op.results[0].type) == "i1":
                     # A condition on numbers counts as true: of two branches for one pass, the first runs.
                     self.values[op.results[0]] = (1 if known[0] is None else known[0]) ^ 1
@@ -288,6 +290,17 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
     product, epilogue = expressions(scheduled)
     assert product.name == "Y"
     assert "max(Y[i, j] +" in print_statement(epilogue)
+
+
+def test_a_product_with_its_epilogue_in_a_loop() -> None:
+    """The vectors are read from L1."""
+    (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
+    scheduled = kernel_of(kernel.work, replace(PRODUCT, epilogue_loop=True))
+    assert print_tree(scheduled.tree) == (
+        "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8x16x4 }, "
+        "@L1 for i:8, j:2 { @REG par j:8 { op Z } }] } }"
+    )
+    check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True, resources=MACHINE)
 
 
 def test_a_map_and_a_reduction() -> None:

@@ -1,0 +1,68 @@
+"""The epilogue of a register tile as a loop over its vectors, each of which is read from scratch memory.
+
+The schedule asks for it where the epilogue needs more registers than the sums of the tile leave. The scratch memory of
+one tile stays in the first cache.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.ir import SSAValue
+
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Const, Expr
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.rewrite import substitute
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import BodyEmitter
+from tilewright.lower.builder import view_type
+from tilewright.lower.loops import Point, Tiler
+from tilewright.lower.output_tile import OutputTile
+from tilewright.operator.tiling import SpatialLoop
+
+
+def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
+    """Store the sums `total` of a tile in scratch memory; then compute and store one vector of results after the other.
+
+    A vector is of `lanes` elements of the last dimension, or of all where they are fewer.
+    """
+    builder, dims = at.builder, at.point.dims
+    place: Expr = Const(0, INDEX)
+    for axis in dims:
+        place = place * axis.size + axis
+    sums = builder.insert(tile.AllocOp(view_type(at.dtype, prod(at.point.extents))))
+    whole = BodyEmitter(builder, {}, {}, _positions(dims), at.point.extents)
+    whole.store(at.shaped(total), sums, place, at.dtype)
+    builder.insert(tile.EmptyRegistersOp())
+
+    def vector(inner: Point) -> None:
+        point = _inside(at, inner)
+        places = point.counters, _positions(point.dims), point.extents
+        emitter = BodyEmitter(builder, at.memory, *places, point.bounds, branches=at.branches)
+        form = affine(substitute(place, inner.replaced))
+        assert form is not None, "places in a tile are affine"
+        read = BodyEmitter(builder, {}, *places).load_at(sums, builder.affine(form, point.counters), form, at.dtype)
+        at.finish_at(point, emitter, read)
+
+    *rows, columns = dims
+    quantum = min(lanes, columns.size)
+    Tiler(builder, []).visit([*map(SpatialLoop, rows), SpatialLoop(columns, quantum)], vector)
+
+
+def _positions(dims: tuple[Axis, ...]) -> dict[Axis, int]:
+    return {axis: position for position, axis in enumerate(dims)}
+
+
+def _inside(at: OutputTile, inner: Point) -> Point:
+    """The point of one vector: `inner`, which has places in the tile, in terms of the loops around the tile too."""
+    builder, columns = at.builder, len(at.point.dims) - 1
+    replaced = {loop: substitute(form, inner.replaced) for loop, form in at.point.replaced.items()}
+    bounds: dict[int, SSAValue] = {}
+    if columns in at.point.bounds:
+        start = affine(inner.replaced[at.point.dims[columns]])
+        assert start is not None, "places in a tile are affine"
+        passed = builder.affine(start, inner.counters)
+        bounds[len(inner.dims) - 1] = builder.insert(arith.SubiOp(at.point.bounds[columns], passed))
+    return Point(replaced, {**at.point.counters, **inner.counters}, inner.dims, bounds)

@@ -1,0 +1,71 @@
+"""Vector registers that the epilogue of a product needs, and whether it runs on the register tile or in a loop.
+
+An epilogue that is unrolled over the register tile runs while most sums are still in registers. Where both together
+need more registers than the machine has, LLVM keeps sums in stack memory, inside the loop over k too. The sums then
+wait in scratch memory, and the epilogue is a loop over the vectors of the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Final
+
+from tilewright.decision import Decision
+from tilewright.expr.core import Apply, Const, Expr, Read
+from tilewright.machine.description import Cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule
+
+#: Registers of the constants and of the most values alive at once of functions in f32, of AVX-512, counted in the code
+#: of `codegen/math`. Functions that are not here are one instruction or a few without constants.
+FUNCTION_REGISTERS: Final = {
+    "exp": 17, "expm1": 21, "sigmoid": 18, "tanh": 20, "sinh": 25, "cosh": 19, "asinh": 26, "acosh": 28, "atanh": 26,
+    "log": 20, "log1p": 23, "pow": 51, "sin": 20, "cos": 18, "tan": 18, "asin": 15, "acos": 18, "atan": 20,
+    "erf": 22, "normal_cdf": 31, "normal_cdf_tanh": 23,
+}  # fmt: skip
+
+
+def epilogue_in_loop(
+    work: Contraction, schedule: ContractionSchedule, machine: Cpu, kernel: str
+) -> tuple[bool, Decision]:
+    """Whether the epilogue is a loop: it needs more registers than the machine has beside the sums of the tile."""
+    needed, sums = registers_of(work.epilogue, work.accumulator.name), sums_of(work, schedule)
+    loop = needed > 0 and sums > 1 and needed + sums > machine.vector_registers
+    places = ("on the register tile", "a loop over the vectors of the register tile, whose sums are in scratch memory")
+    reason = f"it needs about {needed} registers beside {sums} sums, of {machine.vector_registers}"
+    return loop, Decision(f"epilogue of {kernel}", places[loop], reason, places[not loop])
+
+
+def sums_of(work: Contraction, schedule: ContractionSchedule) -> int:
+    """Vectors of sums in a register tile."""
+    rows = prod(schedule.tile.get(axis.name, 1) for axis in work.m_loops)
+    return rows * -(-schedule.tile.get(work.n_loop.name, 1) // schedule.lanes)
+
+
+def registers_of(expr: Expr, accumulator: str) -> int:
+    """About the registers in which one vector of an expression is computed, beside the one of its sum.
+
+    They are those of numbers, of functions, and of intermediate results in the best order (Sethi and Ullman, "The
+    generation of optimal code for arithmetic expressions", JACM 17(4), 1970).
+    """
+    constants = 0
+    intermediate: dict[Expr, int] = {}
+    for node in dict.fromkeys(reversed(list(_values(expr)))):  # arguments before what they are arguments of
+        if isinstance(node, Const):
+            constants += 1
+            intermediate[node] = 0
+        elif isinstance(node, Read):
+            intermediate[node] = int(node.tensor.name != accumulator)
+        else:
+            needs = sorted((intermediate[child] for child in node.children()), reverse=True)
+            intermediate[node] = max((need + held for held, need in enumerate(needs)), default=1)
+    functions = {node.function for node in intermediate if isinstance(node, Apply)}
+    return constants + sum(FUNCTION_REGISTERS.get(name, 0) for name in functions) + intermediate[expr]
+
+
+def _values(expr: Expr) -> Iterator[Expr]:
+    """Every node of an expression but the addresses of what it reads, parents before their arguments."""
+    yield expr
+    if not isinstance(expr, Read):
+        for child in expr.children():
+            yield from _values(child)

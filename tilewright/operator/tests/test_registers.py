@@ -1,0 +1,77 @@
+"""Where the epilogue of a product runs, by the registers that it needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.expr.core import Axis, Expr, Read, Tensor, apply
+from tilewright.machine import resolve_cpu
+from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.registers import epilogue_in_loop, registers_of, sums_of
+
+I, J, K = Axis("i", 64), Axis("j", 96), Axis("k", 8)
+SUM = Read(Tensor("sum", (), "f32"), ())
+BIAS = Read(Tensor("bias", (96,), "f32"), (J,))
+SCALE = Read(Tensor("scale", (96,), "f32"), (J,))
+
+
+def work(epilogue: Expr) -> Contraction:
+    a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", 512), ("B", 768), ("C", 6144)))
+    return Contraction(
+        (), (I,), J, (K,), Operand(a, I * 8 + K), Operand(b, K * 96 + J), SUM.tensor, epilogue, c, I * 96 + J, "fma",
+        ((4, 6),), 16,
+    )  # fmt: skip
+
+
+def schedule(rows: int, columns: int, lanes: int = 16) -> ContractionSchedule:
+    return ContractionSchedule({"i": rows, "j": columns}, ("j", "i"), {}, ("i", "j"), k_unroll=4, lanes=lanes)
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "registers"),
+    [
+        (SUM, 0),
+        (SUM + BIAS, 1),
+        (apply("max", SUM + BIAS, 0.0), 2),
+        (apply("max", SUM, 2.0) * 2.0, 2),
+        ((SUM * SCALE) * (BIAS + SCALE), 2),  # the sum has a register of its own
+        ((BIAS + SCALE) * (BIAS - SCALE), 3),
+        (apply("exp", SUM), 17),
+        (apply("exp", SUM) + apply("exp", SUM + BIAS), 18),  # constants of one function are there once
+    ],
+)
+def test_registers_of_an_epilogue(epilogue: Expr, registers: int) -> None:
+    assert registers_of(epilogue, "sum") == registers
+
+
+def test_an_address_needs_no_vector_register() -> None:
+    far = Read(Tensor("bias", (96000,), "f32"), (J * 1000 + 7,))
+    assert registers_of(SUM + far, "sum") == registers_of(SUM + BIAS, "sum")
+
+
+def test_vectors_of_sums() -> None:
+    assert sums_of(work(SUM), schedule(4, 96)) == 24
+    assert sums_of(work(SUM), schedule(3, 5)) == 3  # fewer columns than lanes
+
+
+def test_an_epilogue_that_fits_beside_the_sums_is_unrolled() -> None:
+    machine = resolve_cpu("znver5")
+    loop, decision = epilogue_in_loop(work(apply("max", SUM + BIAS, 0.0)), schedule(4, 96), machine, "C")
+    assert not loop
+    assert decision.subject == "epilogue of C"
+    assert decision.chosen == "on the register tile"
+    assert decision.reason == "it needs about 2 registers beside 24 sums, of 32"
+
+
+def test_an_epilogue_that_does_not_fit_is_a_loop() -> None:
+    silu = work(SUM * apply("sigmoid", SUM))
+    wide, narrow = resolve_cpu("znver5"), resolve_cpu("x86-64-v3")
+    assert epilogue_in_loop(silu, schedule(4, 96), wide, "C")[0]
+    assert not epilogue_in_loop(silu, schedule(2, 96), wide, "C")[0]  # 12 sums leave 20
+    assert epilogue_in_loop(silu, schedule(2, 32, lanes=8), narrow, "C")[0]
+
+
+def test_one_vector_is_no_loop() -> None:
+    gelu = work(SUM * apply("normal_cdf", SUM))
+    assert not epilogue_in_loop(gelu, schedule(1, 16), resolve_cpu("x86-64-v3"), "C")[0]
+    assert epilogue_in_loop(gelu, schedule(2, 16), resolve_cpu("x86-64-v3"), "C")[0]
