@@ -21,6 +21,7 @@ Place: TypeAlias = tuple[str | int, ...]  # keys and list positions from the top
 Kind: TypeAlias = Callable[[Any, Place, "list[Fault]"], Any]
 
 _LARGEST: Final = 1 << 62
+_LARGEST_FINITE: Final = 1e300  # leaves room for products
 _MOST_LETTERS: Final = 100
 _SHOWN_FAULTS: Final = 8  # of a value, in one message
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -116,6 +117,7 @@ def record(cls: type[Readable]) -> Kind:
             value = cls.prepared(value)
         except ValueError as error:
             faults.append(Fault(place, str(error)))
+        faults += [_unknown(name, place, list(fields)) for name in value if name not in fields]
         given = {}
         for name, field in fields.items():
             is_optional = not (field.default is field.default_factory is dataclasses.MISSING)
@@ -124,7 +126,6 @@ def record(cls: type[Readable]) -> Kind:
                     faults.append(Fault((*place, name), "is missing"))
             elif not (is_optional and value[name] is None):
                 given[name] = field.metadata["kind"](value[name], (*place, name), faults)
-        faults += [_unknown(name, place, list(fields)) for name in value if name not in fields]
         if len(faults) > before:
             return None
         try:
@@ -173,6 +174,20 @@ def real(value: Any, place: Place, faults: list[Fault]) -> Any:
     if type(value) is float or (type(value) is int and abs(value) < _LARGEST):
         return float(value)
     return _refuse(value, place, faults, "a number")
+
+
+def finite(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A finite number, below zero too."""
+    if type(value) in (int, float) and abs(value) <= _LARGEST_FINITE:
+        return float(value)
+    return _refuse(value, place, faults, "a finite number")
+
+
+def integer(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A whole number, below zero too."""
+    if type(value) is int and abs(value) < _LARGEST:
+        return value
+    return _refuse(value, place, faults, "an integer of 63 bits")
 
 
 def anything(value: Any, place: Place, faults: list[Fault]) -> Any:

@@ -12,13 +12,29 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cache, cached_property
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidIntrinsic
 from tilewright.expr.core import Axis, Expr, Read
 from tilewright.expr.dtypes import DType
 from tilewright.expr.text import parse_compute
+from tilewright.fields import (
+    Fault,
+    Place,
+    Readable,
+    count,
+    finite,
+    flag,
+    integer,
+    items,
+    optional,
+    record,
+    required,
+    several,
+    string,
+    table,
+)
 from tilewright.intrinsics.elements import is_float
 
 #: Who issues the instruction together: one lane of code, a warp, a wave, a group of warps, a core.
@@ -41,36 +57,41 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class Fragment(Readable):
     """Which element of an operand register element `e` of lane `lane` holds: one index expression per operand loop.
 
     The expressions are text over `lane` and `e` with ``+ * // %``: ``"lane // 4 + 8 * (e // 2 % 2)"``. `replicated`
     says that several lanes hold the same element on purpose.
     """
 
-    lanes: int
-    elements: int
-    indices: tuple[str, ...]
-    replicated: bool = False
+    lanes: int = required(integer)
+    elements: int = required(integer)
+    indices: tuple[str, ...] = required(several(string))
+    replicated: bool = optional(flag, False)
+
+
+def _layout(value: Any, place: Place, faults: list[Fault]) -> Any:
+    """A formula or word, or a fragment."""
+    return value if isinstance(value, str) else record(Fragment)(value, place, faults)
 
 
 @dataclass(frozen=True)
-class Operand:
+class Operand(Readable):
     """One operand of the body: its role (`Src1`, `Src2`, `Dst`), element type, loops, scope and place in it.
 
     `layout` is a `Fragment` (registers of lanes), a formula for the element offset over the operand's loops
     (``"4 * i + r"``), or one of the words box (row-major), descriptor, opaque.
     """
 
-    role: str
-    dtype: DType
-    loops: tuple[str, ...]
-    scope: Scope = "reg"
-    layout: Fragment | str = "box"
+    role: str = required(string)
+    dtype: DType = required(string)
+    loops: tuple[str, ...] = required(several(string))
+    scope: Scope = optional(string, "reg")
+    layout: Fragment | str = optional(_layout, "box")
 
 
 @dataclass(frozen=True)
-class Movement:
+class Movement(Readable):
     """One statement of the memory abstraction: ``dst_scope.operand[loops] = src_scope.operand[address]``.
 
     `address` is an affine text in the operand's loops and free parameters (``addr_a + i1 * stride_a + r1``); the
@@ -79,48 +100,48 @@ class Movement:
     supply addresses of rows (``ldmatrix``), `lane_address` is the element offset that lane `lane` supplies.
     """
 
-    name: str
-    operand: str
-    destination: Scope
-    source: Scope
-    address: str
-    via: str = ""
-    alignment_bytes: int = 1
-    stride_multiple: int = 1
-    value: float | None = None
-    lane_address: str = ""
+    name: str = required(string)
+    operand: str = required(string)
+    destination: Scope = required(string)
+    source: Scope = required(string)
+    address: str = required(string)
+    via: str = optional(string, "")
+    alignment_bytes: int = optional(integer, 1)
+    stride_multiple: int = optional(integer, 1)
+    value: float | None = optional(finite)
+    lane_address: str = optional(string, "")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Readable):
     """Capacities per scope in bytes, and registers of one lane that one call occupies."""
 
-    capacity_bytes: Mapping[Scope, int] = field(default_factory=dict)
-    registers: int = 0
+    capacity_bytes: Mapping[Scope, int] = field(default_factory=dict, metadata={"kind": table(string, integer)})
+    registers: int = optional(integer, 0)
 
 
 @dataclass(frozen=True)
-class Numerics:
+class Numerics(Readable):
     """How `execute` computes: a rule of `intrinsics.numerics`, saturation, denormals, and whether sums have an order.
 
     Rule `exact` rounds (wraps, saturates) after every `group` points of the reduction; 0: once, after all of them.
     `order` unspecified says that hardware may add in another order and round at other places than `execute` does.
     """
 
-    rule: str = "exact"
-    group: int = 0
-    saturate: bool = False
-    denormals: Literal["keep", "zero"] = "keep"
-    order: Literal["fixed", "unspecified"] = "unspecified"
+    rule: str = optional(string, "exact")
+    group: int = optional(integer, 0)
+    saturate: bool = optional(flag, False)
+    denormals: Literal["keep", "zero"] = optional(string, "keep")
+    order: Literal["fixed", "unspecified"] = optional(string, "unspecified")
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Readable):
     """Cycles between two independent issues on one unit, and from issue to result; units per core (multiprocessor)."""
 
-    issue_cycles: float
-    latency_cycles: float = 0.0
-    units_per_core: int = 1
+    issue_cycles: float = required(finite)
+    latency_cycles: float = optional(finite, 0.0)
+    units_per_core: int = optional(integer, 1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +160,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Intrinsic:
+class Intrinsic(Readable):
     """One record. `compute` is index notation (``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``); loops that index `Dst`
     are spatial, the others reductions; `operands` are the sources in the order of `compute`, then `Dst`.
 
@@ -149,25 +170,25 @@ class Intrinsic:
     that have the features.
     """
 
-    name: str
-    target: str
-    compute: str
-    extents: Mapping[str, int]
-    operands: tuple[Operand, ...]
-    cost: Cost
-    source: str
-    group: Group = "lane"
-    features: tuple[str, ...] = ()
-    processors: tuple[str, ...] = ()
-    memory: tuple[Movement, ...] = ()
-    limits: Limits = Limits()
-    numerics: Numerics = Numerics()
-    pad_identity: float = 0.0
-    aliases: tuple[str, ...] = ()
-    llvm: str = ""
-    emitter: str = ""
-    realised_by: str = ""
-    grid: tuple[int, int, int] = (1, 1, 1)
+    name: str = required(string)
+    target: str = required(string)
+    compute: str = required(string)
+    extents: Mapping[str, int] = required(table(string, integer))
+    operands: tuple[Operand, ...] = required(several(record(Operand)))
+    cost: Cost = required(record(Cost))
+    source: str = required(string)
+    group: Group = optional(string, "lane")
+    features: tuple[str, ...] = optional(several(string), ())
+    processors: tuple[str, ...] = optional(several(string), ())
+    memory: tuple[Movement, ...] = optional(several(record(Movement)), ())
+    limits: Limits = optional(record(Limits), Limits())
+    numerics: Numerics = optional(record(Numerics), Numerics())
+    pad_identity: float = optional(finite, 0.0)
+    aliases: tuple[str, ...] = optional(several(string), ())
+    llvm: str = optional(string, "")
+    emitter: str = optional(string, "")
+    realised_by: str = optional(string, "")
+    grid: tuple[int, int, int] = optional(items(count, count, count), (1, 1, 1))  # rows, registers per row, steps
 
     def __hash__(self) -> int:
         return hash(self.name)

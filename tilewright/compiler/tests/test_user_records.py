@@ -97,7 +97,7 @@ def test_records_of_the_catalogue_are_not_carried() -> None:
     ("text", "message"),
     [
         ("nothing", "tile.records: is not JSON"),
-        ('{"intrinsics": [{"name": "my_tile_product"}]}', "tile.records: intrinsics.0 lacks 'target'"),
+        ('{"intrinsics": [{"name": "my_tile_product"}]}', r"tile\.records: intrinsics\.0\.target is missing"),
     ],
 )
 def test_carried_records_that_cannot_be_read_are_refused(text: str, message: str) -> None:
