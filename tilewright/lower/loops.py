@@ -9,7 +9,7 @@ there is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
@@ -38,6 +38,11 @@ class Point:
     @property
     def extents(self) -> tuple[int, ...]:
         return tuple(int(axis.extent) for axis in self.dims)  # type: ignore[arg-type]
+
+    def swapped(self) -> Point:
+        """The same place with the two dimensions of its tile in the other order."""
+        first, second = self.dims
+        return replace(self, dims=(second, first), bounds={1 - place: bound for place, bound in self.bounds.items()})
 
 
 def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:

@@ -12,27 +12,11 @@ from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types
 from tilewright.lower.builder import KernelBuilder
-from tilewright.lower.loops import for_each_tile, grid_of
+from tilewright.lower.loops import Point, for_each_tile, grid_of
 from tilewright.lower.passes import Passes, Scratch
 from tilewright.lower.row_pipeline import RowPipeline
 from tilewright.lower.steps import Parameter
-from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.tiling import SpatialLoop
-
-
-def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
-    """The outer loops as the schedule tiles them; tile dimensions come last, the unrolled one before the vector."""
-    loops = []
-    for axis in nest.outer:
-        blocks = schedule.blocks.get(axis.name, 1)
-        if axis.name == schedule.vector:
-            loops.append(SpatialLoop(axis, schedule.vector_extent, blocks, schedule.lanes))
-        elif axis.name == schedule.unroll:
-            loops.append(SpatialLoop(axis, schedule.unroll_extent, blocks))
-        else:
-            loops.append(SpatialLoop(axis, 1, blocks))
-    order = {schedule.unroll: 1, schedule.vector: 2}
-    return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
+from tilewright.operator.nest import Nest, NestSchedule, nest_loops
 
 
 def lower_nest(
@@ -53,6 +37,12 @@ def lower_nest(
         RowPipeline(builder, nest, schedule, memory, loop).run()
     else:
         scratch = Scratch(builder, nest, schedule)
-        for_each_tile(builder, loops, lambda point: Passes(builder, nest, schedule, memory, scratch, point).run())
+        names = [loop.axis.name for loop in loops if loop.axis.name in (schedule.unroll, schedule.vector)]
+        swapped = names == [schedule.vector, schedule.unroll]  # a tile has the vector as its last dimension
+
+        def run(point: Point) -> None:
+            Passes(builder, nest, schedule, memory, scratch, point.swapped() if swapped else point).run()
+
+        for_each_tile(builder, loops, run)
     builder.insert(tile.ReturnOp())
     return func

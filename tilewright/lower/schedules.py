@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from tilewright.expr.core import Apply, Cast, Expr, Read, Tensor
@@ -10,7 +11,7 @@ from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.layouts.blocked import Blocked
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
-from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.sorting import sort_method
@@ -181,7 +182,7 @@ def _nest_schedule(nest: Nest, tree: _Tree) -> NestSchedule:
     unroll, unroll_extent = next(iter(rows.items()), ("", 1))
     moments = tuple(node.op for node, _ in tree.hints("one_pass") if isinstance(node, Leaf))
     joined = (moments[0], moments[1]) if moments else None
-    return NestSchedule(
+    schedule = NestSchedule(
         vector,
         extent,
         unroll,
@@ -193,6 +194,9 @@ def _nest_schedule(nest: Nest, tree: _Tree) -> NestSchedule:
         joined,
         lanes,
     )
+    order = tuple(tree.loops("L2"))
+    usual = tuple(loop.axis.name for loop in nest_loops(nest, schedule))
+    return schedule if order == usual else replace(schedule, order=order)
 
 
 def _prefetches(nest: Nest, tree: _Tree, moments: tuple[str, str] | None) -> Iterator[Prefetch]:

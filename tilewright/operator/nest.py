@@ -16,6 +16,7 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
+from tilewright.operator.tiling import SpatialLoop
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ class NestSchedule:
     """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the
     grid.
 
-    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `blocks` says how many blocks each outer loop
-    is dealt in. `nontemporal` names the outputs that bypass the caches. `stages` numbers the passes with which
+    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `order` names the outer loops, outermost
+    first; empty: as the nest has them, then the unrolled one, then the vector. `blocks` says how many blocks each outer
+    loop is dealt in. `nontemporal` names the outputs that bypass the caches. `stages` numbers the passes with which
     a stage of a pipeline of rows begins; without them a row's passes run in turn. `moments` names the sum and the
     squared deviations that one pass computes together, instead of two.
     """
@@ -98,6 +100,23 @@ class NestSchedule:
     stages: tuple[int, ...] = ()
     moments: tuple[str, str] | None = None
     lanes: int = 16
+    order: tuple[str, ...] = ()
+
+
+def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
+    """The outer loops, outermost first, as the schedule orders and tiles them."""
+    loops = []
+    for axis in nest.outer:
+        blocks = schedule.blocks.get(axis.name, 1)
+        if axis.name == schedule.vector:
+            loops.append(SpatialLoop(axis, schedule.vector_extent, blocks, schedule.lanes))
+        elif axis.name == schedule.unroll:
+            loops.append(SpatialLoop(axis, schedule.unroll_extent, blocks))
+        else:
+            loops.append(SpatialLoop(axis, 1, blocks))
+    last = {schedule.unroll: 1, schedule.vector: 2}
+    order = {name: place for place, name in enumerate(schedule.order)} or last
+    return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
 
 
 def merge_loops(nest: Nest) -> Nest:

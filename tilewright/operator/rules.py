@@ -26,6 +26,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.crossed import crossed_read, order_of_squares
 from tilewright.operator.cycles import product_cycles, tiled_cycles
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
@@ -290,9 +291,11 @@ def schedule_nest(
     inside = vector in nest.inner
     length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
     unroll, unroll_extent = "", 1
-    crossed = _crossed_loop(nest, vector, lanes)
-    if crossed is not None and not inside:
-        unroll, unroll_extent, length = crossed.name, lanes, lanes if extent >= lanes else extent
+    order: tuple[str, ...] = ()
+    crossed = crossed_read(nest, vector, lanes)
+    if crossed is not None:
+        unroll, unroll_extent, length = crossed[0].name, lanes, lanes
+        order = order_of_squares(nest, vector, *crossed, machine.caches[0])
     elif nest.inner and not inside:
         candidate = _reuse_loop(nest, vector)
         if candidate is not None:
@@ -309,6 +312,7 @@ def schedule_nest(
         vector_extent=length,
         unroll=unroll,
         unroll_extent=unroll_extent,
+        order=order,
         blocks=_nest_blocks(nest, tiled, threads, len(stages)),
         nontemporal=streams,
         prefetch=_prefetches(nest, vector, length, machine, bool(stages), moments),
@@ -318,6 +322,7 @@ def schedule_nest(
     )
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
+    beside += ", along the lines that are read" if order else ""
     beside += f", {moments[0]} and {moments[1]} in one pass, for rows come from main memory" if moments else ""
     return schedule, Decision(
         f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
@@ -349,24 +354,6 @@ def _vector_loop(nest: Nest, lanes: int) -> Axis | None:
         found += [max(steps, key=lambda axis: axis.size)] if steps else []
     long = [axis for axis in found if axis.size >= lanes // 2]
     return long[0] if long else max(found, key=lambda axis: axis.size, default=None)
-
-
-def _crossed_loop(nest: Nest, vector: Axis, lanes: int) -> Axis | None:
-    """In a map: another loop with stride 1 in a large read that is strided along the vector.
-
-    Both make a square to transpose.
-    """
-    if nest.inner or vector.size < lanes:
-        return None
-    for node in nest.nodes:
-        for index in addresses(node.body):
-            form = affine(index)
-            if form is None or form.coefficient(vector) in (0, 1):
-                continue
-            for axis in nest.outer:
-                if axis != vector and form.coefficient(axis) == 1 and axis.size >= lanes:
-                    return axis
-    return None
 
 
 def _reuse_loop(nest: Nest, vector: Axis) -> Axis | None:

@@ -17,7 +17,7 @@ from tilewright.expr.ordered import SCATTER
 from tilewright.expr.text import print_statement
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestNode, NestSchedule, renamed
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, renamed
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 from tilewright.operator.tiling import SpatialLoop
@@ -249,14 +249,7 @@ def _nest_statements(nest: Nest) -> tuple[Statement, ...]:
 
 
 def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
-    quanta = {schedule.unroll: schedule.unroll_extent, schedule.vector: schedule.vector_extent}
-    beside = [axis for axis in nest.outer if axis.name == schedule.unroll]
-    vector = [axis for axis in nest.outer if axis.name == schedule.vector]
-    plain = [axis for axis in nest.outer if axis not in beside and axis not in vector]
-    loops = [
-        SpatialLoop(axis, quanta.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
-        for axis in (*plain, *beside, *vector)
-    ]
+    loops = nest_loops(nest, schedule)
     stages: list[list[TileTree]] = [[]]
     numbers = PassNumbers(nest, schedule.moments)
     for step in _passes(nest):

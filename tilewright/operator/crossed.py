@@ -1,0 +1,62 @@
+"""Maps that read along another loop than they write along: squares of elements that are transposed in registers.
+
+A square has as many lines of a cache on each side as a vector has lanes. The next square continues the lines that are
+written, or those that are read. On the other side it begins new lines, whose addresses are multiples of the stride.
+Multiples of a large power of two share few sets of the first cache. A line that two squares share is then evicted
+before the second one needs it, and stores wait for evictions from the same set.
+"""
+
+from __future__ import annotations
+
+from math import gcd, inf
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Read, Tensor, walk
+from tilewright.machine.description import Cache
+from tilewright.operator.nest import Nest
+
+USUAL_WAYS = 8  # of a first cache whose description does not say
+
+
+def crossed_read(nest: Nest, vector: Axis, lanes: int) -> tuple[Axis, Read] | None:
+    """In a map: another loop with stride 1 in a read that is strided along the vector, and the read.
+
+    Both loops have at least `lanes` points, so that they make a square to transpose.
+    """
+    if nest.inner or vector.size < lanes:
+        return None
+    for node in nest.nodes:
+        for read in walk(node.body):
+            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
+            if form is None or form.coefficient(vector) in (0, 1):
+                continue
+            for axis in nest.outer:
+                if axis != vector and form.coefficient(axis) == 1 and axis.size >= lanes:
+                    assert isinstance(read, Read)
+                    return axis, read
+    return None
+
+
+def order_of_squares(nest: Nest, vector: Axis, crossed: Axis, read: Read, cache: Cache) -> tuple[str, ...]:
+    """The outer loops, outermost first, if squares should follow the lines that are read; else none.
+
+    They do where lines that are read lie in fewer sets of `cache` than lines that are written.
+    """
+    written = next((node for node in nest.nodes if node.index is not None), None)
+    source, target = affine(read.indices[0]), affine(written.index) if written and written.index else None
+    if written is None or source is None or target is None:
+        return ()
+    read_sets = _sets(source.coefficient(vector), read.tensor, cache)
+    if read_sets >= _sets(target.coefficient(crossed), written.tensor, cache):
+        return ()
+    # A loop that the read does not depend on stays outside.
+    steps = {axis: abs(source.coefficient(axis)) or inf for axis in nest.outer}
+    return tuple(axis.name for axis in sorted(nest.outer, key=lambda axis: -steps[axis]))
+
+
+def _sets(stride: int, tensor: Tensor, cache: Cache) -> int:
+    """In how many sets of a cache addresses lie that are multiples of `stride` elements apart."""
+    sets = max(1, cache.bytes // (cache.line_bytes * (cache.ways or USUAL_WAYS)))
+    lines, rest = divmod(abs(stride) * dtypes.size_bytes(tensor.dtype), cache.line_bytes)
+    return sets if rest or not lines else sets // gcd(sets, lines)
