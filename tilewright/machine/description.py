@@ -35,6 +35,7 @@ from tilewright.fields import (
 from tilewright.machine import features as feature_tables
 from tilewright.machine import targets
 
+USUAL_WAYS = 8  # of a first cache whose description does not say
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
@@ -64,6 +65,16 @@ class Cache(Readable):
     shared_by: int = required(count)
     bytes_per_cycle: float | None = optional(rate)
     bytes_per_second: float | None = optional(rate)
+
+    @property
+    def lines_per_set(self) -> int:
+        """The ways; a usual number where the description has none."""
+        return self.ways or USUAL_WAYS
+
+    @property
+    def sets(self) -> int:
+        """Sets of lines: addresses `sets * line_bytes` apart share one."""
+        return max(1, self.bytes // (self.line_bytes * self.lines_per_set))
 
 
 @dataclass(frozen=True, kw_only=True)

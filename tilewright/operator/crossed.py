@@ -16,8 +16,6 @@ from tilewright.expr.core import Axis, Read, Tensor, walk
 from tilewright.machine.description import Cache
 from tilewright.operator.nest import Nest
 
-USUAL_WAYS = 8  # of a first cache whose description does not say
-
 
 def crossed_read(nest: Nest, vector: Axis, lanes: int) -> tuple[Axis, Read] | None:
     """In a map: another loop with stride 1 in a read that is strided along the vector, and the read.
@@ -57,6 +55,5 @@ def order_of_squares(nest: Nest, vector: Axis, crossed: Axis, read: Read, cache:
 
 def _sets(stride: int, tensor: Tensor, cache: Cache) -> int:
     """In how many sets of a cache addresses lie that are multiples of `stride` elements apart."""
-    sets = max(1, cache.bytes // (cache.line_bytes * (cache.ways or USUAL_WAYS)))
     lines, rest = divmod(abs(stride) * dtypes.size_bytes(tensor.dtype), cache.line_bytes)
-    return sets if rest or not lines else sets // gcd(sets, lines)
+    return cache.sets if rest or not lines else cache.sets // gcd(cache.sets, lines)

@@ -6,14 +6,16 @@ The cost by which the rules choose register tiles, and with the bytes of a kerne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from math import log2, prod
 
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import Cache, Cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
 
@@ -24,6 +26,8 @@ EXTREMES = ("max", "min")
 EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
+OVERLAP = 3.0  # arithmetic and bytes hide each other but where they are equal: the norm of `instruction.model.combined`
+CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
@@ -54,6 +58,48 @@ def epilogue_cycles(work: Contraction, machine: Cpu) -> float:
     rows = prod(axis.size for axis in (*work.outer, *work.m_loops))
     arithmetic, loads = body_counts(work.epilogue, work.n_loop, work.lanes)
     return rows * -(-work.n_loop.size // work.lanes) * slowest_port(arithmetic, loads, 0.0, machine)
+
+
+def cycles_from_memory(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
+    """Cycles of a product with such register tiles, where the first tiles of a panel of b wait until L2 has it.
+
+    Tiles of many rows have the next panel on its way before they need it (`lower.prefetch`), those of few rows do not.
+    The first tiles take their share of `tiled_cycles`, and bytes of b move at the rate of the level that holds all of
+    b. Both hide behind each other in part: the taller the tiles, the larger their share. Nothing is hidden where rows
+    of a tile take more than a third of the ways of one set of L1: lines that arrive early are evicted before use.
+    """
+    cycles = tiled_cycles(work, rows, vectors, machine)
+    if prod(axis.size for axis in work.m_loops) >= machine.vector_registers:
+        return cycles
+    used = {axis for axis in walk(work.b.index) if isinstance(axis, Axis)}
+    loops = (*work.outer, work.n_loop, *work.k_loops)
+    b_bytes = prod(axis.size for axis in loops if axis in used) * dtypes.size_bytes(work.b.tensor.dtype)
+    first, *outer = machine.caches
+    near = outer[0] if outer else first
+    if b_bytes <= near.bytes:
+        return cycles
+    level = next((cache for cache in outer if b_bytes <= cache.bytes), None)
+    per_cycle = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
+    moved = b_bytes / (per_cycle or machine.vector_bits / 8)
+    if CROWDED * _lines_in_one_set(work, rows, first) > first.lines_per_set:
+        return cycles + moved
+    share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.m_loops, rows, strict=True))
+    arriving: float = (share**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
+    return cycles - share + arriving
+
+
+def _lines_in_one_set(work: Contraction, rows: Sequence[int], cache: Cache) -> int:
+    """The most rows of a tile whose elements of a, of one step of k, lie in one set of a cache."""
+    form = affine(work.a.index)
+    if form is None:
+        return 1
+    size = dtypes.size_bytes(work.a.tensor.dtype)
+    steps = [form.coefficient(axis) * size for axis in work.m_loops]
+    lines = {
+        sum(step * place for step, place in zip(steps, places, strict=True)) // cache.line_bytes
+        for places in product(*map(range, rows))
+    }
+    return max(Counter(line % cache.sets for line in lines).values())
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:

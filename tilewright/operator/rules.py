@@ -3,11 +3,13 @@
 *Products.* A register tile has MR rows (a box over the m loops) and NR vectors along n, within one of the shapes for
 which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
 over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
-with the fewest cycles over the whole iteration space, ragged tiles included, wins. A program takes as many rows as keep
+with the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which
+panels of b come from beyond L2 counts too. A program takes as many rows as keep
 its part of a in half of L2, walks the panels of b outside and the rows inside, so that a panel stays near while the
 rows pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
 
-*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). Programs are
+*Nests.* The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A map that
+reads along another loop transposes squares, in the order that `crossed` says. Programs are
 dealt so that each has some thousand elements. Rows that come from main memory are read and written in a pipeline where
 what is under way fits L1 or arithmetic is costly; else a mean and squared deviations take one pass, and passes ask for
 the next row. Outputs that no cache holds bypass the caches.
@@ -27,7 +29,7 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.crossed import crossed_read, order_of_squares
-from tilewright.operator.cycles import product_cycles, tiled_cycles
+from tilewright.operator.cycles import cycles_from_memory, product_cycles
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
@@ -60,7 +62,7 @@ def schedule_contraction(
     A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
     """
     ranked = sorted(
-        (tiled_cycles(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
+        (cycles_from_memory(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
     shared = ranked[0][0] >= SHARED_CYCLES

@@ -10,6 +10,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, shape
 from tilewright.expr.random import random_array
+from tilewright.lower.schedules import schedule_of
 from tilewright.machine import resolve_cpu
 from tilewright.operator.nest import NestSchedule
 from tilewright.options import Options
@@ -37,3 +38,10 @@ def test_ragged_squares_are_among_those_that_follow_the_read() -> None:
     (kernel,) = make_plan(transposed((3, 33, 1024), "f32"), resolve_cpu("znver5"), 1).kernels
     assert isinstance(kernel.schedule, NestSchedule)
     assert kernel.schedule.order
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [(3, 33, 1024), (3, 1024, 33)])
+def test_the_order_of_squares_is_read_back_from_the_tree(size: tuple[int, int, int], threads: int) -> None:
+    (kernel,) = make_plan(transposed(size, "f32"), resolve_cpu("znver5"), threads).kernels
+    assert schedule_of(kernel.scheduled) == (kernel.work, kernel.schedule)

@@ -7,7 +7,7 @@ from tilewright.compiler.plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import shape
 from tilewright.operator.nest import NestSchedule
-from tilewright.operator.tree import tree_of
+from tilewright.operator.tree import kernel_of
 from tilewright.tiles.notation import print_tree
 
 
@@ -18,7 +18,7 @@ def scheduled(batch: int, rows: int, columns: int, dtype: str = "f32") -> tuple[
     plan = make_plan(b.finish([shape.transpose(x, (0, 2, 1), name="y")]), resolve_target("znver5"), 1)
     (kernel,) = plan.kernels
     assert isinstance(kernel.schedule, NestSchedule)
-    return kernel.schedule, print_tree(tree_of(kernel.work, kernel.schedule))
+    return kernel.schedule, print_tree(kernel_of(kernel.work, kernel.schedule).tree)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_squares_follow_the_side_whose_lines_share_few_sets(rows: int, columns: 
 
 
 def test_loops_are_in_the_order_of_the_read_inside_the_batch() -> None:
-    assert scheduled(3, 64, 1024)[1].startswith("@DRAM for i0:3, i2:4, i1:64 ")
-    assert scheduled(3, 1024, 64)[1].startswith("@DRAM for i0:3, i1:4, i2:64 ")
+    assert scheduled(3, 64, 1024)[1].startswith("@L2 for i0:3, i2:4, i1:64 ")
+    assert scheduled(3, 1024, 64)[1].startswith("@L2 for i0:3, i1:4, i2:64 ")
 
 
 def test_bytes_count_and_not_elements() -> None:

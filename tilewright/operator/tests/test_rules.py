@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.cycles import cycles_from_memory, tiled_cycles
 from tilewright.operator.rules import EVEN, schedule_contraction
 from tilewright.operator.tiling import SpatialLoop
 
@@ -26,7 +27,7 @@ def matrices(m: int, n: int, k: int) -> Contraction:
     total = Tensor("sum", (), "f32")
     return Contraction(
         (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma",
-        ((6, 4), (4, 6), (14, 2), (28, 1)), 16,
+        ((6, 4), (4, 6), (8, 3), (14, 2), (28, 1)), 16,
     )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> N
     """1024 columns are 11 tiles of 96 or 16 of 64: eleven cannot be halved."""
     assert scheduled(16, 1024, 1024, threads=1).tile == {"i": 4, "j": 96}
     two = scheduled(16, 1024, 1024, threads=2)
-    assert two.tile == {"i": 6, "j": 64}
+    assert two.tile == {"i": 4, "j": 64}
     sizes = programs(16, 1024, two)
     assert sum(sizes[: len(sizes) // 2]) == sum(sizes) // 2
 
@@ -84,3 +85,27 @@ def test_a_product_that_ends_before_another_thread_begins_is_one_program() -> No
     """The gates of a recurrent layer of 64 units took longer on two threads than on one; those of 128 do not."""
     assert len(programs(1, 256, scheduled(1, 256, 64, threads=2))) == 1
     assert len(programs(1, 512, scheduled(1, 512, 128, threads=2))) > 1
+
+
+def test_a_product_of_few_rows_takes_taller_tiles_where_b_comes_from_far() -> None:
+    """Tiles of 8 rows read each panel twice, tiles of 4 rows four times: they hide less of the first time."""
+    far, near = scheduled(16, 250, 2000, threads=1).tile, scheduled(16, 250, 1000, threads=1).tile
+    assert 2000 * 250 * 4 > MACHINE.caches[1].bytes > 1000 * 250 * 4
+    assert near == {"i": 4, "j": 96}
+    assert far["i"] > near["i"]
+
+
+@pytest.mark.parametrize("rows", [(2,), (4,), (8,)])
+def test_bytes_of_b_cost_at_most_what_nothing_hides(rows: tuple[int, ...]) -> None:
+    work = matrices(16, 256, 2048)
+    cycles = tiled_cycles(work, rows, 2, MACHINE)
+    waiting = cycles_from_memory(work, rows, 2, MACHINE) - cycles
+    moved = 256 * 2048 * 4 / 24  # L3: 24 bytes per cycle
+    assert 0 < waiting <= moved
+    if rows == (8,):  # rows 8192 bytes apart, all in one set of L1
+        assert waiting == pytest.approx(moved)
+
+
+def test_bytes_of_b_are_free_where_l2_holds_them_or_rows_are_many() -> None:
+    for work in (matrices(16, 256, 512), matrices(64, 256, 2048)):
+        assert cycles_from_memory(work, (4,), 2, MACHINE) == tiled_cycles(work, (4,), 2, MACHINE)
