@@ -206,20 +206,18 @@ class Explanation:
         return ", ".join(found) or f"{kernel.flops:,} operations, {kernel.bytes:,} bytes, no model of its time"
 
     def _bound(self, kernel: KernelSummary) -> str:
-        """What bounds it and the rate of that, as predicted or as measured with the part of the ceiling that it is."""
+        """What bounds it and the rate of that, as predicted or measured, with the part of the ceiling that it is."""
         seconds = kernel.seconds
         if kernel.bound is None or not seconds:
             return ""
-        measured = kernel.measured_seconds is not None
         rate = f"{kernel.bytes / seconds / 1e9:.3g} GB/s"
         if kernel.bound == "compute":
-            rate = f"{kernel.flops / seconds / 1e9:.0f} GFLOP/s with {rate}" if kernel.flops else rate
-        if not measured:
-            return f"{kernel.bound}, {rate} predicted"
+            rate = f"{kernel.flops / seconds / 1e9:.0f} GFLOP/s" if kernel.flops else rate
+        rate += " predicted" if kernel.measured_seconds is None else ""
         if kernel.least_seconds is None:
             return f"{kernel.bound}, {rate}"
         peak = kernel.instruction if kernel.bound == "compute" else f"reading {kernel.bound}"
-        return f"{kernel.bound}, {rate}: {kernel.least_seconds / seconds:.0%} of the measured rate of {peak}"
+        return f"{kernel.bound}, {rate}: {kernel.least_seconds / seconds:.0%} of the rate of {peak}"
 
 
 def _likeness(launch: Launch, decisions: Sequence[Decision]) -> tuple[Any, ...]:
@@ -229,7 +227,7 @@ def _likeness(launch: Launch, decisions: Sequence[Decision]) -> tuple[Any, ...]:
 
 
 def _said(kernel: KernelSummary) -> Iterator[tuple[str, str]]:
-    """What decisions say, in short: the choice, what came second and by how much it was worse, what was refused."""
+    """What decisions say, in short: the choice, what came second and by how much it is worse, how many are refused."""
     for name in _ASPECTS:
         for decision in kernel.aspect(name):
             if name == "layout":
@@ -239,12 +237,8 @@ def _said(kernel: KernelSummary) -> Iterator[tuple[str, str]]:
             runner_up = decision.runner_up.partition(" with vectors of ")[0]
             runner_up = decision.runner_up if runner_up == decision.chosen else runner_up
             second = f"; second: {runner_up}{_worse(decision)}" if runner_up else ""
-            yield name, f"{decision.chosen}{_reason(decision)}{second}"
-            if decision.refused:
-                first, *others = decision.refused
-                values = f": {first.values}" if first.values else ""
-                more = f"; {len(others)} more" if others else ""
-                yield "refused", f'{first.candidate} by "{first.rule}"{values}{more}'
+            refused = f"; {len(decision.refused)} refused" if decision.refused else ""
+            yield name, f"{decision.chosen}{_reason(decision)}{second}{refused}"
 
 
 def _reason(decision: Decision) -> str:

@@ -1,16 +1,22 @@
 """What decisions say of themselves: their numbers, and which kernel they are about."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
+from tilewright.compiler.program import planned_manifest
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import linalg, norm
+from tilewright.expr.ops import conv, elementwise, linalg, norm
 from tilewright.expr.random import graphs
+from tilewright.machine import Cpu
+from tilewright.runtime.explanation import Explanation
 
 MACHINES = ("znver5", "x86-64-v2", "x86-64-v3", "aarch64", "sm_80", "sm_90a", "gfx1100")
 
@@ -49,6 +55,35 @@ def test_decisions_say_the_numbers_of_their_text() -> None:
     assert tile.cost is not None
     assert f"{tile.cost.cycles:.0f} predicted cycles" in tile.reason
     assert tile.kernel == "scores"
+
+
+def convolutions() -> Graph:
+    """Four convolutions with an addition and a relu, as a residual network has them, with the names of its weights."""
+    b = GraphBuilder("network")
+    x = b.input("image", (1, 64, 28, 28), "f32")
+    for number, filters in enumerate((64, 256, 64, 128)):
+        shape, name = (filters, x.shape[1], 3, 3), f"{number}.body.2.0.convolution.weight"
+        w = b.constant(np.ones(shape, np.float32), name)
+        x = elementwise.relu(conv.conv(x, w, pads=(1, 1, 1, 1), name=f"conv2d_{number}"), name=f"relu_{number}")
+    return b.finish([x])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_three_kernels_are_explained_in_40_lines_of_80_columns(threads: int) -> None:
+    """Item 1 of the first hours: the most expensive kernels, why they are as they are, and what bounds them."""
+    target = resolve_target("znver5")
+    assert isinstance(target, Cpu)
+    rates = replace(target, issue_cycles={"fma_16_f32_f32": 0.5})
+    plan = make_plan(convolutions(), target, threads)
+    lines = Explanation(planned_manifest(plan, target), plan.decisions, threads, rates).text().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    first, second, third = (
+        next(n for n, line in enumerate(lines) if line.startswith(f"{k}. conv2d_")) for k in (1, 2, 3)
+    )
+    for begin, end in ((first, second), (second, third), (third, len(lines))):
+        said = {line[3:12].strip() for line in lines[begin + 1 : end]}
+        assert {"bound by", "fused", "mapping", "tile", "layout"} <= said
 
 
 def test_every_decision_about_one_kernel_names_it() -> None:

@@ -43,9 +43,15 @@ def test_a_summary_says_time_bound_fusion_mapping_tile_and_refusals() -> None:
     assert "1. conv+relu, 1 more alike: " in text
     assert "bound by compute" in text
     for part in ("fused    with relu", "mapping  (i|j|k) on fma_16_f32_f32", "second: 4 rows by 6 vectors, +50.0%",
-                 'refused  28 rows by 1 vector by "at most 1.1 times the fewest": 2', "2 other kinds"):  # fmt: skip
+                 "+50.0%; 1 refused", "2 other kinds"):  # fmt: skip
         assert part in text
     assert max(map(len, lines)) <= 80
+
+
+def test_a_prediction_says_which_part_of_the_ceiling_it_is() -> None:
+    text = explanation(machine=measured()).text(top=1).replace("\n            ", " ")
+    share = PRODUCT.flops / (4e9 * 64) / (PRODUCT.cycles / 4e9)
+    assert f"predicted: {share:.0%} of the rate of fma_16_f32_f32" in text
 
 
 def test_without_measured_rates_there_are_cycles_and_no_seconds() -> None:
