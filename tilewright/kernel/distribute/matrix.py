@@ -158,7 +158,7 @@ def one_warp(record: Intrinsic, turned: bool = False) -> Layouts:
     """
     if is_opaque(record):
         return opaque_layouts(record, extents_of_record(record), (1, 1), lanes_of(record))
-    found = [_fragment(record, number) for number in range(len(record.operands))]
+    found = [fragment_layout(record, number) for number in range(len(record.operands))]
     if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
         raise InvalidProgram(
             f"intrinsic {record.name!r} for a product in a block", help="one like mma_m16n8k16_f16_f32"
@@ -189,7 +189,7 @@ def _transposed(layout: LinearLayout) -> LinearLayout:
     return LinearLayout(bases, tuple(zip(layout.out_names, reversed(layout.shape), strict=True)))
 
 
-def _fragment(record: Intrinsic, number: int) -> LinearLayout:
+def fragment_layout(record: Intrinsic, number: int) -> LinearLayout:
     """The layout of one operand of a record: registers and lanes to its box."""
     from tilewright.intrinsics.fragments import places
     from tilewright.intrinsics.intrinsic import Fragment

@@ -21,7 +21,7 @@ from tilewright.kernel import rings, simt
 from tilewright.kernel.boxes import Box
 from tilewright.kernel.distribute.layout import canonical, layout_of
 from tilewright.kernel.distribute.matrix import fragments
-from tilewright.kernel.distribute.warpgroup import Operand, operand_of
+from tilewright.kernel.distribute.warpgroup import Operand, one_result, operand_of
 from tilewright.kernel.records import extents_of_record, record_of
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_async import (
@@ -32,7 +32,6 @@ from tilewright.kernel.simt_async import (
     TensorLoadOp,
 )
 from tilewright.kernel.simt_warpgroup import (
-    ROWS,
     WARPS,
     WarpgroupCommitOp,
     WarpgroupFenceOp,
@@ -41,7 +40,6 @@ from tilewright.kernel.simt_warpgroup import (
     WarpIdOp,
 )
 from tilewright.layouts.linear import LinearLayout
-from tilewright.layouts.mma import Mma
 
 SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
 
@@ -186,7 +184,8 @@ def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
     name, layout = op.intrinsic.data, layout_of(op.c)
     if layout is None:
         raise InvalidProgram(f"{op.result.type} has no layout", help="run assign-layouts before distribute")
-    _, n, step = extents_of_record(record_of(op))
+    record = record_of(op)
+    _, _, step = extents_of_record(record)
     m, columns, depth = op.extents
     size = element_bytes(op.a)
     a = operand_of(op.a_memory.data, m, depth, size, 0)
@@ -195,7 +194,7 @@ def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
     starts = [
         _start(at, view, slot, operand, layout, dim) for dim, (view, operand) in enumerate(((op.a, a), (op.b, b)))
     ]
-    parts = fragments(layout, _one(n, step))
+    parts = fragments(layout, canonical(one_result(record)))
     held = {start: at.picked(at.values[op.c], registers) for start, registers in parts.items()}
     fenced = at.add(WarpgroupFenceOp(list(held.values()))).results
     held = dict(zip(held, fenced, strict=True))
@@ -217,11 +216,6 @@ def _slots_of(buffer: SSAValue) -> int:
     ring = buffer.owner
     assert isinstance(ring, rings.RingOp)
     return ring.slots.value.data
-
-
-def _one(n: int, k: int) -> LinearLayout:
-    """The layout of one product's result in four warps."""
-    return canonical(Mma(3, (WARPS, 1), (ROWS // WARPS, n, k)).to_linear((ROWS, n)))
 
 
 def _start(at: Threads, view: SSAValue, slot: SSAValue, operand: Operand, layout: LinearLayout, dim: int) -> SSAValue:

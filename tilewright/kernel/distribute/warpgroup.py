@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.layout import canonical
+from tilewright.kernel.distribute.matrix import fragment_layout
 from tilewright.kernel.records import extents_of_record, is_of_four_warps
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS, Matrix
-from tilewright.layouts.linear import LinearLayout
-from tilewright.layouts.mma import Mma
+from tilewright.layouts.bits import log2
+from tilewright.layouts.linear import LinearLayout, along, dims, product
 from tilewright.layouts.shared import NvmmaShared
 from tilewright.layouts.text import parse
 
@@ -27,13 +28,24 @@ def result_layout(record: Intrinsic, extents: tuple[int, int], warps: tuple[int,
     """
     if not is_of_four_warps(record):
         raise InvalidProgram(f"{record.name!r} is no product of four warps", help="one like wgmma_m64n128k16_f16_f32")
-    _, n, k = extents_of_record(record)
+    _, n, _ = extents_of_record(record)
     if warps[0] % WARPS or extents[0] < ROWS * warps[0] // WARPS or extents[1] < n * warps[1]:
         least = f"{ROWS * warps[0] // WARPS}x{n * warps[1]}"
         raise InvalidProgram(
             f"{record.name} on {warps[0]}x{warps[1]} warps: a tile of {extents}", help=f"{least} at least"
         )
-    return canonical(Mma(3, warps, (ROWS // WARPS, n, k)).to_linear(extents))
+    rows, columns = dims(2)
+    groups = along("warp", warps[0] // WARPS, rows), along("warp", warps[1], columns)
+    return canonical(product(2, one_result(record), *groups).fit(extents, (1, 0)))
+
+
+@cache
+def one_result(record: Intrinsic) -> LinearLayout:
+    """The layout of one result in registers, lanes and the warps of a group, as the record tells it."""
+    told = fragment_layout(record, 2)
+    lanes = told.of("lane")
+    own = len(lanes) - log2(WARPS)
+    return LinearLayout((("register", told.of("register")), ("lane", lanes[:own]), ("warp", lanes[own:])), told.outs)
 
 
 @dataclass(frozen=True)
