@@ -46,6 +46,7 @@ def test_the_report_is_json_and_a_table() -> None:
     assert stored["layers"][0]["points"][4]["timings"][0] == 5.0
     (table,) = found.tables
     assert all(len(row) == len(table.columns) for row in table.rows)
+    assert "somewhere" in table.title, "accuracies are those of one processor"
 
 
 def test_a_layer_is_compiled_timed_and_predicted() -> None:
