@@ -170,6 +170,51 @@ def test_shared_code_names_no_target(path: Path) -> None:
     assert target_names(path.read_text()) == []
 
 
+# Names of intrinsics, or patterns of such names. Code reads the record that a name stands for.
+INTRINSIC_NAMES = re.compile(
+    r"\b(v?mfma|wgmma|wmma|wmmar\d|mma|vpdp\w+|vdpbf16ps|outer|widen|fma|sdot|fmla)\)?_(m?\d|\\d|m\\d|\(|\[)"
+    r"|\b(MMA_SYNC|NV_WMMA|WMMAR\d|V?MFMA)_"
+)
+READS_RECORDS = ("graph", "operator", "instruction", "kernel", "lower", "codegen", "compiler", "runtime")
+INTRINSIC_FILES = {
+    "kernel/block_random.py": "random programs, which name what they are to use",
+    "kernel/simt_random.py": "random programs, which name what they are to use",
+}
+
+
+def intrinsic_names(source: str) -> list[str]:
+    """Texts of a module, without docstrings, that hold names of intrinsics."""
+    tree = ast.parse(source)
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = [node.body[0] for node in ast.walk(tree) if isinstance(node, owners) and node.body]
+    docstrings = {id(each.value) for each in bodies if isinstance(each, ast.Expr)}
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [
+        f"line {node.lineno}: {node.value[:80]!r}"
+        for node in texts
+        if id(node) not in docstrings and INTRINSIC_NAMES.search(node.value)
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_facts_are_read_from_records_not_from_names(path: Path) -> None:
+    name = path.relative_to(PACKAGE).as_posix()
+    if package_of(path) not in READS_RECORDS or name in INTRINSIC_FILES:
+        pytest.skip(INTRINSIC_FILES.get(name, "names are shown or described here"))
+    assert intrinsic_names(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'NAME = re.compile(r"wgmma_m64n(\\d+)k(\\d+)_(\\w+)")', 'KINDS = r"(?:mma|wgmma)_m\\d+n\\d+"',
+        "HAS = {'mfma_16x16x16_f16_f32': 'gfx908'}", "ROUTES = {'wmma': 'NV_WMMA_'}",
+    ],
+)  # fmt: skip
+def test_a_name_of_an_intrinsic_is_found(source: str) -> None:
+    assert len(intrinsic_names(source)) == 1
+
+
 @pytest.mark.parametrize("source", ["if 'avx512f' in features: pass", "def emit_neon(): pass", "x = machine.is_sm_80"])
 def test_a_target_name_is_found(source: str) -> None:
     assert len(target_names(source)) == 1

@@ -27,7 +27,7 @@ def result_layout(record: Intrinsic, extents: tuple[int, int], warps: tuple[int,
     Raises InvalidProgram where groups of four warps cannot share it.
     """
     if not is_of_four_warps(record):
-        raise InvalidProgram(f"{record.name!r} is no product of four warps", help="one like wgmma_m64n128k16_f16_f32")
+        raise InvalidProgram(f"{record.name!r} is no product of four warps", help="a record of the group warpgroup128")
     _, n, _ = extents_of_record(record)
     if warps[0] % WARPS or extents[0] < ROWS * warps[0] // WARPS or extents[1] < n * warps[1]:
         least = f"{ROWS * warps[0] // WARPS}x{n * warps[1]}"
