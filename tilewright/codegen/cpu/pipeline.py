@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -21,6 +22,7 @@ from tilewright.codegen.workers import Workers
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.records import RECORDS
 
 #: LLVM IR instructions after which a module is full: LLVM takes about 0.1 s for it, of which starting is below 1 ms.
 INSTRUCTIONS: Final = 4000
@@ -56,7 +58,7 @@ def generating(program: ModuleOp, threads: int) -> Iterator[Callable[[], ObjectC
         main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
         arena_bytes, constants_bytes = _number(main.arena_bytes), _number(main.constants_bytes)
         yield lambda: ObjectCode(
-            code=merged(workers.results()),
+            code=_checked(merged(workers.results()), program),
             target=target,
             launches=tuple(launches),
             scratch_bytes=scratch_bytes,
@@ -98,6 +100,17 @@ def _emit(
     launches = emit_host(module, target, program, kernels, scratch_bytes)
     emitted(str(module))
     return launches, scratch_bytes
+
+
+def _checked(code: bytes, program: ModuleOp) -> bytes:
+    """The object; InvalidProgram where a record that the program carries names a function that LLVM does not have.
+
+    LLVM leaves a call to such a function, whose name is then in the table of symbols.
+    """
+    found = re.search(rb"\0(llvm\.[\w.]+)\0", code) if RECORDS in program.attributes else None
+    if found is not None:
+        raise InvalidProgram(f"LLVM has no function {found[1].decode()}", help="a record names it in `llvm`")
+    return code
 
 
 def _module(target: Target) -> ir.Module:
