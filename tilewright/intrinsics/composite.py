@@ -64,15 +64,10 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
     broadcast scalar, or a dot product with a broadcast word. `ki` counts its steps, so r1 has ki times the reduction
     of `base`. Raises InvalidArgument for another form of record, and for extents below 1.
     """
-    spatial = [loop for loop in base.loops if loop.kind == "S"]
-    vectors = [operand for operand in base.sources if spatial and spatial[0].name in operand.loops]
-    if not (len(spatial) == len(vectors) == 1 and len(base.sources) == 2 and base.combine == "sum"):
-        raise InvalidArgument(f"{base.name} has the form {base.compute}", help="Dst[i] += Src1[r] * Src2[i, r]")
+    lanes, group, scalar, vector = _form(base)
     if min(mi, ni, ki) < 1:
         raise InvalidArgument(f"an outer product of {mi} rows, {ni} registers, {ki} steps", help="at least 1 of each")
-    lanes, group = spatial[0].extent, base.macs // spatial[0].extent
     m, n, k = mi, ni * lanes, ki * group
-    scalar = next(operand for operand in base.sources if operand is not vectors[0])
     packed = f"r1 // {group} * {n * group} + i2 * {group} + r1 % {group}" if group > 1 else f"r1 * {n} + i2"
     accumulators = mi * ni
     return Intrinsic(
@@ -80,12 +75,12 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
         target=base.target,
         compute=MATRIX,
         extents={"i1": m, "i2": n, "r1": k},
-        operands=_operands(scalar.dtype, vectors[0].dtype, base.destination.dtype, packed),
+        operands=_operands(scalar, vector, base.destination.dtype, packed),
         cost=Cost(base.cost.issue_cycles * accumulators * ki, base.cost.latency_cycles, base.cost.units_per_core),
         source=f"{ki} x {mi} x {ni} of {base.name}",
         features=base.features,
         memory=_movements(lanes),
-        limits=Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers),
+        limits=_limits(mi, ni),
         numerics=_numerics(base.numerics, group),
         emitter=base.emitter,
         realised_by=base.name,
@@ -94,6 +89,23 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
 
 
 # There are hundreds of outer products, made when their module is imported; they share what few of them differ in.
+
+
+@cache
+def _form(base: Intrinsic) -> tuple[int, int, DType, DType]:
+    """Lanes of `base`, its multiply-adds per lane, the element types of its scalar and its vector source."""
+    spatial = [loop for loop in base.loops if loop.kind == "S"]
+    vectors = [operand for operand in base.sources if spatial and spatial[0].name in operand.loops]
+    if not (len(spatial) == len(vectors) == 1 and len(base.sources) == 2 and base.combine == "sum"):
+        raise InvalidArgument(f"{base.name} has the form {base.compute}", help="Dst[i] += Src1[r] * Src2[i, r]")
+    scalar = next(operand for operand in base.sources if operand is not vectors[0])
+    lanes = spatial[0].extent
+    return lanes, base.macs // lanes, scalar.dtype, vectors[0].dtype
+
+
+@cache
+def _limits(mi: int, ni: int) -> Limits:
+    return Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers)
 
 
 @cache

@@ -207,9 +207,11 @@ class Intrinsic(Readable):
         spatial = set(self.destination.loops)
         return tuple(Loop(name, extent, "S" if name in spatial else "R") for name, extent in self.extents.items())
 
-    @property
+    @cached_property
     def combine(self) -> Combine:
-        return self.body.combine
+        """By the sign in `compute`, whose expression most records never need parsed."""
+        statement = _STATEMENT.fullmatch(self.compute)
+        return self.body.combine if statement is None else _COMBINES[statement[3]]
 
     @cached_property
     def body(self) -> Body:
