@@ -271,7 +271,7 @@ def test_a_product() -> None:
     (kernel,) = planned(GRAPHS["product"], "x86-64-v3", 1).kernels
     scheduled = kernel_of(kernel.work, PRODUCT)
     tree = scheduled.tree
-    assert print_tree(tree) == "@DRAM par i:2 { @L2 for j:4, i:4 { @L1 for k:8 { op Y as fma_8x16x4 } } }"
+    assert print_tree(tree) == "@DRAM par i:2 { @L2 for j:4, i:4 { @L1 for k:8 { op Y as fma_8_f32_f32_8x16x4 } } }"
     check(tree, Problem.of(expressions(scheduled)))  # perfect factors
     (found,) = kernels(tree).values()
     assert found.semantics == "C: f32[m:8, n:16] += A[m, k] * B[k, n] over k:4"
@@ -283,7 +283,8 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
     (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
     scheduled = kernel_of(kernel.work, replace(PRODUCT, k_block=40))
     assert print_tree(scheduled.tree) == (
-        "@DRAM par i:2 { @L2 for j:5 { stage Y in L2 { seq[@L2 for k:3, i:4 { @L1 for k:10 { op Y as fma_8x16x4 } }, "
+        "@DRAM par i:2 { @L2 for j:5 { stage Y in L2 { "
+        "seq[@L2 for k:3, i:4 { @L1 for k:10 { op Y as fma_8_f32_f32_8x16x4 } }, "
         "@L2 for i:4 { @REG unroll i:8, j:2 { par j:8 { op Z } } }] } } }"
     )
     check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True)
@@ -297,7 +298,7 @@ def test_a_product_with_its_epilogue_in_a_loop() -> None:
     (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
     scheduled = kernel_of(kernel.work, replace(PRODUCT, epilogue_loop=True))
     assert print_tree(scheduled.tree) == (
-        "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8x16x4 }, "
+        "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8_f32_f32_8x16x4 }, "
         "@L1 for i:8, j:2 { @REG par j:8 { op Z } }] } }"
     )
     check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True, resources=MACHINE)
