@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,6 +76,33 @@ def test_allocated_memory_is_aligned_and_zero(size: int) -> None:
     assert memory.ctypes.data % (HUGE_PAGE if size >= HUGE_PAGE else ALIGNMENT) == 0
     assert not memory.any()
     memory[:] = 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("size", "advised"),
+    [
+        (HUGE_PAGE, HUGE_PAGE),
+        (HUGE_PAGE + 1, HUGE_PAGE),
+        (6 * HUGE_PAGE - 1000, 6 * HUGE_PAGE),
+        (9 * HUGE_PAGE + 1, 10 * HUGE_PAGE),
+    ],
+)
+def test_the_last_bytes_are_in_a_huge_page_where_that_costs_little_memory(size: int, advised: int) -> None:
+    memory = allocate(size)
+    start = memory.ctypes.data
+    assert _advised_bytes(start, start + align(size, HUGE_PAGE)) == advised
+
+
+def _advised_bytes(start: int, stop: int) -> int:
+    """Bytes between two addresses that the system was told to keep in huge pages."""
+    begin = end = total = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(place, 16) for place in match.groups())
+        elif line.startswith("VmFlags:") and " hg" in line:
+            total += max(0, min(end, stop) - max(begin, start))
+    return total
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
