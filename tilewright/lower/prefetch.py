@@ -33,13 +33,22 @@ class StepsOfBlock:
     low: SSAValue
     counts: tuple[int, ...]  # per k loop, outermost first
 
-    def number(self, builder: KernelBuilder, counters: Sequence[SSAValue]) -> SSAValue:
-        """How many steps of the block came before this one, from the counters of the k loops, outermost first."""
-        first, *rest = counters
+    def number(self, builder: KernelBuilder, counters: Sequence[SSAValue], last: int) -> SSAValue:
+        """How many steps of the block came before this one, from the counters of the k loops, outermost first.
+
+        Some number up to `last` where it would be more; every number up to `last` occurs. The innermost loop only adds
+        its counter where it can: what it does beside its products delays them.
+        """
+        (first, *others), inner = counters, self.counts[-1]
         total = builder.insert(arith.SubiOp(first, self.low))
-        for counter, count in zip(rest, self.counts[1:], strict=True):
-            total = builder.add(builder.mul(total, builder.index(count)), counter)
-        return total
+        for counter, count in zip(others, self.counts[1:], strict=True):
+            total = builder.mul(total, builder.index(count))
+            if counter is others[-1] and last >= inner - 1:
+                total = builder.insert(arith.MinSIOp(total, builder.index(last - (inner - 1))))
+            total = builder.add(total, counter)
+        if others and last >= inner - 1:
+            return total
+        return builder.insert(arith.MinSIOp(total, builder.index(last)))
 
 
 def prefetch_rows(
@@ -79,11 +88,11 @@ def prefetch_block(
     at_once = -(-share // prod(steps.counts))
     if at_once > MOST_LINES:
         return
-    last = builder.index(-(-share // at_once) - 1)
-    turn = builder.insert(arith.MinSIOp(steps.number(builder, counters), last))
-    line = builder.add(builder.mul(number, builder.index(share)), builder.mul(turn, builder.index(at_once)))
-    ahead = builder.add(builder.mul(line, builder.index(line_bytes // size)), builder.index(elements))
-    builder.insert(tile.PrefetchOp(view, builder.add(start, ahead), at_once * line_bytes))
+    turn = steps.number(builder, counters, -(-share // at_once) - 1)
+    line = line_bytes // size  # in elements
+    ahead = builder.add(start, builder.mul(number, builder.index(share * line)))
+    ahead = builder.add(ahead, builder.mul(turn, builder.index(at_once * line)))
+    builder.insert(tile.PrefetchOp(view, builder.add(ahead, builder.index(elements)), at_once * line_bytes))
 
 
 def tile_number(

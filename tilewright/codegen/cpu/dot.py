@@ -90,21 +90,27 @@ def emit_dot(
     target: Target,
     product: Product,
     unsigned: str,
-    a: Sequence[Sequence[ir.Value]],
-    b: Sequence[Sequence[ir.Value]],
+    a: Callable[[int, int], ir.Value],
+    b: Sequence[Callable[[], Sequence[ir.Value]]],
     c: TileValue,
 ) -> TileValue:
-    """``c + a @ b``: a as scalars (words) ``[m][k / group]``, b as registers ``[k / group][chunk]``."""
+    """``c + a @ b``: `a(m, step)` gives scalars (words), `b[step]()` the registers of a step of k.
+
+    Each is asked for once, right before it is multiplied, and may emit a load then. Loads that all came first would
+    leave it to LLVM to spread them over the products; where that holds more of them than registers are left, sums go to
+    the stack.
+    """
     at = Emission(builder, target, scalar_type(c.rows[0][0]), unsigned)
     rows = [list(row) for row in c.rows]
-    for k, registers in enumerate(b):
-        ready = [product.ready(at, register) for register in registers]
+    for step, registers in enumerate(b):
+        ready = [product.ready(at, register) for register in registers()]
         for m, row in enumerate(rows):
+            scalar = a(m, step)
             spread: dict[int, ir.Value] = {}
             for chunk, register in enumerate(ready):
                 lanes = lanes_of(row[chunk])
                 if lanes not in spread:
-                    spread[lanes] = product.broadcast(at, a[m][k], lanes)
+                    spread[lanes] = product.broadcast(at, scalar, lanes)
                 row[chunk] = product.step(at, spread[lanes], register, row[chunk])
     return TileValue(c.shape, tuple(tuple(row) for row in rows))
 

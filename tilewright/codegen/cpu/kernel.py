@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import gcd
 
 from llvmlite import ir
@@ -372,21 +373,23 @@ class KernelEmitter:
         a, b = self._broadcast_operand(op.a, group), self._vector_operand(op.b, group)
         self.values[op.result] = emit_dot(self.builder, self.target, product, op.unsigned.data, a, b, self.values[op.c])
 
-    def _broadcast_operand(self, value: SSAValue, group: int) -> list[list[ir.Value]]:
+    def _broadcast_operand(self, value: SSAValue, group: int) -> Callable[[int, int], ir.Value]:
         """a as scalars, or as i32 words of `group` neighbours: loaded one by one where a load made it."""
         rows, k = tile.shape(value)
         source = _through_reshapes(value)
         if isinstance(source, tile.LoadOp) and source.result not in self.values:
             access = self._access(source, tile.shape(source.result))
+            offsets = memory.row_offsets(access)
             if group == 1:
-                return memory.load_scalars(access)
-            return memory.load_words(access, group)
+                return lambda m, step: memory.load_element(access, offsets[m] + step * access.step)
+            return lambda m, step: memory.load_word(access, offsets[m] + step * group)
         pieces = [lane_pieces(self.builder, row) for row in self.values[value].rows]
         assert len(pieces) == rows
         assert len(pieces[0]) == k
         if group == 1:
-            return pieces
-        return [[self._word(row[i : i + group]) for i in range(0, k, group)] for row in pieces]
+            return lambda m, step: pieces[m][step]
+        words = [[self._word(row[i : i + group]) for i in range(0, k, group)] for row in pieces]
+        return lambda m, step: words[m][step]
 
     def _word(self, pieces: list[ir.Value]) -> ir.Value:
         """Neighbouring narrow elements as one i32, the first in the lowest bits."""
@@ -397,10 +400,22 @@ class KernelEmitter:
             word = self.builder.or_(word, shifted)
         return word
 
-    def _vector_operand(self, value: SSAValue, group: int) -> list[tuple[ir.Value, ...]]:
+    def _vector_operand(self, value: SSAValue, group: int) -> list[Callable[[], Sequence[ir.Value]]]:
         """b as registers per step of k: elements, or i32 words of `group` neighbours along k."""
+        source, extents = _through_reshapes(value), tile.shape(value)
+        if isinstance(source, tile.LoadOp) and source.result not in self.values:
+            access = self._access(source, tile.shape(source.result))
+            if group == 1:
+                return [partial(memory.load_row, access, offset) for offset in memory.row_offsets(access)]
+            steps, n, _ = extents
+            offsets = [step * access.strides[0] for step in range(steps)]
+            return [partial(memory.load_word_row, access, offset, n, group) for offset in offsets]
+        return [partial(tuple, row) for row in self._vector_rows(value, group)]
+
+    def _vector_rows(self, value: SSAValue, group: int) -> Sequence[Sequence[ir.Value]]:
+        """The registers of b per step of k where it is in registers."""
         if len(tile.shape(value)) == 2:
-            return list(self.values[value].rows)
+            return self.values[value].rows
         steps, n, neighbours = tile.shape(value)
         if group == 1:  # no intrinsic: the neighbours are steps of their own
             rows = [lane_pieces(self.builder, row) for row in self.values[value].rows]
@@ -409,10 +424,6 @@ class KernelEmitter:
                 for step in range(steps)
                 for part in range(neighbours)
             ]
-        source = _through_reshapes(value)
-        if isinstance(source, tile.LoadOp) and source.result not in self.values:
-            access = self._access(source, tile.shape(source.result))
-            return memory.load_word_vectors(access, n, group)
         scalars = [piece for row in self.values[value].rows for piece in lane_pieces(self.builder, row)]
         words = [self._word(scalars[i : i + group]) for i in range(0, len(scalars), group)]
         return [from_scalars(self.builder, words[i * n : (i + 1) * n], self.target.lanes) for i in range(steps)]
@@ -511,8 +522,7 @@ def _through_reshapes(value: SSAValue) -> Operation | Block:
 
 
 def _read_by_products_only(op: tile.LoadOp, target: Target) -> bool:
-    """Whether only products read a load, as their broadcast operand or as grouped words: they load it element by
-    element.
+    """Whether only products read a load: they load it piece by piece, each where it is multiplied.
 
     Legal when nothing can write between the load and the product: the product is in the same block, and no store lies
     between.
@@ -549,9 +559,11 @@ def _readable_in_parts(load: tile.LoadOp, dot: tile.DotOp, operand: int, target:
     strides, extents = tile.strides_of(load), tile.shape(load.result)
     if operand == 0:
         return extents[-1:] == tile.shape(dot.a)[-1:] and (group == 1 or strides[-1] == 1)
-    if operand == 1 and group > 1:
-        return extents == tile.shape(dot.b) and strides[2] == 1 and (strides[1] == group or extents[1] == 1)
-    return False
+    if operand != 1 or extents != tile.shape(dot.b):
+        return False
+    if group == 1:
+        return len(extents) == 2 and strides[1] == 1 and load.result.has_one_use()
+    return strides[2] == 1 and (strides[1] == group or extents[1] == 1)
 
 
 HANDLERS: dict[type[Operation], Callable[..., None]] = {

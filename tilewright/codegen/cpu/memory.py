@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
 
 from llvmlite import ir
 from xdsl.ir import SSAValue
@@ -198,45 +197,38 @@ def prefetch(builder: ir.IRBuilder, pointer: ir.Value, element_type: ir.Type, of
         intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), [place, I32(0), I32(3), I32(1)])
 
 
-def load_scalars(access: Access) -> list[list[ir.Value]]:
-    """Every element of an unpredicated rank-2 tile as a scalar load: what a broadcasting product reads."""
-    loaded = []
-    for _, _, offset in access.rows():
-        loaded.append(
-            [_plain_load(access, offset + column * access.step, 1) for column in range(row_width(access.extents))]
-        )
-    return loaded
+def row_offsets(access: Access) -> list[int]:
+    """Where each row of a tile begins, in elements behind its first."""
+    return [offset for _, _, offset in access.rows()]
 
 
-def load_words(access: Access, group: int) -> list[list[ir.Value]]:
-    """Neighbouring elements of every row as i32 words, one load each; `group` elements fill 32 bits."""
-    words = []
-    for _, _, offset in access.rows():
-        columns = range(0, row_width(access.extents), group)
-        words.append(
-            [
-                access.builder.load(access.address(offset + c), align=_bytes(access.element_type), typ=I32)
-                for c in columns
-            ]
-        )
-    return words
+def load_element(access: Access, offset: int) -> ir.Value:
+    """The element `offset` elements behind the first of an unpredicated tile."""
+    return _plain_load(access, offset, 1)
 
 
-def load_word_vectors(access: Access, n: int, group: int) -> list[tuple[ir.Value, ...]]:
-    """A contiguous ``k x n x group`` tile as vectors of i32 words, one row of registers per step of k."""
-    steps = prod(access.extents) // (n * group)
-    stride = access.strides[0] if len(access.extents) > 1 else n * group
-    rows = []
-    for step in range(steps):
-        registers, start = [], 0
-        for length in chunks_of(n, access.lanes):
-            address = access.address(step * stride + start * group)
-            registers.append(
-                access.builder.load(address, align=_bytes(access.element_type), typ=with_lanes(I32, length))
-            )
-            start += length
-        rows.append(tuple(registers))
-    return rows
+def load_word(access: Access, offset: int) -> ir.Value:
+    """The i32 word that begins `offset` elements behind the first of an unpredicated tile."""
+    return access.builder.load(access.address(offset), align=_bytes(access.element_type), typ=I32)
+
+
+def load_row(access: Access, offset: int) -> tuple[ir.Value, ...]:
+    """The registers of one contiguous row of an unpredicated tile."""
+    registers, start = [], offset
+    for length in access.chunks:
+        registers.append(_plain_load(access, start, length))
+        start += length
+    return tuple(registers)
+
+
+def load_word_row(access: Access, offset: int, n: int, group: int) -> tuple[ir.Value, ...]:
+    """Registers of `n` i32 words of `group` neighbours each, which follow each other from `offset` on."""
+    registers, start = [], offset
+    for length in chunks_of(n, access.lanes):
+        type_ = with_lanes(I32, length)
+        registers.append(access.builder.load(access.address(start), align=_bytes(access.element_type), typ=type_))
+        start += length * group
+    return tuple(registers)
 
 
 def transpose(builder: ir.IRBuilder, rows: Sequence[Sequence[ir.Value]]) -> list[tuple[ir.Value, ...]]:

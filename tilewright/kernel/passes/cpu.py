@@ -13,12 +13,14 @@ from tilewright.kernel.passes.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.cse import CsePass
 from tilewright.kernel.passes.dce import DcePass
 from tilewright.kernel.passes.licm import LicmPass
+from tilewright.kernel.passes.order_sums import OrderSumsPass
 from tilewright.kernel.passes.ranges import RangesPass
 
 CPU: tuple[ModulePass, ...] = (
     RangesPass(),  # before canonicalise, which finishes what a decided condition leaves
     CanonicalisePass(),
     LicmPass(),
+    OrderSumsPass(),
     CsePass(),  # after licm: what two loops computed alike is now in one block
     DcePass(),
 )
