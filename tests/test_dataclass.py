@@ -294,3 +294,20 @@ def test_all_data_classes_of_the_package_are_made_here() -> None:
         if any(alias.name == "dataclass" for alias in node.names)
     ]
     assert found == []
+
+
+def test_a_method_that_wraps_one_not_made_yet_stays() -> None:
+    @dataclass(frozen=True)
+    class Pair:
+        left: int
+        right: int
+
+    seen = []
+    made: Any = Pair.__init__
+
+    def noted(pair: Any, *given: Any, **named: Any) -> None:
+        made(pair, *given, **named)
+        seen.append(pair)
+
+    Pair.__init__ = noted  # type: ignore[method-assign]
+    assert [Pair(1, 2), Pair(3, right=4)] == seen

@@ -103,12 +103,16 @@ class _Signature:
 
 
 def _make_later(cls: type, name: str, make: Callable[[type], _Method]) -> None:
-    """Give `cls` a method that replaces itself by what `make` makes for the class."""
+    """Give `cls` a method that replaces itself by what `make` makes for the class.
+
+    Where another method has taken its place meanwhile, such as one that calls it, that one stays.
+    """
 
     def first(self: Any, /, *arguments: Any, **named: Any) -> Any:
         method = make(cls)
         method.__qualname__, method.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
-        setattr(cls, name, method)
+        if cls.__dict__.get(name) is first:
+            setattr(cls, name, method)
         return method(self, *arguments, **named)
 
     first.__name__, first.__qualname__ = name, f"{cls.__qualname__}.{name}"

@@ -71,7 +71,7 @@ CASES = [
     ('simt.registers "grow" 100', "100 registers; 24 to 256, a multiple of 8"),
     (f"%r = simt.warpgroup_fence %c : {F} -> {T}", "results have not the types of the operands"),
     (f"%r = simt.warpgroup_wait 8 %c : {F} -> {F}", "waits for all but 8 groups; 0 to 7"),
-    (f'%r = simt.warpgroup_mma "mma" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}', "no product of four warps"),
+    (f'%r = simt.warpgroup_mma "mma_m16n8k16_f16_f32" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}', "no product of four warps"),
     (f'%r = simt.warpgroup_mma "wgmma_m64n128k32_s8_s32" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}',
      "wgmma_m64n128k32_s8_s32 on elements f16"),
     (f'%r = simt.warpgroup_mma "wgmma_m64n64k16_f16_f32" %s[%o] {MATRIX}, %s[%o] {MATRIX}, %f : {S}, {S}, {F}',
