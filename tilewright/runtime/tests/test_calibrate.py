@@ -213,3 +213,18 @@ def test_a_measurement_ends_when_its_time_is_over() -> None:
     start = time.perf_counter()
     loops.best_seconds([lambda count: time.sleep(0.01)], [0], run_seconds=0.01, within=0.05)
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "rate"),
+    [
+        ([4.0, 3.9], 4.0),
+        ([4.0, 3.7], None),
+        ([4.0, 3.7, 3.6], None),
+        ([4.28, 4.0, 3.98, 3.95], 4.0),  # one round was faster than the others can be
+        ([4.28, 4.0, 3.9, 3.7, 3.7, 3.7], None),  # rates of a busy machine
+        ([4.0], None),
+    ],
+)
+def test_a_rate_is_one_that_rounds_agree_on(rounds: list[float], rate: float | None) -> None:
+    assert calibrate.confirmed(rounds) == rate
