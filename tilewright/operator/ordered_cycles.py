@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import log2, prod
 
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, walk
 from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 from tilewright.machine.description import Cpu
@@ -11,6 +12,7 @@ from tilewright.operator.cycles import FMA_LATENCY_CYCLES, ISSUE_WIDTH, body_cou
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, trailing
 from tilewright.operator.sorting import Rows, sort_methods
 
+RENAMED = 6  # instructions per cycle, scalar ones included: Golden Cove renames six, Zen 5 eight
 PLACE_INSTRUCTIONS = 6  # of one place of an update: multiply, add, compare, and; branch and loop
 
 
@@ -62,8 +64,12 @@ def _update_cycles(work: OrderedWork, accum: Scatter, vector: Axis | None, lanes
     along = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in trailing(work)) if hoisted else 1
     scalars = 0.0
     for place in work.parts[1:]:
+        if affine(place) is not None:
+            scalars += 1 / along  # a sum of loops is known to be inside the dimension: it is only added
+            continue
         computed = sum(1 for each in walk(place) if isinstance(each, Apply))
         scalars += (computed + PLACE_INSTRUCTIONS) / along
         loads += body_counts(place, None, 1)[1] / along
     ports = slowest_port(arithmetic, loads, 1.0, machine)
-    return max(ports, (arithmetic + loads + 1 + scalars) / ISSUE_WIDTH)
+    own = arithmetic + loads + 1
+    return max(ports, own / ISSUE_WIDTH, (own + scalars) / RENAMED)
