@@ -29,7 +29,7 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.crossed import crossed_read, order_of_squares
-from tilewright.operator.cycles import cycles_from_memory, product_cycles
+from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
@@ -61,8 +61,9 @@ def schedule_contraction(
 
     A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
     """
+    cost = cycles_from_memory if threads == 1 else tiled_cycles  # threads bring panels side by side, each its own
     ranked = sorted(
-        (cycles_from_memory(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
+        (cost(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
         for rows, vectors in tiles_that_fit(work)
     )
     shared = ranked[0][0] >= SHARED_CYCLES
