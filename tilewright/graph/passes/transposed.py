@@ -126,8 +126,9 @@ def _windows(node: Compute, source: Read, conditions: Sequence[Expr]) -> tuple[W
         if low[dimension] > 0 or high[dimension] < last:
             return None
         divided = isinstance(source.indices[dimension], Apply) and affine(source.indices[dimension]) is None
-        if divided and last and dimension not in whole:
-            return None
+        highest = min(high[dimension], window.spatial.size - 1 + window.begin)
+        if divided and dimension not in whole and (last or highest > 0):
+            return None  # places between elements are read too
         if divided or dimension in limited:  # other dimensions are read as they are
             windows.append(window)
     return tuple(windows)

@@ -201,3 +201,13 @@ def test_half_precision_sums_in_f32_as_before() -> None:
 def test_other_sums_are_left_alone(text: str) -> None:
     graph = parse_graph("graph g\ninput x: f32[5]\ninput w: f32[3]\n" + dedent(text).lstrip() + "output y\n")
     assert split(graph).nodes == graph.nodes
+
+
+def test_a_division_that_leaves_remainders_inserts_no_zeros() -> None:
+    """One element along the window, at every place of it: all places after the first were zeros."""
+    graph = parse_graph(
+        "input x: i16[1, 17, 8]\n"
+        "y: i16[i:5, j:2] += x[(j + s)//4, i*3 + r, k] * x[s, k + 8, k] over k:8, r:3, s:1\n"
+        "output y"
+    )
+    assert SplitPhases().apply(Rewritten(graph)).graph == graph
