@@ -50,7 +50,7 @@ class Buffer(Readable):
 
 @dataclass(frozen=True)
 class TensorMap(Readable):
-    """What a copy engine is told: the tensor in argument number `argument`, and the tensor-map box of one copy.
+    """A tensor map: the tensor in argument number `argument`, and the tensor-map box of one copy.
 
     `extents` and `box` are elements and `strides` bytes, outermost first; the last stride is the bytes of an element.
     `element` is the engine's name of the element type. Rows of the box are swizzled by `swizzle` bytes in shared

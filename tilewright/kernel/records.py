@@ -118,7 +118,7 @@ def dtypes_of(record: Intrinsic) -> tuple[str, ...]:
 
 
 def is_opaque(record: Intrinsic) -> bool:
-    """Whether warps multiply matrices of fragments that are not told."""
+    """Whether warps multiply matrices whose fragment layouts are unspecified."""
     return len(record.operands) == 3 and all(operand.layout == "opaque" for operand in record.operands)
 
 
@@ -131,7 +131,7 @@ def is_of_four_warps(record: Intrinsic) -> bool:
 def alike(record: Intrinsic, known: Registry, group: str, shape: tuple[int, int, int]) -> Intrinsic | None:
     """The first record of `known` with the types and rules of `record`, of another group and (M, N, K); None: none.
 
-    Records whose fragments are not told are left out.
+    Records with unspecified fragment layouts are left out.
     """
     wanted = dtypes_of(record), record.numerics, group
     for other in known:

@@ -253,13 +253,18 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
     stages: list[list[TileTree]] = [[]]
     numbers = PassNumbers(nest, schedule.moments)
     for step in _passes(nest):
-        if numbers.swept and numbers.sweeps(step[-1]) and numbers.swept in schedule.stages:
+        if numbers.swept and walks_inner(step[-1], nest) and numbers.swept in schedule.stages:
             stages.append([])
         hints = _hints(step[-1], numbers.next(step[-1]), schedule)
         stages[-1].append(_pass_tree(step, nest, schedule, hints))
     groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in stages]
     tree = Scope(Kind.PIPE, tuple(groups)) if schedule.stages else groups[0]
     return _in_program(loops, loops, _staged(row_buffers(nest), "L1", tree))
+
+
+def walks_inner(node: NestNode, nest: Nest) -> bool:
+    """Whether a node has a pass over the inner loops; a row buffer is filled in the pass of another node."""
+    return node.accum is not None or (nest.covers_inner(node) and node.index is not None)
 
 
 class PassNumbers:
@@ -269,16 +274,12 @@ class PassNumbers:
         self.nest, self.moments = nest, moments
         self.swept = 0  # passes so far
 
-    def sweeps(self, node: NestNode) -> bool:
-        """Whether the pass of a node walks the inner loops; a row buffer is filled in a pass of another node."""
-        return node.accum is not None or (self.nest.covers_inner(node) and node.index is not None)
-
     def next(self, node: NestNode) -> int | None:
         """The number of the pass of a node, None where it has none: a value per row, the second of two moments."""
         if not self.nest.inner:
             self.swept += 1
             return 0 if self.swept == 1 else None
-        if not self.sweeps(node) or (self.moments is not None and node.tensor.name == self.moments[1]):
+        if not walks_inner(node, self.nest) or (self.moments is not None and node.tensor.name == self.moments[1]):
             return None
         self.swept += 1
         return self.swept - 1
@@ -296,7 +297,7 @@ def _hints(node: NestNode, number: int | None, schedule: NestSchedule) -> tuple[
 
 def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, hints: tuple[Hint, ...]) -> TileTree:
     """One pass: its last node, and before it the row buffers that it fills."""
-    sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
+    sweeps = walks_inner(step[-1], nest)
     loops = {axis.name: axis.size for axis in nest.inner if sweeps}
     rows = [(axis.name, schedule.unroll_extent) for axis in nest.outer if axis.name == schedule.unroll]
     inside = any(axis.name == schedule.vector for axis in nest.inner)
@@ -316,8 +317,7 @@ def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
     outer = [(name, size) for name, size in schedule.tile.items() if any(axis.name == name for axis in nest.outer)]
     steps = []
     for step in _passes(nest):
-        sweeps = step[-1].accum is not None or nest.covers_inner(step[-1])
-        chunks = schedule.chunks(nest) if sweeps else []
+        chunks = schedule.chunks(nest) if walks_inner(step[-1], nest) else []
         dims = [*outer, *((axis.name, size) for axis, size, _ in chunks if axis.name in schedule.tile)]
         bodies = [_tree(_tile("REG", dims, Leaf(node.tensor.name), Binding.SP)) for node in step]
         body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]

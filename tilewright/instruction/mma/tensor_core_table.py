@@ -56,7 +56,7 @@ ROWS: Final[Mapping[ElementType, tuple[Row, ...]]] = {
     "f16": WIDE_ROWS + NARROW_ROWS, "f32": NARROW_ROWS, "bf16": WIDE_ROWS + NARROW_ROWS,
 }  # fmt: skip
 
-TOLD: Final[Mapping[Route, bool]] = {"mma.sync": True, "wmma": False}  # whether records say which lane holds what
+DOCUMENTED: Final[Mapping[Route, bool]] = {"mma.sync": True, "wmma": False}  # whether fragment layouts are
 PIPELINES: Final[Mapping[Route, Pipeline]] = {"mma.sync": "tensor-core-mma-sync", "wmma": "tensor-core"}
 
 
@@ -94,7 +94,7 @@ def schedule_by_table(
     flags = Policy(lhs_transposed=problem.lhs_transposed, rhs_transposed=problem.rhs_transposed)
     result = Reason.NO_ELIGIBLE_INTRINSIC
     for route in routes:
-        listed = [x for x in target.intrinsics if x.distributable is TOLD[route] and x.name in allowed]
+        listed = [x for x in target.intrinsics if x.distributable is DOCUMENTED[route] and x.name in allowed]
         for x in usable(scheduled, listed, flags, trace):
             for row in rows.get(_read_as(problem.a), ()):
                 found = _take(problem, scheduled, x, route, row, target, flags, trace)

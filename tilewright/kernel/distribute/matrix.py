@@ -161,7 +161,8 @@ def one_warp(record: Intrinsic, turned: bool = False) -> Layouts:
     found = [fragment_layout(record, number) for number in range(len(record.operands))]
     if len(found) != 3 or any(len(layout.shape) != 2 for layout in found):
         raise InvalidProgram(
-            f"intrinsic {record.name!r} for a product in a block", help="a record of a warp whose fragments are told"
+            f"intrinsic {record.name!r} for a product in a block",
+            help="a record of a warp with documented fragment layouts",
         )
     a, b, c = found
     return a, b, _transposed(c) if turned else c
@@ -199,7 +200,9 @@ def fragment_layout(record: Intrinsic, number: int) -> LinearLayout:
     fits = isinstance(fragment, Fragment) and is_power_of_two(fragment.lanes) and is_power_of_two(fragment.elements)
     if not isinstance(fragment, Fragment) or not fits or not all(map(is_power_of_two, box)):
         reason = f"{operand.role} of {record.name} is {operand.layout} of {'x'.join(map(str, box))}"
-        raise InvalidProgram(f"{reason}, for a product in a block", help="a record of a warp whose fragments are told")
+        raise InvalidProgram(
+            f"{reason}, for a product in a block", help="a record of a warp with documented fragment layouts"
+        )
     where = places(fragment)
     lanes = [tuple(int(index[1 << bit, 0]) for index in where) for bit in range(log2(fragment.lanes))]
     registers = [tuple(int(index[0, 1 << bit]) for index in where) for bit in range(log2(fragment.elements))]

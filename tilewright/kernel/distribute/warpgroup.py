@@ -42,10 +42,12 @@ def result_layout(record: Intrinsic, extents: tuple[int, int], warps: tuple[int,
 @cache
 def one_result(record: Intrinsic) -> LinearLayout:
     """The layout of one result in registers, lanes and the warps of a group, as the record tells it."""
-    told = fragment_layout(record, 2)
-    lanes = told.of("lane")
+    fragments = fragment_layout(record, 2)
+    lanes = fragments.of("lane")
     own = len(lanes) - log2(WARPS)
-    return LinearLayout((("register", told.of("register")), ("lane", lanes[:own]), ("warp", lanes[own:])), told.outs)
+    return LinearLayout(
+        (("register", fragments.of("register")), ("lane", lanes[:own]), ("warp", lanes[own:])), fragments.outs
+    )
 
 
 @dataclass(frozen=True)
