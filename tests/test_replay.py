@@ -41,6 +41,16 @@ def test_a_program_is_recorded_and_compared(machine: str, tmp_path: Path) -> Non
     assert "tile.other" in changed.difference
 
 
+def test_programs_before_all_passes_are_recorded(tmp_path: Path) -> None:
+    for machine in ("host", "sm_80"):
+        Job(Store(tmp_path / "all"), (machine,), 2, True, (NAME,))(0)
+        Job(Store(tmp_path / "lowered"), (machine,), 2, True, (NAME,), lowered=True)(0)
+        before, after = (Store(tmp_path / part).get(NAME, machine) for part in ("lowered", "all"))
+        assert before is not None
+        assert "tile.dot" in before
+        assert before != after
+
+
 def test_a_refusal_is_recorded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> NoReturn:
         raise Unsupported("no code for this")

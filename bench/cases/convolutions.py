@@ -123,7 +123,10 @@ def _packed(layer: Layer, weights: Array) -> dict[str, torch.nn.Module]:
         return {}
     geometry = ([layer.padding] * 2, [layer.stride] * 2, [layer.dilation] * 2, 1)
     x_shape = [1, layer.channels, layer.size, layer.size]
-    packed = torch.ops.mkldnn._reorder_convolution_weight(to_torch(weights), *geometry, x_shape)
+    try:
+        packed = torch.ops.mkldnn._reorder_convolution_weight(to_torch(weights), *geometry, x_shape)
+    except RuntimeError:  # bf16 on a CPU without AVX-512
+        return {}
 
     def conv2d(x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(x, packed, None, *geometry, "none", [], "")

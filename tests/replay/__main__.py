@@ -5,6 +5,7 @@ benchmark, operators of publications and random ONNX graphs.
 
     python -m tests.replay record before
     python -m tests.replay compare before --only 'bench/gemm-*' --machine host
+    python -m tests.replay record before --lowered
 
 Exit status: 0 all alike, 1 something differs, 2 bad usage.
 """
@@ -35,13 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--threads", type=int, default=2, help="of programs for CPUs (default: 2)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--lowered", action="store_true", help="programs before all passes: minutes instead of hours")
     options = parser.parse_args(arguments)
     try:
         chosen = entries(options.only)
     except ValueError as error:
         parser.error(str(error))
     machines = tuple(options.machine) or MACHINES
-    job = Job(Store(options.folder), machines, options.threads, options.action == "record", tuple(options.only))
+    records, patterns = options.action == "record", tuple(options.only)
+    job = Job(Store(options.folder), machines, options.threads, records, patterns, options.lowered)
     totals: Counter[str] = Counter()
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
         for outcomes in pool.map(job, range(len(chosen))):

@@ -30,13 +30,14 @@ class Job:
     threads: int
     records: bool
     patterns: tuple[str, ...]
+    lowered: bool = False
 
     def __call__(self, number: int) -> list[Outcome]:
         entry = entries(list(self.patterns))[number]
         graph = entry.build()
         found = []
         for machine in self.machines:
-            text = program(graph, machine, self.threads)
+            text = program(graph, machine, self.threads, self.lowered)
             difference = ""
             if self.records:
                 self.store.put(entry.name, machine, text)

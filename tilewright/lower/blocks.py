@@ -21,7 +21,7 @@ from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import Contraction, Operand
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 
 def lower_blocks(

@@ -28,7 +28,7 @@ from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.lower.steps import Parameter
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.
 Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]

@@ -20,7 +20,7 @@ from tilewright.lower.body import BodyEmitter
 from tilewright.lower.builder import view_type
 from tilewright.lower.loops import Point, Tiler
 from tilewright.lower.output_tile import OutputTile
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 
 def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:

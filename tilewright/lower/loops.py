@@ -18,7 +18,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -21,7 +21,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point
 from tilewright.operator.contraction import Operand
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 MOST_LINES = 4  # of b that one step asks for; more would hold up the products
 

@@ -23,8 +23,8 @@ from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, TileAxis, rows_of_program
 from tilewright.lower.passes import Passes, Scratch, multiply_by_reciprocals, reciprocal_of
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
-from tilewright.operator.tiling import SpatialLoop
 from tilewright.operator.tree import row_buffers
+from tilewright.tiles.loops import SpatialLoop
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.sorting import sort_method
 from tilewright.operator.tree import PassNumbers, Schedule, Work
 from tilewright.tiles.kernel import Kernel, Statement
-from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, MicroKernelRef, ProductMapping, Scope, Stage, Tile, walk
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import Binding, Kind, Leaf, MicroKernelRef, ProductMapping, walk
 
 
 def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
     """What a kernel computes and how, as `operator.tree.kernel_of` took it."""
-    tree = _Tree(kernel)
+    tree = Parts(kernel)
     if tree.product is not None:
         work = _contraction(kernel, tree)
         return work, _block_schedule(tree) if tree.on_blocks else _contraction_schedule(work, tree)
@@ -31,56 +32,6 @@ def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
         return _ordered_work(last), _ordered_schedule(tree)
     nest = _nest(kernel, tree)
     return nest, _nest_blocks(nest, tree) if tree.on_blocks else _nest_schedule(nest, tree)
-
-
-class _Tree:
-    """The nodes of a tree by their parts."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        nodes = [node for _, node in walk(kernel.tree)]
-        self.tiles = [node for node in nodes if isinstance(node, Tile)]
-        self.stages = [node for node in nodes if isinstance(node, Stage)]
-        self.scopes = [node for node in nodes if isinstance(node, Scope)]
-        self.leaves = {node.op: node for node in nodes if isinstance(node, Leaf)}
-        self.product = next((leaf.kernel for leaf in self.leaves.values() if leaf.kernel is not None), None)
-        self.on_blocks = self.hint("warps") is not None
-        grid = self.loops("DRAM", Binding.SP)
-        self.grid_order = tuple(grid)
-        self.blocks = {name: count for name, count in grid.items() if count > 1}
-
-    def loops(self, level: str, *bindings: Binding) -> dict[str, int]:
-        """The loops at a level with their factors, outermost first; of loops of one name the first."""
-        found: dict[str, int] = {}
-        for tile in self.tiles:
-            if tile.level == level and tile.binding in (bindings or Binding):
-                for loop in tile.loops:
-                    found.setdefault(loop.name, loop.trips)
-        found.pop("once", None)
-        return found
-
-    def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
-        """The hints of a name with their nodes."""
-        nodes: list[Tile | Leaf] = [*self.tiles, *self.leaves.values()]
-        for node in nodes:
-            yield from ((node, hint) for hint in node.hints if hint.name == name)
-
-    def hint(self, name: str) -> Hint | None:
-        """The first hint of a name."""
-        return next((hint for _, hint in self.hints(name)), None)
-
-    def number(self, name: str, otherwise: int) -> int:
-        """The argument of a hint that has one."""
-        hint = self.hint(name)
-        return otherwise if hint is None else int(hint.arguments[0])
-
-    def vector(self) -> tuple[str, int, int]:
-        """The loop whose points are lanes, its points in a register tile, and the lanes of a register."""
-        lanes = self.loops("REG", Binding.SP)
-        if not lanes:
-            return "", 1, self.number("lanes", 16)
-        ((name, extent),) = lanes.items()
-        vectors = self.loops("REG", Binding.UNROLL).get(name, 1)
-        return name, extent * vectors, self.number("lanes", extent)
 
 
 # Products -------------------------------------------------------------------------------------------------------------
@@ -93,7 +44,7 @@ def _mapping(product: MicroKernelRef | None) -> tuple[ProductMapping, dict[str, 
     return product.mapping, {loop.name: loop.trips for loop in product.quantum}
 
 
-def _contraction(kernel: Kernel, tree: _Tree) -> Contraction:
+def _contraction(kernel: Kernel, tree: Parts) -> Contraction:
     mapping, _ = _mapping(tree.product)
     product, last = kernel.statements[0], kernel.statements[-1]
     axes = {axis.name: axis for axis in (*product.axes, *product.reduce)}
@@ -127,7 +78,7 @@ def _operand(factor: Expr) -> Operand:
     return Operand(read.tensor, read.indices[0])
 
 
-def _contraction_schedule(work: Contraction, tree: _Tree) -> ContractionSchedule:
+def _contraction_schedule(work: Contraction, tree: Parts) -> ContractionSchedule:
     mapping, points = _mapping(tree.product)
     depth = mapping.depth
     spatial = {axis.name: points.get(axis.name, 1) for axis in (*work.outer, *work.m_loops, work.n_loop)}
@@ -141,7 +92,7 @@ def _contraction_schedule(work: Contraction, tree: _Tree) -> ContractionSchedule
     )  # fmt: skip
 
 
-def _block_schedule(tree: _Tree) -> BlockSchedule:
+def _block_schedule(tree: Parts) -> BlockSchedule:
     mapping, points = _mapping(tree.product)
     warps = tree.hint("warps")
     assert warps is not None
@@ -163,7 +114,7 @@ def _block_schedule(tree: _Tree) -> BlockSchedule:
 # Nests ----------------------------------------------------------------------------------------------------------------
 
 
-def _nest(kernel: Kernel, tree: _Tree) -> Nest:
+def _nest(kernel: Kernel, tree: Parts) -> Nest:
     outside = tree.grid_order if tree.on_blocks else tree.loops("L2")
     axes = dict.fromkeys(axis for each in kernel.statements for axis in (*each.axes, *each.reduce))
     outer = tuple(axis for axis in axes if axis.name in outside)
@@ -176,7 +127,7 @@ def _node(statement: Statement) -> NestNode:
     return NestNode(statement.tensor, statement.body, statement.accum, statement.address)
 
 
-def _nest_schedule(nest: Nest, tree: _Tree) -> NestSchedule:
+def _nest_schedule(nest: Nest, tree: Parts) -> NestSchedule:
     vector, extent, lanes = tree.vector()
     rows = {name: size for name, size in tree.loops("REG", Binding.UNROLL).items() if name != vector}
     unroll, unroll_extent = next(iter(rows.items()), ("", 1))
@@ -199,7 +150,7 @@ def _nest_schedule(nest: Nest, tree: _Tree) -> NestSchedule:
     return schedule if order == usual else replace(schedule, order=order)
 
 
-def _prefetches(nest: Nest, tree: _Tree, moments: tuple[str, str] | None) -> Iterator[Prefetch]:
+def _prefetches(nest: Nest, tree: Parts, moments: tuple[str, str] | None) -> Iterator[Prefetch]:
     numbers = PassNumbers(nest, moments)
     nodes = {node.tensor.name: node for node in nest.nodes}
     for name, leaf in tree.leaves.items():
@@ -210,7 +161,7 @@ def _prefetches(nest: Nest, tree: _Tree, moments: tuple[str, str] | None) -> Ite
                 yield Prefetch(str(tensor), int(distance), int(elements), number)
 
 
-def _stages(nest: Nest, tree: _Tree) -> tuple[int, ...]:
+def _stages(nest: Nest, tree: Parts) -> tuple[int, ...]:
     """The passes with which the stages of a pipeline begin."""
     pipe = next((scope for scope in tree.scopes if scope.kind is Kind.PIPE), None)
     if pipe is None:
@@ -226,7 +177,7 @@ def _stages(nest: Nest, tree: _Tree) -> tuple[int, ...]:
     return tuple(starts)
 
 
-def _nest_blocks(nest: Nest, tree: _Tree) -> NestBlocks:
+def _nest_blocks(nest: Nest, tree: Parts) -> NestBlocks:
     from tilewright.layouts.text import parse  # what CPUs do without
 
     warps, blocked = tree.hint("warps"), tree.hint("blocked")
@@ -251,7 +202,7 @@ def _ordered_work(statement: Statement) -> OrderedWork:
     )
 
 
-def _ordered_schedule(tree: _Tree) -> OrderedSchedule:
+def _ordered_schedule(tree: Parts) -> OrderedSchedule:
     vector, extent, lanes = tree.vector()
     sort = tree.hint("sort")
     method = None if sort is None else sort_method(str(sort.arguments[0]), vector)

@@ -16,7 +16,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TURNED_BYTES, is_distance
 from tilewright.operator.contraction import Contraction
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 
 @dataclass(frozen=True)

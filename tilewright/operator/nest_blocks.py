@@ -29,7 +29,7 @@ from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest
 from tilewright.operator.online import online_of
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 # Counted in machine code (ptxas 13.0 for sm_90a, of kernels with 8 elements of f32 per thread).
 INSTRUCTIONS = {  # without slow paths

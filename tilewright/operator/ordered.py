@@ -19,7 +19,7 @@ from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.machine.description import Cpu
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops, renamed
 from tilewright.operator.sorting import Rows, SortMethod, sort_methods
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 VECTORS = 4  # side by side: more than the latency of an addition
 STEPS_PER_PROGRAM = 1 << 14  # some ten microseconds

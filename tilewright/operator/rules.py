@@ -33,7 +33,7 @@ from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
 from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop
 
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair

@@ -20,8 +20,9 @@ from tilewright.operator.contraction import Contraction, ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, renamed
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
-from tilewright.operator.tiling import SpatialLoop
+from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.tree import (
     Binding,
     Hint,
@@ -33,7 +34,6 @@ from tilewright.tiles.tree import (
     ProductMapping,
     Scope,
     Stage,
-    Tile,
     TileTree,
 )
 
@@ -71,55 +71,6 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-# Nodes ----------------------------------------------------------------------------------------------------------------
-
-
-def _tile(
-    level: str, loops: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP,
-    hints: Sequence[Hint] = (),
-) -> TileTree | Leaf:  # fmt: skip
-    """A tile with these loops; the child alone where there are none. A loop without points has one step."""
-    if not loops:
-        return child
-    return Tile(level, tuple(Loop(name, max(1, factor)) for name, factor in loops), child, binding, tuple(hints))
-
-
-def _tree(node: TileTree | Leaf) -> TileTree:
-    """A tile around a leaf: it needs one even where no loop runs."""
-    return Tile("REG", (Loop("once", 1),), node) if isinstance(node, Leaf) else node
-
-
-def _staged(names: Sequence[str], level: str, child: TileTree, slots: int = 1) -> TileTree:
-    for name in reversed(names):
-        child = Stage(name, level, child, slots)
-    return child
-
-
-def _in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child: TileTree) -> TileTree:
-    """The tiles of one program around `child`, and the grid around them."""
-    tree = _tile("L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
-    dealt = [(loop.axis.name, loop.programs) for loop in grid if loop.programs > 1]
-    return _tree(_tile("DRAM", dealt, tree, Binding.SP))
-
-
-def _register_tile(
-    rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf, loop: bool = False
-) -> TileTree:
-    """One register tile of an expression: rows and vectors written out, the lanes of a vector at once.
-
-    With `loop`, rows and vectors are a loop over data in L1.
-    """
-    level, binding = ("L1", Binding.TP) if loop else ("REG", Binding.UNROLL)
-    if vector is None:
-        return _tree(_tile(level, rows, leaf, binding))
-    name, extent = vector
-    if extent % lanes == 0 and extent >= lanes:
-        lanes_of_vector = _tile("REG", [(name, lanes)], leaf, Binding.SP)
-        return _tree(_tile(level, [*rows, (name, extent // lanes)], lanes_of_vector, binding))
-    hint = Hint("lanes", (lanes,))
-    return _tree(_tile(level, rows, _tile("REG", [vector], leaf, Binding.SP, [hint]), binding))
-
-
 # Products -------------------------------------------------------------------------------------------------------------
 
 
@@ -152,22 +103,22 @@ def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileT
     product, *epilogue = _product_statements(work)
     kernel = _micro_kernel(work, schedule.tile, {work.k_loops[-1].name: schedule.k_unroll})
     blocks, k_factors = _k_factors(work, schedule)
-    tree = _tree(_tile("L1", k_factors, Leaf(product.name, kernel)))
+    tree = rooted(tile("L1", k_factors, Leaf(product.name, kernel)))
     after: TileTree | None = None
     if epilogue:
         rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
         columns = (work.n_loop.name, schedule.tile.get(work.n_loop.name, 1))
-        after = _register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), schedule.epilogue_loop)
+        after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), schedule.epilogue_loop)
     if not schedule.k_block:
-        return _in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
+        return in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
     # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
     cut = [loop.axis for loop in loops].index(work.n_loop) + 1
     inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
     hints = [Hint("prefetch_lines", (schedule.prefetch_line_bytes,))] if schedule.prefetch_line_bytes else []
-    tree = _tree(_tile("L2", [(work.k_loops[0].name, blocks), *inside], tree, hints=hints))
+    tree = rooted(tile("L2", [(work.k_loops[0].name, blocks), *inside], tree, hints=hints))
     if after is not None:
-        tree = Scope(Kind.SEQ, (tree, _tree(_tile("L2", inside, after))))
-    return _in_program(loops[:cut], grid, Stage(product.name, "L2", tree))
+        tree = Scope(Kind.SEQ, (tree, rooted(tile("L2", inside, after))))
+    return in_program(loops[:cut], grid, Stage(product.name, "L2", tree))
 
 
 def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
@@ -187,21 +138,15 @@ def _block_tree(work: Contraction, schedule: BlockSchedule) -> TileTree:
     product, *epilogue = _product_statements(work)
     shape, slices = schedule.shape, schedule.slices(work)
     kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, shape)
-    tree = _tree(_tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
-    tree = _staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
+    tree = rooted(tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
+    tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
     if epilogue:
         dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
-        tree = Scope(Kind.SEQ, (tree, _tree(_tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
+        tree = Scope(Kind.SEQ, (tree, rooted(tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
     hints = [Hint("warps", shape.warps)]
     hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
     hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
-    return _grid(schedule.grid(work), tree, hints)
-
-
-def _grid(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint]) -> TileTree:
-    """Blocks of a GPU, one per tile."""
-    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [("once", 1)]
-    return _tree(_tile("DRAM", dealt, tree, Binding.SP, hints))
+    return in_blocks(schedule.grid(work), tree, hints)
 
 
 def _micro_kernel(
@@ -259,7 +204,7 @@ def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
         stages[-1].append(_pass_tree(step, nest, schedule, hints))
     groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in stages]
     tree = Scope(Kind.PIPE, tuple(groups)) if schedule.stages else groups[0]
-    return _in_program(loops, loops, _staged(row_buffers(nest), "L1", tree))
+    return in_program(loops, loops, staged(row_buffers(nest), "L1", tree))
 
 
 def walks_inner(node: NestNode, nest: Nest) -> bool:
@@ -305,11 +250,11 @@ def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, hin
     if vector is not None and inside:
         loops[schedule.vector] = -(-loops.pop(schedule.vector) // schedule.vector_extent)  # runs innermost
     bodies = [
-        _register_tile(rows, vector, schedule.lanes, Leaf(node.tensor.name, None, hints if node is step[-1] else ()))
+        register_tile(rows, vector, schedule.lanes, Leaf(node.tensor.name, None, hints if node is step[-1] else ()))
         for node in step
     ]
     body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
-    return _tree(_tile("L1", list(loops.items()), body))
+    return rooted(tile("L1", list(loops.items()), body))
 
 
 def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
@@ -319,15 +264,15 @@ def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
     for step in _passes(nest):
         chunks = schedule.chunks(nest) if walks_inner(step[-1], nest) else []
         dims = [*outer, *((axis.name, size) for axis, size, _ in chunks if axis.name in schedule.tile)]
-        bodies = [_tree(_tile("REG", dims, Leaf(node.tensor.name), Binding.SP)) for node in step]
+        bodies = [rooted(tile("REG", dims, Leaf(node.tensor.name), Binding.SP)) for node in step]
         body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
         for axis, _, count in reversed(chunks):
             binding = Binding.UNROLL if axis.name in schedule.unrolled else Binding.TP
-            body = _tree(_tile("L1", [(axis.name, count)], body, binding))
+            body = rooted(tile("L1", [(axis.name, count)], body, binding))
         steps.append(body)
     hints = [Hint("warps", (schedule.warps, 1))]
     hints += [Hint("blocked", (str(schedule.threads),))] if schedule.threads is not None else []
-    return _grid(schedule.grid(nest), Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0], hints)
+    return in_blocks(schedule.grid(nest), Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0], hints)
 
 
 def _passes(nest: Nest) -> list[list[NestNode]]:
@@ -370,7 +315,7 @@ def _ordered_tree(work: OrderedWork, schedule: OrderedSchedule) -> TileTree:
     hints += [] if schedule.vector else [Hint("lanes", (schedule.lanes,))]
     leaf = Leaf(work.tensor.name, None, tuple(hints))
     vector = (schedule.vector, schedule.extent) if schedule.vector else None
-    body = _register_tile([], vector, schedule.lanes, leaf)
-    body = _tree(_tile("L1", [(loop.axis.name, loop.tiles_per_block) for loop in trail], body))
-    body = _tree(_tile("L1", [(axis.name, axis.size) for axis in work.inner], body))
-    return _in_program(lead, schedule.loops((*leading(work), *trailing(work))), body)
+    body = register_tile([], vector, schedule.lanes, leaf)
+    body = rooted(tile("L1", [(loop.axis.name, loop.tiles_per_block) for loop in trail], body))
+    body = rooted(tile("L1", [(axis.name, axis.size) for axis in work.inner], body))
+    return in_program(lead, schedule.loops((*leading(work), *trailing(work))), body)

@@ -1,0 +1,65 @@
+"""Tile trees from loops and factors: the shapes of tree that the rules of all machines make.
+
+Blocks of the grid are `par` loops over data in DRAM, the tiles that one program walks are loops at L2, reduction loops
+are at L1, and REG holds one vector or register tile. Levels say for which memory a rule chooses the sizes; they do not
+prove that it fits. Ragged tiles make factors imperfect: their product may exceed an extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.tree import Binding, Hint, Leaf, Loop, Stage, Tile, TileTree
+
+
+def tile(
+    level: str, loops: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP,
+    hints: Sequence[Hint] = (),
+) -> TileTree | Leaf:  # fmt: skip
+    """A tile with these loops; the child alone where there are none. A loop without points has one step."""
+    if not loops:
+        return child
+    return Tile(level, tuple(Loop(name, max(1, factor)) for name, factor in loops), child, binding, tuple(hints))
+
+
+def rooted(node: TileTree | Leaf) -> TileTree:
+    """A tile around a leaf: it needs one even where no loop runs."""
+    return Tile("REG", (Loop("once", 1),), node) if isinstance(node, Leaf) else node
+
+
+def staged(names: Sequence[str], level: str, child: TileTree, slots: int = 1) -> TileTree:
+    for name in reversed(names):
+        child = Stage(name, level, child, slots)
+    return child
+
+
+def in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child: TileTree) -> TileTree:
+    """The tiles of one program around `child`, and the grid around them."""
+    tree = tile("L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
+    dealt = [(loop.axis.name, loop.programs) for loop in grid if loop.programs > 1]
+    return rooted(tile("DRAM", dealt, tree, Binding.SP))
+
+
+def register_tile(
+    rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf, loop: bool = False
+) -> TileTree:
+    """One register tile of an expression: rows and vectors written out, the lanes of a vector at once.
+
+    With `loop`, rows and vectors are a loop over data in L1.
+    """
+    level, binding = ("L1", Binding.TP) if loop else ("REG", Binding.UNROLL)
+    if vector is None:
+        return rooted(tile(level, rows, leaf, binding))
+    name, extent = vector
+    if extent % lanes == 0 and extent >= lanes:
+        lanes_of_vector = tile("REG", [(name, lanes)], leaf, Binding.SP)
+        return rooted(tile(level, [*rows, (name, extent // lanes)], lanes_of_vector, binding))
+    hint = Hint("lanes", (lanes,))
+    return rooted(tile(level, rows, tile("REG", [vector], leaf, Binding.SP, [hint]), binding))
+
+
+def in_blocks(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint]) -> TileTree:
+    """Blocks of a GPU, one per tile."""
+    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [("once", 1)]
+    return rooted(tile("DRAM", dealt, tree, Binding.SP, hints))

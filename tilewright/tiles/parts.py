@@ -1,0 +1,58 @@
+"""What the tree of a scheduled kernel says, by part: for `lower`, and for what predicts the time of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.tree import Binding, Hint, Leaf, Scope, Stage, Tile, walk
+
+
+class Parts:
+    """The nodes of the tree of a kernel by their parts."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        nodes = [node for _, node in walk(kernel.tree)]
+        self.tiles = [node for node in nodes if isinstance(node, Tile)]
+        self.stages = [node for node in nodes if isinstance(node, Stage)]
+        self.scopes = [node for node in nodes if isinstance(node, Scope)]
+        self.leaves = {node.op: node for node in nodes if isinstance(node, Leaf)}
+        self.product = next((leaf.kernel for leaf in self.leaves.values() if leaf.kernel is not None), None)
+        self.on_blocks = self.hint("warps") is not None
+        grid = self.loops("DRAM", Binding.SP)
+        self.grid_order = tuple(grid)
+        self.blocks = {name: count for name, count in grid.items() if count > 1}
+
+    def loops(self, level: str, *bindings: Binding) -> dict[str, int]:
+        """The loops at a level with their factors, outermost first; of loops of one name the first."""
+        found: dict[str, int] = {}
+        for tile in self.tiles:
+            if tile.level == level and tile.binding in (bindings or Binding):
+                for loop in tile.loops:
+                    found.setdefault(loop.name, loop.trips)
+        found.pop("once", None)
+        return found
+
+    def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
+        """The hints of a name with their nodes."""
+        nodes: list[Tile | Leaf] = [*self.tiles, *self.leaves.values()]
+        for node in nodes:
+            yield from ((node, hint) for hint in node.hints if hint.name == name)
+
+    def hint(self, name: str) -> Hint | None:
+        """The first hint of a name."""
+        return next((hint for _, hint in self.hints(name)), None)
+
+    def number(self, name: str, otherwise: int) -> int:
+        """The argument of a hint that has one."""
+        hint = self.hint(name)
+        return otherwise if hint is None else int(hint.arguments[0])
+
+    def vector(self) -> tuple[str, int, int]:
+        """The loop whose points are lanes, its points in a register tile, and the lanes of a register."""
+        lanes = self.loops("REG", Binding.SP)
+        if not lanes:
+            return "", 1, self.number("lanes", 16)
+        ((name, extent),) = lanes.items()
+        vectors = self.loops("REG", Binding.UNROLL).get(name, 1)
+        return name, extent * vectors, self.number("lanes", extent)
