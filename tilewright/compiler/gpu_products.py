@@ -10,7 +10,6 @@ from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.block_product import BlockProduct, block_shape
@@ -49,9 +48,8 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     work = replace(work, intrinsic=shape.intrinsic)
     schedule, dealt = schedule_blocks(work, shape, group.kernel)
     plan.decisions.append(dealt)
-    reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
     written = (result.output.name,)
-    name = planning.add_kernel(group.kernel, work, schedule, [*reads, work.epilogue], written, 2 * points(node))
+    name = planning.add_kernel(group.kernel, work, schedule, written, 2 * points(node))
     plan.products[node.name] = {
         "kernel": name, "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,

@@ -38,7 +38,7 @@ def plan_ordered(planning: Planning, group: Group) -> None:
     work = merged(_work(planning, node, parts))
     schedule, decision = schedule_ordered(work, machine, planning.threads, name)
     planning.plan.decisions.append(decision)
-    planning.add_kernel(name, work, schedule, work.parts, group.stored, points(node), updates)
+    planning.add_kernel(name, work, schedule, group.stored, points(node), updates)
 
 
 def _place(planning: Planning, group: Group) -> None:

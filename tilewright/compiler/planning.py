@@ -89,8 +89,6 @@ class Kernel:
     """
 
     name: str
-    work: Nest | Contraction | OrderedWork
-    schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule
     scheduled: ScheduledKernel
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -98,6 +96,8 @@ class Kernel:
     updates: tuple[str, ...] = ()
     cycles: float = 0.0
     instruction: str = ""
+    work: Any = None
+    schedule: Any = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -405,22 +405,38 @@ class Planning:
         name: str,
         work: Nest | Contraction | OrderedWork,
         schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule,
-        bodies: Sequence[Expr],
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
         instruction: str = "",
     ) -> str:
-        """Launch `work` next; `bodies` are all that it evaluates. Returns the name of the kernel, which is unique."""
+        """Launch `work` next. Returns the name of the kernel, which is unique."""
+        cycles = _cycles(work, schedule, self.machine)
+        return self.add_scheduled(
+            name, kernel_of(work, schedule), writes, flops, updates, cycles, instruction, work, schedule
+        )
+
+    def add_scheduled(
+        self,
+        name: str,
+        scheduled: ScheduledKernel,
+        writes: Sequence[str],
+        flops: int,
+        updates: Sequence[str] = (),
+        cycles: float = 0.0,
+        instruction: str = "",
+        work: Any = None,
+        schedule: Any = None,
+    ) -> str:
+        """Launch a scheduled kernel next. Returns its name, which is unique."""
         name = claim(name, self.kernel_names)
+        bodies = [statement.body for statement in scheduled.statements]
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)
-        cycles = _cycles(work, schedule, self.machine)
-        scheduled = kernel_of(work, schedule)
         kernel = Kernel(
-            name, work, schedule, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction
+            name, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction, work, schedule
         )
         self.plan.kernels.append(kernel)
         tree = print_tree(scheduled.tree)

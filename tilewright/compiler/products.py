@@ -98,9 +98,8 @@ class _Product:
         if work.epilogue != Read(work.accumulator, ()):
             plan.decisions.append(decision)
         schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes, epilogue_loop=in_loop)
-        reads = [Read(operand.tensor, (operand.index,)) for operand in (work.a, work.b)]
         name = planning.add_kernel(
-            self.group.kernel, work, schedule, [*reads, work.epilogue], (self.target.name,), 2 * points(self.node),
+            self.group.kernel, work, schedule, (self.target.name,), 2 * points(self.node),
             instruction=running.instruction,
         )  # fmt: skip
         plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": _as_json(schedule)}

@@ -18,11 +18,9 @@ from tilewright.expr.core import Read, Tensor, static_shape, walk
 from tilewright.expr.ordered import Scatter
 from tilewright.lower.steps import Place, Repeated, Step
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.nest import Nest
-from tilewright.operator.nest_parts import nest_points
-from tilewright.operator.ordered import OrderedWork
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
+from tilewright.tiles.tree import kernels
 
 
 def steps(plan: Plan) -> list[Step | Repeated]:
@@ -96,18 +94,17 @@ def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
     A product reads its operands at more points than they have. Places of a scatter are not in order: every update moves
     its own.
     """
-    tensors, work = [plan.stored[name] for name in kernel.arguments], kernel.work
-    if isinstance(work, Nest):
-        points, bodies = nest_points(work), [node.body for node in work.nodes]
-    elif isinstance(work, OrderedWork):
-        points, bodies = prod(axis.size for axis in (*work.outer, *work.inner)), list(work.parts)
-    else:
+    tensors, scheduled = [plan.stored[name] for name in kernel.arguments], kernel.scheduled
+    if kernels(scheduled.tree):
         return sum(stored.bytes for stored in tensors)
+    bodies = [statement.body for statement in scheduled.statements]
+    loops = {axis for statement in scheduled.statements for axis in (*statement.axes, *statement.reduce)}
+    points = prod(axis.size for axis in loops)
     times = Counter([*kernel.writes, *kernel.updates])
     for body in bodies:
         times.update(read.tensor.name for read in walk(body) if isinstance(read, Read))
     sizes = [points * times[stored.tensor.name] * dtypes.size_bytes(stored.tensor.dtype) for stored in tensors]
-    anywhere = kernel.writes if isinstance(work, OrderedWork) and isinstance(work.accum, Scatter) else ()
+    anywhere = kernel.writes if isinstance(scheduled.statements[-1].accum, Scatter) else ()
     return sum(
         size if stored.tensor.name in anywhere else min(stored.bytes, size)
         for stored, size in zip(tensors, sizes, strict=True)

@@ -105,7 +105,7 @@ def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], 
     schedule, decision = schedule_nest(nest, planning.machine, planning.threads, name, lanes)
     with planning.about(name):
         planning.plan.decisions.append(decision)
-        planning.add_kernel(name, nest, schedule, [n.body for n in nest.nodes], writes, flops)
+        planning.add_kernel(name, nest, schedule, writes, flops)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
             nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
             schedule, _ = schedule_nest(nest, planning.machine, 1, name)
             with planning.about(f"{name}.border{number}"):
-                planning.add_kernel(f"{name}.border{number}", nest, schedule, [], (name,), 0)
+                planning.add_kernel(f"{name}.border{number}", nest, schedule, (name,), 0)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------
