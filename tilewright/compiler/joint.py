@@ -26,7 +26,7 @@ from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Cpu
 from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
-from tilewright.operator.rules import dealt
+from tilewright.operator.rules.cpu_product import dealt
 from tilewright.options import Options
 
 

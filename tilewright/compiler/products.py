@@ -29,7 +29,7 @@ from tilewright.operator.contraction import Contraction, ContractionSchedule, Op
 from tilewright.operator.flatten import address
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
-from tilewright.operator.rules import dealt, depth_block, k_block, k_unroll, schedule_contraction
+from tilewright.operator.rules.cpu_product import dealt, depth_block, k_block, k_unroll, schedule_contraction
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_product import BlockProduct

@@ -18,7 +18,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 from tilewright.fields import Readable, count, optional, required, several, string
 from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.rules import k_unroll, tiles_that_fit
+from tilewright.operator.rules.cpu_product import k_unroll, tiles_that_fit
 
 BLOCK_COUNTS = (1, 2, 4, 8, 16, 32)  # of k
 

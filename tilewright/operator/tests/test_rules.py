@@ -14,7 +14,7 @@ from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
 from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
 from tilewright.operator.cycles import cycles_from_memory, tiled_cycles
-from tilewright.operator.rules import EVEN, schedule_contraction
+from tilewright.operator.rules.cpu_product import EVEN, schedule_contraction
 from tilewright.tiles.loops import SpatialLoop
 
 MACHINE = resolve_cpu("znver5")
