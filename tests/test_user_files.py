@@ -402,7 +402,7 @@ EXEMPT = {  # what may open files itself, and why
     "machine/registry.py": "the machine files of this package",
     "runtime/pool.py": "files of the system",
     "runtime/quota.py": "files of the system",
-    "runtime/calibrate.py": "a file of the system",
+    "runtime/calibration_file.py": "a file of the system",
 }
 
 

@@ -24,7 +24,8 @@ def calibrate(force: Force = False, as_json: AsJson = False) -> None:
 
     A measurement takes two to four seconds and is kept in the cache directory, for this processor only.
     """
-    from tilewright.runtime.calibrate import calibrated, calibration_file
+    from tilewright.runtime.calibrate import calibrated
+    from tilewright.runtime.calibration_file import calibration_file
 
     file = calibration_file()
     with progress("measuring"):

@@ -209,7 +209,7 @@ def _machine(name: str, record: Intrinsic) -> tuple[Machine, bool]:
     """The machine whose times are told, and whether its description lists the record; the host as it was measured."""
     from tilewright.instruction.offers import has
     from tilewright.machine import names, resolve
-    from tilewright.runtime.calibrate import host_with_rates
+    from tilewright.runtime.calibration_file import host_with_rates
 
     if name and name != "host":
         chosen = resolve(name)

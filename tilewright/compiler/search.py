@@ -176,7 +176,7 @@ class _Kept:
 
     @cached_property
     def _common(self) -> dict[str, str | bytes]:
-        from tilewright.runtime.calibrate import identity
+        from tilewright.runtime.calibration_file import identity
 
         options = self.options
         return {

@@ -8,15 +8,11 @@ a second; the best of many short runs counts, so that other programs on the mach
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any, get_args
 
 from llvmlite import ir
@@ -24,20 +20,17 @@ from llvmlite import ir
 from tilewright.codegen.cpu.dot import Emission, product_of_record
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.values import F32, F64, I32, I64, POINTER
-from tilewright.errors import CompileError, InvalidMachine
+from tilewright.errors import CompileError
 from tilewright.expr.dtypes import DType, bits
-from tilewright.files import reason, replace_file
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import standard
-from tilewright.machine import Cpu, host, machine_from_json, resolve
+from tilewright.machine import Cpu, host, machine_from_json
 from tilewright.options import Options
 from tilewright.runtime import loops
-from tilewright.runtime.cache import Cache
+from tilewright.runtime.calibration_file import calibration_file, read, write
 from tilewright.runtime.loader import Code
-from tilewright.runtime.trust import distrusted, distrusted_entry
 
 NAME = "host-calibrated"
-VERSION = 3  # of the way of measuring: another one does not read older files
 ACCUMULATORS = 20
 RUN_SECONDS = 0.0003  # short enough that most runs are not disturbed
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
@@ -62,42 +55,19 @@ class BusyMachine(CompileError):
 def calibrated(options: Options | None = None, *, force: bool = False, machine: Cpu | None = None) -> Cpu:
     """The host with measured rates: from the file of an earlier measurement, else measured now and stored.
 
+    It is measured again where the file lacks a record of today.
     `machine` is the host or the host limited to fewer features. `force` measures again. Where the cache directory
     cannot be written the result is only returned. Raises BusyMachine where measurements do not agree.
     """
-    path = calibration_file(options, machine)
+    machine, path = machine or host(), calibration_file(options, machine)
     if not force:
-        stored = _stored(path)
-        if stored is not None:
+        stored = read(path)
+        if stored is not None and {record.name for record in measurable(machine)} <= {*(stored.issue_cycles or {})}:
             return stored
     _log.info("the rates of this machine are measured, once, and kept in %s", path)
-    measured = measure(machine or host())
-    _store(path, measured)
+    measured = measure(machine)
+    write(path, measured)
     return measured
-
-
-def host_with_rates(options: Options | None = None) -> Cpu:
-    """The host with the rates of an earlier measurement, or as described where there was none; nothing is measured."""
-    return stored_rates(options) or host()
-
-
-def stored_rates(options: Options | None = None) -> Cpu | None:
-    """The host with the rates of an earlier measurement; None where there was none."""
-    return _stored(calibration_file(options))
-
-
-def calibration_file(options: Options | None = None, machine: Cpu | None = None) -> Path:
-    """Where the measurement of this processor is, or will be: a machine file for `--machine`."""
-    return (options or Options()).cache_dir / "machines" / f"{identity(machine)}.yaml"
-
-
-@cache
-def identity(machine: Cpu | None = None) -> str:
-    """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure."""
-    machine = machine or host()
-    records = sorted(record.name for record in measurable(machine))
-    parts = [machine.digest(), _processor(), *records, str(VERSION)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def measure(machine: Cpu) -> Cpu:
@@ -333,60 +303,3 @@ def _available_bytes() -> int:
 def _rounded(value: float) -> float:
     """Four digits: what a measurement can tell."""
     return float(f"{value:.4g}")
-
-
-# The file -------------------------------------------------------------------------------------------------------------
-
-
-def to_yaml(machine: Cpu) -> str:
-    """The text of a machine file."""
-    import yaml
-
-    head = f"# Measured on {_processor() or 'this machine'}, {time.strftime('%Y-%m-%d')}: `tilewright calibrate`\n"
-    facts = machine.to_json()
-    del facts["llvm"]["features"]  # follows from `features`
-    return head + str(yaml.safe_dump(facts, sort_keys=False, width=110, default_flow_style=None))
-
-
-def _stored(path: Path) -> Cpu | None:
-    """The machine in the file, or None where there is none, it is damaged, or others can write to it."""
-    try:
-        if problem := distrusted(path.parent) or distrusted_entry(path):
-            _warn_once(f"the calibration {path} is not used: {problem}")
-            return None
-        machine = resolve(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _warn_once(f"the calibration {path} is not used: {reason(error)}")
-        return None
-    except InvalidMachine as error:
-        _log.info("a damaged calibration is measured again: %s", error)
-        return None
-    return machine if isinstance(machine, Cpu) else None
-
-
-def _store(path: Path, machine: Cpu) -> None:
-    """Write the file as a whole, or not at all."""
-    try:
-        Cache(path.parent.parent, 0).prepare(path.parent.name)
-        with suppress(FileNotFoundError):
-            if problem := distrusted_entry(path):
-                raise PermissionError(problem)
-        replace_file(path, to_yaml(machine).encode(), mode=0o644)
-    except OSError as error:
-        _log.warning("the calibration cannot be stored in %s: %s", path.parent, reason(error))
-
-
-@cache
-def _warn_once(message: str) -> None:
-    _log.warning("%s", message)
-
-
-def _processor() -> str:
-    """The name of the processor as the system tells it."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return ""

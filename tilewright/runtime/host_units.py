@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilewright.machine import Cpu, host
 from tilewright.machine.detect import named_machine
 from tilewright.options import Options
+from tilewright.runtime.calibration_file import stored_rates
 
 
 def host_with_units(options: Options | None = None) -> Cpu:
@@ -18,8 +19,6 @@ def host_with_units(options: Options | None = None) -> Cpu:
     described = host()
     if named_machine(described.architecture, described.llvm.cpu) is not None:
         return described
-    from tilewright.runtime.calibrate import stored_rates  # brings LLVM
-
     measured = stored_rates(options)
     if measured is None:
         return described

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from tilewright.dataclass import dataclass
 from tilewright.machine.description import Cpu
+from tilewright.runtime.calibration_file import host_with_rates
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.roofline import Estimate, Roofline
 
@@ -147,8 +148,6 @@ def measured_roofline(machine: Cpu | None, manifest: Manifest, threads: int) -> 
 
 def host_rates() -> Cpu | None:
     """The host with its measured rates, None where they never were; nothing is measured."""
-    from tilewright.runtime.calibrate import host_with_rates  # brings LLVM
-
     found = host_with_rates()
     return found if found.issue_cycles else None
 

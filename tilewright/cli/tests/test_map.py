@@ -240,15 +240,15 @@ def test_bad_input(arguments: tuple[str, ...], code: str, words: str) -> None:
 def test_times_of_the_host_are_by_measured_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As described until the host was calibrated, then as measured; the same mappings, other times."""
     from tilewright.machine import host
-    from tilewright.runtime import calibrate
+    from tilewright.runtime import calibrate, calibration_file
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     arguments = ("--expr", "C[i,j] += A[i,k]*B[k,j]", "--size", "i=64,j=64,k=64", "--machine", "host",
                  "--intrinsic", next(iter(calibrate.measurable(host()))).name)  # fmt: skip
     before = value(*arguments)
     slow = replace(host(), name=calibrate.NAME, clock_hz=1e8)
-    calibrate.calibration_file().parent.mkdir(parents=True)
-    calibrate.calibration_file().write_text(calibrate.to_yaml(slow))
+    calibration_file.calibration_file().parent.mkdir(parents=True)
+    calibration_file.calibration_file().write_text(calibration_file.to_yaml(slow))
     after = value(*arguments)
     assert (before["machine"], after["machine"]) == (host().name, calibrate.NAME)
     assert before["count"] == after["count"]

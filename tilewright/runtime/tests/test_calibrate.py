@@ -15,7 +15,9 @@ from tilewright.instruction.model import hierarchy
 from tilewright.machine import Cpu, host, resolve
 from tilewright.options import Options
 from tilewright.runtime import calibrate, loops
-from tilewright.runtime.calibrate import BusyMachine, calibrated, calibration_file, host_with_rates, identity, to_yaml
+from tilewright.runtime import calibration_file as files
+from tilewright.runtime.calibrate import BusyMachine, calibrated
+from tilewright.runtime.calibration_file import calibration_file, host_with_rates, identity, to_yaml
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +148,18 @@ def test_one_measurement_serves_all_later_runs(
     assert not list(options.cache_dir.rglob("*.tmp"))
 
 
+def test_a_file_without_a_record_of_today_is_measured_again(
+    measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cycles = dict(measured.issue_cycles or {})
+    cycles.popitem()
+    monkeypatch.setattr(calibrate, "measure", lambda machine: replace(measured, issue_cycles=cycles))
+    calibrated(options)
+    monkeypatch.setattr(calibrate, "measure", lambda machine: measured)
+    assert calibrated(options) == measured
+    assert resolve(calibration_file(options)) == measured
+
+
 def test_the_host_has_rates_once_they_were_measured(
     measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,10 +207,10 @@ def test_a_file_that_others_can_write_to_is_not_used(
 def test_the_identity_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     own = identity()
     assert own == identity()
-    calibrate.identity.cache_clear()
-    monkeypatch.setattr(calibrate, "_processor", lambda: "another")
+    identity.cache_clear()
+    monkeypatch.setattr(files, "_processor", lambda: "another")
     assert identity() != own
-    calibrate.identity.cache_clear()
+    identity.cache_clear()
 
 
 def test_a_slow_or_disturbed_run_does_not_count() -> None:

@@ -14,7 +14,8 @@ from tilewright.expr.ops.linalg import matmul
 from tilewright.machine import Cpu, host, resolve
 from tilewright.options import Options
 from tilewright.runtime import calibrate, host_units
-from tilewright.runtime.calibrate import calibrated, stored_rates
+from tilewright.runtime.calibrate import calibrated
+from tilewright.runtime.calibration_file import stored_rates
 from tilewright.runtime.host_units import host_with_units
 
 
