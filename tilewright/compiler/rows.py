@@ -21,7 +21,7 @@ from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
 from tilewright.operator.nest_parts import SMALLEST_POINTS, nest_points, parts_of
 from tilewright.operator.nest_split import choose_split
-from tilewright.operator.rules.cpu_product import schedule_nest
+from tilewright.operator.rules.cpu_rows import schedule_nest
 
 
 def plan_rows(planning: Planning, group: Group) -> None:
