@@ -18,6 +18,7 @@ from bench.arrays import BF16, Array, to_torch
 from bench.cases.convolutions import Layer, convolution
 from bench.cases.definition import function_module, node, onnx_model
 from bench.problem import Case, Problem
+from tilewright.machine import host
 
 if TYPE_CHECKING:
     import onnx
@@ -120,10 +121,17 @@ def _scales() -> dict[str, Array]:
 def _torch_modules(
     layer: Layer, weights: Array, scale: float, zero_point: int, dtype: str
 ) -> dict[str, torch.nn.Module]:
-    """oneDNN's quantised convolution, which PyTorch's own quantisation ends in, with weights packed once."""
+    """oneDNN's quantised convolution, which PyTorch's own quantisation ends in, with weights packed once.
+
+    Not on x86 without VNNI: oneDNN adds pairs of products as i16 there, which saturates for weights of more than 7 bits
+    ("Nuances of int8 Computations" in its documentation), so that its sums are wrong.
+    """
     import torch
 
     if not hasattr(torch.ops.onednn, "qconv2d_pointwise"):
+        return {}
+    machine = host()
+    if machine.architecture == "x86_64" and not {"avx512vnni", "avxvnni"} & machine.features:
         return {}
     geometry = ([layer.stride] * 2, [layer.padding] * 2, [1, 1], 1)
     scales, zeros = torch.ones(layer.filters), torch.zeros(layer.filters, dtype=torch.int32)

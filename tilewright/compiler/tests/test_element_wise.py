@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.compile import build, compile_graph
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv
 from tilewright.intrinsics.registry import Registry, standard
+from tilewright.machine import resolve_cpu
 from tilewright.options import Options
 
 
@@ -28,9 +29,10 @@ def depthwise(channels: int, size: int = 9) -> Graph:
 
 def chosen(graph: Graph, intrinsics: Registry | None = None) -> tuple[str, str]:
     """What the depthwise product runs on, and the program."""
-    module = compile_graph(graph, machine="x86-64-v4", threads=1, options=Options(cache=False, intrinsics=intrinsics))
-    lines = [line for line in module.explain(all=True).splitlines() if line.startswith("instruction of second")]
-    return (lines[0] if lines else ""), module.artifact.program
+    artifact = build(graph, resolve_cpu("x86-64-v4"), 1, Options(cache=False, intrinsics=intrinsics))
+    decisions = artifact.stored_plan().decisions
+    said = next((each.explain() for each in decisions if each.subject == "instruction of second"), "")
+    return said.partition("\n")[0], artifact.program
 
 
 @pytest.mark.parametrize("channels", [1, 7, 16, 33])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.compile import build, compile_graph
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv
+from tilewright.machine import resolve_cpu
 from tilewright.options import Options
 
 UNCACHED = Options(cache=False)
@@ -53,5 +54,5 @@ def test_infinities_next_to_a_run_do_not_spread(channels: int) -> None:
 
 
 def test_the_decision_counts_groups() -> None:
-    module = compile_graph(convolution(3, 7, 2, ("u8", "i8", "i32")), machine="znver5", threads=1, options=UNCACHED)
-    assert "6 groups of 4 instead of 7" in module.explain(all=True)
+    artifact = build(convolution(3, 7, 2, ("u8", "i8", "i32")), resolve_cpu("znver5"), 1, UNCACHED)
+    assert "6 groups of 4 instead of 7" in "\n".join(each.explain() for each in artifact.stored_plan().decisions)

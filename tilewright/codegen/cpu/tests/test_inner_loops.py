@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.cpu import pipeline
-from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.compile import build
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import conv
 from tilewright.kernel.text import parse_module
+from tilewright.machine import resolve_cpu
 from tilewright.options import Options
 
 
@@ -28,7 +29,7 @@ def test_no_stack_memory_in_the_loop_of_a_product(size: int, channels: int, filt
     b = GraphBuilder("image")
     weights = b.constant(np.ones((filters, channels, 3, 3), np.float32), "w")
     graph = b.finish([conv.conv(b.input("x", (1, channels, size, size), "f32"), weights, pads=(1, 1, 1, 1))])
-    made = compile_graph(graph, machine="x86-64-v4", threads=1, options=Options(cache=False)).artifact.program
+    made = build(graph, resolve_cpu("x86-64-v4"), 1, Options(cache=False)).program
     assert re.search(said, made), "the case that is meant"
     loops = _loops(pipeline.assembly(parse_module(made)))
     products = [loop for loop in loops if sum("vfmadd" in instruction for instruction in loop) > 9]
