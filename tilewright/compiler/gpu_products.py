@@ -18,8 +18,9 @@ from tilewright.instruction.panels import with_last
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import no_boxes, schedule_blocks
-from tilewright.operator.contraction import Operand, merge_product_loops
+from tilewright.operator.contraction import merge_product_loops
 from tilewright.operator.flatten import address
+from tilewright.tiles.product import Operand
 
 
 def plan_block_product(planning: Planning, group: Group) -> None:
@@ -37,7 +38,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     b = _factor(planning, product)
     product = replace(product, b=replace(product.b, tensor=b.tensor))
     factor = Operand(b.flat, address(b.layout, product.b.indices))
-    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor, ""))
+    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor))
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
@@ -45,7 +46,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
         cluster=options.cluster,
     )  # fmt: skip
     plan.decisions.append(chosen)
-    work = replace(work, intrinsic=shape.intrinsic)
+    work = replace(work, mapping=replace(work.mapping, intrinsic=shape.intrinsic))
     schedule, dealt = schedule_blocks(work, shape, group.kernel)
     plan.decisions.append(dealt)
     written = (result.output.name,)

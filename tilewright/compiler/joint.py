@@ -24,10 +24,10 @@ from tilewright.instruction.validation import MappingRefused
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.rules.cpu_product import dealt
 from tilewright.options import Options
+from tilewright.tiles.product import product_of
 
 
 def candidates(
@@ -73,14 +73,14 @@ def default_choice(
     plan = make_plan(graph, machine, threads, options)
     product = plan.products.get(node)
     kernel = next((each for each in plan.kernels if product and each.name == product["kernel"]), None)
-    if product is None or kernel is None or not isinstance(kernel.work, Contraction):
+    work = None if kernel is None else product_of(kernel.scheduled)
+    if product is None or work is None:
         return None
     key, tile = ProductKey.of(product), product["schedule"]["tile"]
-    work = kernel.work
-    rows = tuple(tile.get(axis.name, 1) for axis in work.m_loops)
+    rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
     outer = {axis.name for axis in work.outer}
     order = tuple(name for name in product["schedule"]["order"] if name not in outer)
-    vectors = -(-tile[work.n_loop.name] // work.lanes)
+    vectors = -(-tile[work.columns.name] // work.lanes)
     for candidate in among:
         point = ProductPoint(rows, vectors, order)
         if candidate.mapping == key and point in candidate.points:
@@ -151,13 +151,11 @@ class _Predictor:
     def _planned(self, point: ProductPoint) -> tuple[ProductCost, float, int]:
         plan = self._plan(lambda space, node: point if node == self.node else None)
         name = plan.products[self.node]["kernel"]
-        works = [each.work for each in plan.kernels if each.name == name and isinstance(each.work, Contraction)]
-        copies = sum(
-            self.model.copy_seconds(_bytes(plan, each))
-            for each in plan.kernels
-            if not isinstance(each.work, Contraction)
-        )
-        return ProductCost(works[0], self.record, self.model), copies, plan.stored[works[0].a.tensor.name].bytes
+        works = {each.name: product_of(each.scheduled) for each in plan.kernels}
+        copies = sum(self.model.copy_seconds(_bytes(plan, each)) for each in plan.kernels if works[each.name] is None)
+        work = works[name]
+        assert work is not None, "the kernel of a product has one"
+        return ProductCost(work, self.record, self.model), copies, plan.stored[work.a.tensor.name].bytes
 
     def _plan(self, point: Callable[[ProductSpace, str], ProductPoint | None]) -> Plan:
         def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:

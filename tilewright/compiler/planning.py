@@ -31,7 +31,7 @@ from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
@@ -43,6 +43,7 @@ from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.product import Product
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_product import BlockProduct
@@ -403,7 +404,7 @@ class Planning:
     def add_kernel(
         self,
         name: str,
-        work: Nest | Contraction | OrderedWork,
+        work: Nest | Product | OrderedWork,
         schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule,
         writes: Sequence[str],
         flops: int,
@@ -448,7 +449,7 @@ def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
     """`Kernel.cycles`: there is a model for what runs on CPUs."""
     if not isinstance(machine, Cpu):
         return 0.0
-    if isinstance(work, Contraction) and isinstance(schedule, ContractionSchedule):
+    if isinstance(work, Product) and isinstance(schedule, ContractionSchedule):
         return product_cycles(work, schedule, machine) + epilogue_cycles(work, machine)
     if isinstance(work, OrderedWork) and isinstance(schedule, OrderedSchedule):
         return ordered_cycles(work, schedule, machine)

@@ -25,11 +25,12 @@ from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand, merge_product_loops
+from tilewright.operator.contraction import ContractionSchedule, merge_product_loops
 from tilewright.operator.flatten import address
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_product import dealt, depth_block, k_block, k_unroll, schedule_contraction
+from tilewright.tiles.product import Operand, Product, flat_product
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_product import BlockProduct
@@ -95,7 +96,7 @@ class _Product:
         block = point.k_block(work, schedule) if point else k_block(work, schedule, self.machine)
         line_bytes = self.machine.caches[0].line_bytes if block else 0
         in_loop, decision = epilogue_in_loop(work, schedule, self.machine, self.group.kernel)
-        if work.epilogue != Read(work.accumulator, ()):
+        if work.has_epilogue:
             plan.decisions.append(decision)
         schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes, epilogue_loop=in_loop)
         name = planning.add_kernel(
@@ -127,13 +128,13 @@ class _Product:
             return row_major(shape)
         return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
-    def _proven(self, work: Contraction, schedule: ContractionSchedule) -> InPlace:
+    def _proven(self, work: Product, schedule: ContractionSchedule) -> InPlace:
         """The mapping that this schedule runs, which has passed every check, the execution of a small instance too."""
-        rows = [axis for axis in work.m_loops if schedule.tile.get(axis.name, 1) > 1]
+        rows = [axis for axis in work.rows if schedule.tile.get(axis.name, 1) > 1]
         height = prod(schedule.tile[axis.name] for axis in rows)
-        vectors = -(-schedule.tile[work.n_loop.name] // work.lanes)
+        vectors = -(-schedule.tile[work.columns.name] // work.lanes)
         parts = [part for axis in rows for part in work.stands_for(axis)]
-        sums = self.node.reduce if self.offered.group == 1 else self.together or work.stands_for(work.k_loops[-1])
+        sums = self.node.reduce if self.offered.group == 1 else self.together or work.stands_for(work.depth[-1])
         running = self.offered.running(parts, sums, (height, vectors))
         validate(running.mapping, "signature")
         return running
@@ -253,19 +254,19 @@ class _Product:
             planning.plan.stored[source.name] = replace(stored, slack=mapping.group - 1)
             self.whole_groups = True
 
-    def _contraction(self, mapping: InPlace, b: Operand, packs: bool) -> Contraction:
-        """The contraction that reads its vector operand at `b`, an address over the node's loops."""
-        work = contraction_of(self.planning, self.group, self.target, mapping, b, mapping.instruction)
-        work = replace(
-            work,
-            a=Operand(work.a.tensor, substitute(work.a.index, self.walked)),
-            b=Operand(work.b.tensor, substitute(work.b.index, self.walked)),
-            shapes=mapping.shapes,
+    def _contraction(self, mapping: InPlace, b: Operand, packs: bool) -> Product:
+        """The product that reads its vector operand at `b`, an address over the node's loops."""
+        ends = {mapping.n_loop.name: packs, mapping.k_loops[-1].name: packs and self.whole_groups}
+        work = contraction_of(self.planning, self.group, self.target, mapping, b)
+        how = replace(
+            work.mapping,
+            intrinsic=mapping.instruction,
             lanes=mapping.lanes,
             group=mapping.group,
-            whole_panels=packs,
-            whole_groups=self.whole_groups and packs,
+            padded=tuple(name for name, padded in ends.items() if padded),
         )
+        work = replace(work, mapping=how)
+        work = replace(work.walked_by(self.walked), shapes=mapping.shapes)
         return merge_product_loops(work, mapping.mapping.sets[0] if mapping.fixed else None)
 
     # The vector operand -----------------------------------------------------------------------------------------
@@ -297,13 +298,13 @@ class _Product:
         fused = [Index.of(*self.together)] if self.together else []
         return [*map(Index.of, mapping.k_loops[: len(mapping.k_loops) - len(fused)]), *fused]
 
-    def _depth(self, mapping: InPlace, work: Contraction, schedule: ContractionSchedule) -> int:
+    def _depth(self, mapping: InPlace, work: Product, schedule: ContractionSchedule) -> int:
         """Into blocks of how many points the innermost of several k loops is cut: where a panel of b would outgrow L2.
 
         The blocks are the outermost loop. Windows stay whole inside, so that each block reads one slice of the image.
         """
         last, group = mapping.k_loops[-1], mapping.group
-        size = depth_block(replace(work, k_loops=mapping.k_loops), schedule, self.machine)
+        size = depth_block(work, mapping.k_loops, schedule, self.machine)
         if len(mapping.k_loops) < 2 or not size:
             return 0
         extent = int(last.extent)  # type: ignore[arg-type]
@@ -342,9 +343,9 @@ class _Product:
 
 
 def contraction_of(
-    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Operand, intrinsic: str
-) -> Contraction:
-    """The contraction of a product with its epilogue, over storage: `target` is written, the other factor is `b`."""
+    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Operand
+) -> Product:
+    """A product with its epilogue, over storage: `target` is written, the other factor is `b`."""
     node, result = group.main, group.nodes[-1]
     total = Tensor(node.name, (), node.output.dtype)
     epilogue: Expr = Read(total, ())
@@ -356,21 +357,11 @@ def contraction_of(
     index = substitute(address(planning.layout(target), node.axes), unit)
     form = affine(index)
     assert form is not None
-    return Contraction(
-        outer=product.outer,
-        m_loops=tuple(sorted(product.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62))),
-        n_loop=product.n_loop,
-        k_loops=product.k_loops,
-        a=Operand(a.flat, substitute(address(a.layout, product.a.indices), unit)),
-        b=Operand(b.tensor, substitute(b.index, unit)),
-        accumulator=total,
-        epilogue=substitute(epilogue, unit),
-        output=target,
-        index=index,
-        intrinsic=intrinsic,
-        shapes=(),
-        lanes=1,
-    )
+    rows = tuple(sorted(product.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
+    factor = Operand(a.flat, substitute(address(a.layout, product.a.indices), unit))
+    other = Operand(b.tensor, substitute(b.index, unit))
+    loops = product.outer, rows, product.n_loop, product.k_loops
+    return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
 
 
 def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:

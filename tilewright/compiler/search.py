@@ -40,12 +40,12 @@ from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.search import Candidate, Choice, search
 from tilewright.machine import host
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.contraction import Contraction
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.options import Options
 from tilewright.runtime.cache import Cache, cache_key
 from tilewright.runtime.loader import missing_features, same_platform
 from tilewright.runtime.module import Module
+from tilewright.tiles.product import product_of
 
 DRAWN = 32  # points drawn for one that is measured: the one that is predicted to be best
 SAMPLE = 8  # points by which mappings are ranked where there are more of them than trials
@@ -291,7 +291,7 @@ class _Search:
 
     def _moved(self, plan: Plan, kernels: Sequence[Kernel]) -> float:
         """Seconds that the model adds to every point for copies of the neighbours."""
-        copies = [each for each in kernels if not isinstance(each.work, Contraction)]
+        copies = [each for each in kernels if product_of(each.scheduled) is None]
         sizes = (sum(plan.stored[name].bytes for name in each.arguments) for each in copies)
         return sum(map(self.model.copy_seconds, sizes))
 

@@ -1,6 +1,6 @@
 """Seconds of a CPU product under a schedule, predicted: what the joint search asks about every point of its space.
 
-In: a `Contraction` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
+In: a `Product` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
 blocks). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
 loads and the latency of a sum, beside each other. Everything outside is loops
 through caches, which hold lines (`caches`).
@@ -19,8 +19,9 @@ from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.instruction.caches import Step, Strided, levels_in_caches
 from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, core_latency, predict
 from tilewright.intrinsics.intrinsic import Intrinsic
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.protocols import Evaluation
+from tilewright.tiles.product import Product
 
 WINDOW_INSTRUCTIONS = 224  # that a processor looks ahead: Skylake's reorder buffer; later ones have more
 # How well times hide each other (`model.combined`), from 1200 schedules of ResNet-18's layers on Zen 5: bytes that come
@@ -36,7 +37,7 @@ class ProductCost:
     `record` is the multiply-add or dot product on one vector that executes it.
     """
 
-    work: Contraction
+    work: Product
     record: Intrinsic
     machine: Hierarchy
 
@@ -53,13 +54,13 @@ class ProductCost:
     def _tile_cycles(self, schedule: ContractionSchedule) -> float:
         """Cycles of all register tiles on one core when all data are near; ragged tiles take what they need."""
         work = self.work
-        first = work.k_loops[0].size
+        first = work.depth[0].size
         visits = -(-first // schedule.k_block) if schedule.k_block else 1
-        steps = prod(axis.size for axis in work.k_loops) / work.group / visits
-        rows = [_pieces(axis.size, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
+        steps = prod(axis.size for axis in work.depth) / work.group / visits
+        rows = [_pieces(axis.size, schedule.tile.get(axis.name, 1)) for axis in work.rows]
         lanes = prod(self.record.shape(self.record.destination))
-        width = -(-schedule.tile.get(work.n_loop.name, 1) // lanes)
-        columns = _pieces(-(-work.n_loop.size // lanes), width)
+        width = -(-schedule.tile.get(work.columns.name, 1) // lanes)
+        columns = _pieces(-(-work.columns.size // lanes), width)
         unrolled = schedule.k_unroll // work.group
         total = 0.0
         for (count, vectors), *boxes in product(columns, *rows):
@@ -71,7 +72,7 @@ class ProductCost:
     def _visit_cycles(self, rows: int, vectors: int, steps: float, visits: int, unrolled: int) -> float:
         """Cycles of some steps of one register tile; sums that are visited again are loaded and stored each time."""
         registers = self.machine.levels[0]
-        vector_bytes = prod(self.record.shape(self.record.destination)) * dtypes.size_bytes(self.work.accumulator.dtype)
+        vector_bytes = prod(self.record.shape(self.record.destination)) * dtypes.size_bytes(self.work.total.dtype)
         sums = rows * vectors
         multiply = sums * core_cycles(self.record, self.machine)
         load = rows * self.machine.broadcast_cycles + vectors * vector_bytes / registers.in_bytes_per_cycle
@@ -95,12 +96,12 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
 
 
 def _steps(
-    work: Contraction, schedule: ContractionSchedule, cores: int
+    work: Product, schedule: ContractionSchedule, cores: int
 ) -> tuple[list[Step], dict[str, float], frozenset[int]]:
     """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
-    extents = {axis.name: axis.size for axis in (*work.outer, *work.m_loops, work.n_loop, *work.k_loops)}
+    extents = {axis.name: axis.size for axis in (*work.outer, *work.rows, work.columns, *work.depth)}
     units = {name: min(schedule.tile.get(name, 1), extent) for name, extent in extents.items()}
-    units[work.k_loops[-1].name] = min(work.group, extents[work.k_loops[-1].name])
+    units[work.depth[-1].name] = min(work.group, extents[work.depth[-1].name])
     trips = {name: -(-extent // units[name]) for name, extent in extents.items()}
     touched = {name: extents[name] / trips[name] for name in units}  # by ragged tiles less
     steps = []
@@ -110,10 +111,10 @@ def _steps(
             steps.append(Step(name, "S", blocks))
             trips[name] = -(-trips[name] // blocks)
     parallel = frozenset(range(len(steps)) if cores > 1 else ())
-    first, *others = (axis.name for axis in work.k_loops)
+    first, *others = (axis.name for axis in work.depth)
     for name in schedule.order:
         steps.append(Step(name, "S", trips[name]))
-        if name == work.n_loop.name and schedule.k_block:
+        if name == work.columns.name and schedule.k_block:
             block = -(-schedule.k_block // units[first])
             steps.append(Step(first, "R", -(-trips[first] // block)))
             trips[first] = block
@@ -124,7 +125,7 @@ def _steps(
 # Accesses -------------------------------------------------------------------------------------------------------------
 
 
-def _accesses(work: Contraction, schedule: ContractionSchedule) -> tuple[Access, ...]:
+def _accesses(work: Product, schedule: ContractionSchedule) -> tuple[Access, ...]:
     """The two factors, the result, and what the epilogue reads, which moves when a result does.
 
     With blocks of k, sums are read back.
@@ -134,7 +135,7 @@ def _accesses(work: Contraction, schedule: ContractionSchedule) -> tuple[Access,
     if schedule.k_block:
         found.append(_access(work.output.dtype, work.index, again=True))
     for read in (node for node in walk(work.epilogue) if isinstance(node, Read)):
-        if read.tensor.name != work.accumulator.name:
+        if read.tensor.name != work.total.name:
             found.append(_access(read.tensor.dtype, read.indices[0], output=True))
     return tuple(found)
 

@@ -20,13 +20,11 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import Contraction, Operand
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Operand, Product
 
 
-def lower_blocks(
-    name: str, work: Contraction, schedule: BlockSchedule, views: Sequence[tuple[Tensor, int]]
-) -> tile.FuncOp:
+def lower_blocks(name: str, work: Product, schedule: BlockSchedule, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel of a contraction with its epilogue, a block for every tile of the result."""
     grid = schedule.grid(work)
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
@@ -71,7 +69,7 @@ class _BlockTile(OutputTile):
     """The tile of one block: products over the slices of k, epilogue, store."""
 
     def __init__(
-        self, builder: KernelBuilder, work: Contraction, schedule: BlockSchedule, memory: Mapping[str, SSAValue],
+        self, builder: KernelBuilder, work: Product, schedule: BlockSchedule, memory: Mapping[str, SSAValue],
         point: Point,
     ) -> None:  # fmt: skip
         super().__init__(builder, work, memory, point)

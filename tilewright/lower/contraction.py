@@ -27,25 +27,26 @@ from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.lower.steps import Parameter
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.
 Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
 
 
-def contraction_loops(work: Contraction, schedule: ContractionSchedule) -> list[SpatialLoop]:
+def contraction_loops(work: Product, schedule: ContractionSchedule) -> list[SpatialLoop]:
     """The spatial loops in order; tile dimensions must come out as m loops first, then n."""
     loops = {}
-    for axis in (*work.outer, *work.m_loops, work.n_loop):
-        lanes = schedule.lanes if axis == work.n_loop else 0
+    for axis in (*work.outer, *work.rows, work.columns):
+        lanes = schedule.lanes if axis == work.columns else 0
         loops[axis.name] = SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1), lanes)
     return [loops[name] for name in schedule.order]
 
 
 def lower_contraction(
     name: str,
-    work: Contraction,
+    work: Product,
     schedule: ContractionSchedule,
     views: Sequence[tuple[Tensor, int]],
     parameters: Sequence[Parameter] = (),
@@ -75,19 +76,19 @@ class _Blocked:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: Contraction,
+        work: Product,
         schedule: ContractionSchedule,
         memory: Mapping[str, SSAValue],
         tiler: Tiler,
         loops: Sequence[SpatialLoop],
     ) -> None:
         self.builder, self.work, self.schedule, self.memory, self.tiler = builder, work, schedule, memory, tiler
-        cut = [loop.axis for loop in loops].index(work.n_loop) + 1
+        cut = [loop.axis for loop in loops].index(work.columns) + 1
         self.outside, self.inside = loops[:cut], loops[cut:]
-        assert {loop.axis for loop in self.inside} == set(work.m_loops), "rows are walked inside the blocks of k"
+        assert {loop.axis for loop in self.inside} == set(work.rows), "rows are walked inside the blocks of k"
         rows = prod(loop.extent for loop in self.inside)
-        self.width = schedule.tile.get(work.n_loop.name, 1)
-        dtype = computed_in(work.accumulator.dtype)
+        self.width = schedule.tile.get(work.columns.name, 1)
+        dtype = computed_in(work.total.dtype)
         self.partial = builder.insert(tile.AllocOp(view_type(dtype, rows * self.width)))
 
     def run(self) -> None:
@@ -98,7 +99,7 @@ class _Blocked:
 
         The first ones leave their sums in scratch, the last one finishes.
         """
-        blocks = -(-int(self.work.k_loops[0].extent) // self.schedule.k_block)  # type: ignore[arg-type]
+        blocks = -(-int(self.work.depth[0].extent) // self.schedule.k_block)  # type: ignore[arg-type]
         block = self._steps()[0]
         builder = self.builder
         self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
@@ -122,7 +123,7 @@ class _Blocked:
 
     def _steps(self) -> tuple[int, ...]:
         """Steps of every k loop in one block; the last k loop counts products of `k_unroll` points."""
-        _, *rest = (int(axis.extent) for axis in self.work.k_loops)  # type: ignore[arg-type]
+        _, *rest = (int(axis.extent) for axis in self.work.depth)  # type: ignore[arg-type]
         counts = [self.schedule.k_block, *rest]
         assert rest or counts[0] % self.schedule.k_unroll == 0
         counts[-1] = max(1, counts[-1] // self.schedule.k_unroll)
@@ -162,7 +163,7 @@ class _Blocked:
         for loop in self.inside:
             total = total * loop.extent + loop.axis
         total = substitute(total * self.width, point.replaced)
-        column = next((axis for axis in point.dims if axis.name == f"{self.work.n_loop.name}.i"), None)
+        column = next((axis for axis in point.dims if axis.name == f"{self.work.columns.name}.i"), None)
         return self.partial, total if column is None else total + column
 
 
@@ -174,7 +175,7 @@ class _Tile(OutputTile):
     def __init__(
         self,
         builder: KernelBuilder,
-        work: Contraction,
+        work: Product,
         schedule: ContractionSchedule,
         memory: Mapping[str, SSAValue],
         point: Point,
@@ -190,19 +191,19 @@ class _Tile(OutputTile):
             super().finish(total)
 
     def run(self) -> None:
-        self.finish(self._products(list(self.work.k_loops), {}, {}, self.zero(), None))
+        self.finish(self._products(list(self.work.depth), {}, {}, self.zero(), None))
 
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
         self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
     def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue]) -> None:
         """Add the products of one whole block of the first k loop to the sums in scratch."""
-        total = self._products(list(self.work.k_loops), {}, {}, self._read(partial), span)
+        total = self._products(list(self.work.depth), {}, {}, self._read(partial), span)
         self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
         """Add the products from `low` on to the sums in scratch and finish."""
-        self.finish(self._products(list(self.work.k_loops), {}, {}, self._read(partial), (low, None)))
+        self.finish(self._products(list(self.work.depth), {}, {}, self._read(partial), (low, None)))
 
     def _read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
         view, index = partial
@@ -266,7 +267,7 @@ class _Tile(OutputTile):
             for label, operand in (("a", self.work.a), ("b", self.work.b))
             if dtypes.is_unsigned(operand.tensor.dtype)
         )
-        return self.builder.insert(tile.DotOp(self.work.intrinsic, a, b, total, unsigned))
+        return self.builder.insert(tile.DotOp(self.work.mapping.intrinsic, a, b, total, unsigned))
 
     def _broadcast_operand(
         self, part: Axis, where: Mapping[Axis, Expr], loops: Mapping[Axis, SSAValue], valid: int

@@ -17,7 +17,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point
-from tilewright.operator.contraction import Contraction
+from tilewright.tiles.product import Product
 
 
 class OutputTile:
@@ -25,17 +25,17 @@ class OutputTile:
 
     branches = False  # see BodyEmitter
 
-    def __init__(self, builder: KernelBuilder, work: Contraction, memory: Mapping[str, SSAValue], point: Point) -> None:
+    def __init__(self, builder: KernelBuilder, work: Product, memory: Mapping[str, SSAValue], point: Point) -> None:
         self.builder, self.work, self.memory = builder, work, memory
         self.point = self._ordered(point)
-        self.n_dim = self._dim_of(work.n_loop)
+        self.n_dim = self._dim_of(work.columns)
 
     def _dim_of(self, loop: Axis) -> int | None:
         return next((p for p, axis in enumerate(self.point.dims) if axis.name == f"{loop.name}.i"), None)
 
     def _ordered(self, point: Point) -> Point:
         """Tile dimensions as m loops in order, then n, whatever the order of the loops is."""
-        names = [f"{axis.name}.i" for axis in (*self.work.m_loops, self.work.n_loop)]
+        names = [f"{axis.name}.i" for axis in (*self.work.rows, self.work.columns)]
         order = sorted(range(len(point.dims)), key=lambda p: names.index(point.dims[p].name))
         bounds = {order.index(dim): bound for dim, bound in point.bounds.items()}
         return Point(point.replaced, point.counters, tuple(point.dims[p] for p in order), bounds)
@@ -50,7 +50,7 @@ class OutputTile:
 
     @property
     def dtype(self) -> str:
-        return computed_in(self.work.accumulator.dtype)
+        return computed_in(self.work.total.dtype)
 
     def zero(self) -> SSAValue:
         return self.builder.insert(tile.BroadcastOp(self.builder.number(0, self.dtype), (self.rows, self.n_extent)))
@@ -76,7 +76,7 @@ class OutputTile:
 
     def finish_at(self, point: Point, emitter: BodyEmitter, sums: Value) -> None:
         """Epilogue and store of what `emitter` computes at a point in or around the tile, from its sums."""
-        emitter.provided = {self.work.accumulator.name: lambda read: sums}
+        emitter.provided = {self.work.total.name: lambda read: sums}
         value = emitter.emit(substitute(self.work.epilogue, point.replaced))
         view = self.memory[self.work.output.name]
         emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)

@@ -20,8 +20,8 @@ from tilewright.expr.core import Axis
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point
-from tilewright.operator.contraction import Operand
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Operand
 
 MOST_LINES = 4  # of b that one step asks for; more would hold up the products
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from tilewright.expr.core import Apply, Cast, Expr, Read, Tensor
+from tilewright.expr.core import Apply
 from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.layouts.blocked import Blocked
 from tilewright.operator.blocks import BlockSchedule, BlockShape
-from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
@@ -18,14 +18,15 @@ from tilewright.operator.sorting import sort_method
 from tilewright.operator.tree import PassNumbers, Schedule, Work
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.parts import Parts
+from tilewright.tiles.product import Product, product_of
 from tilewright.tiles.tree import Binding, Kind, Leaf, MicroKernelRef, ProductMapping, walk
 
 
 def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
     """What a kernel computes and how, as `operator.tree.kernel_of` took it."""
     tree = Parts(kernel)
-    if tree.product is not None:
-        work = _contraction(kernel, tree)
+    work = product_of(kernel)
+    if work is not None:
         return work, _block_schedule(tree) if tree.on_blocks else _contraction_schedule(work, tree)
     (*_, last) = kernel.statements
     if isinstance(last.accum, Ordered):
@@ -44,44 +45,10 @@ def _mapping(product: MicroKernelRef | None) -> tuple[ProductMapping, dict[str, 
     return product.mapping, {loop.name: loop.trips for loop in product.quantum}
 
 
-def _contraction(kernel: Kernel, tree: Parts) -> Contraction:
-    mapping, _ = _mapping(tree.product)
-    product, last = kernel.statements[0], kernel.statements[-1]
-    axes = {axis.name: axis for axis in (*product.axes, *product.reduce)}
-    total = Tensor(product.name, (), product.tensor.dtype)
-    assert isinstance(product.body, Apply)
-    a, b = (_operand(factor) for factor in product.body.args)
-    assert last.address is not None, "the last statement of a kernel is stored"
-    return Contraction(
-        outer=tuple(axis for axis in product.axes if axis.name not in (*mapping.rows, mapping.columns)),
-        m_loops=tuple(axes[name] for name in mapping.rows),
-        n_loop=axes[mapping.columns],
-        k_loops=tuple(axes[name] for name in mapping.depth),
-        a=a,
-        b=b,
-        accumulator=total,
-        epilogue=Read(total, ()) if last is product else last.body,
-        output=last.tensor,
-        index=last.address,
-        intrinsic=mapping.intrinsic,
-        shapes=(),
-        lanes=mapping.lanes,
-        group=mapping.group,
-        whole_panels=mapping.columns in mapping.padded,
-        whole_groups=mapping.depth[-1] in mapping.padded,
-    )
-
-
-def _operand(factor: Expr) -> Operand:
-    read = factor.arg if isinstance(factor, Cast) else factor
-    assert isinstance(read, Read), "factors of a product are reads"
-    return Operand(read.tensor, read.indices[0])
-
-
-def _contraction_schedule(work: Contraction, tree: Parts) -> ContractionSchedule:
+def _contraction_schedule(work: Product, tree: Parts) -> ContractionSchedule:
     mapping, points = _mapping(tree.product)
     depth = mapping.depth
-    spatial = {axis.name: points.get(axis.name, 1) for axis in (*work.outer, *work.m_loops, work.n_loop)}
+    spatial = {axis.name: points.get(axis.name, 1) for axis in work.spatial}
     steps, k_unroll = tree.loops("L1"), points[depth[-1]]
     k_block = steps[depth[0]] * (k_unroll if len(depth) == 1 else 1) if tree.stages else 0
     order = tuple(name for name in tree.loops("L2") if name not in depth)

@@ -15,8 +15,8 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TURNED_BYTES, is_distance
-from tilewright.operator.contraction import Contraction
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
 
 
 @dataclass(frozen=True)
@@ -58,39 +58,39 @@ class BlockSchedule:
     tile: Mapping[str, int]
     grid_order: tuple[str, ...]
 
-    def grid(self, work: Contraction) -> list[SpatialLoop]:
+    def grid(self, work: Product) -> list[SpatialLoop]:
         """The loops that are dealt to blocks, the slowest first."""
-        loops = {axis.name: axis for axis in (*work.outer, *work.m_loops, work.n_loop)}
+        loops = {axis.name: axis for axis in (*work.outer, *work.rows, work.columns)}
         found = []
         for name in self.grid_order:
             quantum = self.tile.get(name, 1)
             found.append(SpatialLoop(loops[name], quantum, -(-loops[name].size // quantum), quantum))
         return found
 
-    def slices(self, work: Contraction) -> list[tuple[Axis, int, int]]:
+    def slices(self, work: Product) -> list[tuple[Axis, int, int]]:
         """Every k loop with the points of it in a slice, and how many slices it is cut in."""
-        return [(axis, self.tile[axis.name], -(-axis.size // self.tile[axis.name])) for axis in work.k_loops]
+        return [(axis, self.tile[axis.name], -(-axis.size // self.tile[axis.name])) for axis in work.depth]
 
 
-def schedule_blocks(work: Contraction, shape: BlockShape, subject: str) -> tuple[BlockSchedule, Decision]:
+def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[BlockSchedule, Decision]:
     """The boxes with the fewest blocks, and with the fewest slices of k; among equals the longest innermost loop."""
-    rows, deep = _box(work.m_loops, shape.m), _box(_by_stride(work), shape.k)
-    tile = {**rows, **deep, work.n_loop.name: shape.n}
-    order = (*(axis.name for axis in (*work.outer, *work.m_loops)), work.n_loop.name)
+    rows, deep = _box(work.rows, shape.m), _box(_by_stride(work), shape.k)
+    tile = {**rows, **deep, work.columns.name: shape.n}
+    order = (*(axis.name for axis in (*work.outer, *work.rows)), work.columns.name)
     schedule = BlockSchedule(shape, tile, order)
-    boxes = " by ".join(_text(box) for box in (rows, {work.n_loop.name: shape.n}))
+    boxes = " by ".join(_text(box) for box in (rows, {work.columns.name: shape.n}))
     blocks = prod(loop.programs for loop in schedule.grid(work))
     slices = prod(count for _, _, count in schedule.slices(work))
     reason = f"{blocks} blocks with {slices} slices of {_text(deep)} each, the fewest of all boxes with powers of two"
     return schedule, Decision(f"tile of {subject}", boxes, reason)
 
 
-def no_boxes(work: Contraction, element_bytes: int) -> str:
+def no_boxes(work: Product, element_bytes: int) -> str:
     """Why a copy engine cannot bring tiles of the operands, of elements of so many bytes; "" where it can.
 
     It moves boxes of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
     """
-    pairs = ((work.a, work.m_loops, work.k_loops), (work.b, (work.n_loop,), work.k_loops))
+    pairs = ((work.a, work.rows, work.depth), (work.b, (work.columns,), work.depth))
     for operand, outside, deep in pairs:
         name, form = operand.tensor.name, affine(operand.index)
         if form is None or len(outside) != 1 or len(deep) != 1:
@@ -118,11 +118,11 @@ def _text(box: Mapping[str, int]) -> str:
     return " x ".join(f"{count} of {name}" for name, count in box.items() if count > 1) or "1 point"
 
 
-def _by_stride(work: Contraction) -> list[Axis]:
+def _by_stride(work: Product) -> list[Axis]:
     """The k loops, the one that walks neighbours of a operand last."""
     forms = [form for operand in (work.a, work.b) if (form := affine(operand.index)) is not None]
-    steps = {axis: min((abs(f.coefficient(axis)) or 1 << 62 for f in forms), default=0) for axis in work.k_loops}
-    return sorted(work.k_loops, key=lambda axis: -steps[axis])
+    steps = {axis: min((abs(f.coefficient(axis)) or 1 << 62 for f in forms), default=0) for axis in work.depth}
+    return sorted(work.depth, key=lambda axis: -steps[axis])
 
 
 def _box(axes: Sequence[Axis], points: int) -> dict[str, int]:

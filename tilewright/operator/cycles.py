@@ -16,8 +16,9 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cache, Cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 # Vector instructions of functions in f32 on AVX-512, counted in the code of `codegen/math`; others take one.
@@ -31,18 +32,18 @@ CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and 
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
-def product_cycles(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> float:
+def product_cycles(work: Product, schedule: ContractionSchedule, machine: Cpu) -> float:
     """Cycles of a product with the register tile of a schedule, of all threads together."""
-    rows = [schedule.tile.get(axis.name, 1) for axis in work.m_loops]
-    return tiled_cycles(work, rows, -(-schedule.tile.get(work.n_loop.name, 1) // work.lanes), machine)
+    rows = [schedule.tile.get(axis.name, 1) for axis in work.rows]
+    return tiled_cycles(work, rows, -(-schedule.tile.get(work.columns.name, 1) // work.lanes), machine)
 
 
-def tiled_cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
+def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
     """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included."""
-    k = prod(axis.size for axis in work.k_loops) / work.group
+    k = prod(axis.size for axis in work.depth) / work.group
     outer = prod(axis.size for axis in work.outer)
-    pieces = [_pieces(axis.size, size) for axis, size in zip(work.m_loops, rows, strict=True)]
-    columns = _pieces(-(-work.n_loop.size // work.lanes), vectors)
+    pieces = [_pieces(axis.size, size) for axis, size in zip(work.rows, rows, strict=True)]
+    columns = _pieces(-(-work.columns.size // work.lanes), vectors)
     total = 0.0
     for column_count, width in columns:
         for combination in product(*pieces):
@@ -53,14 +54,14 @@ def tiled_cycles(work: Contraction, rows: Sequence[int], vectors: int, machine: 
     return total * outer
 
 
-def epilogue_cycles(work: Contraction, machine: Cpu) -> float:
+def epilogue_cycles(work: Product, machine: Cpu) -> float:
     """Cycles of what is computed from the sums of a product before they are stored, of all threads together."""
-    rows = prod(axis.size for axis in (*work.outer, *work.m_loops))
-    arithmetic, loads = body_counts(work.epilogue, work.n_loop, work.lanes)
-    return rows * -(-work.n_loop.size // work.lanes) * slowest_port(arithmetic, loads, 0.0, machine)
+    rows = prod(axis.size for axis in (*work.outer, *work.rows))
+    arithmetic, loads = body_counts(work.epilogue, work.columns, work.lanes)
+    return rows * -(-work.columns.size // work.lanes) * slowest_port(arithmetic, loads, 0.0, machine)
 
 
-def cycles_from_memory(work: Contraction, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
+def cycles_from_memory(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
     """Cycles of a product with such register tiles, where the first tiles of a panel of b wait until L2 has it.
 
     Tiles of many rows have the next panel on its way before they need it (`lower.prefetch`), those of few rows do not.
@@ -69,10 +70,10 @@ def cycles_from_memory(work: Contraction, rows: Sequence[int], vectors: int, mac
     of a tile take more than a third of the ways of one set of L1: lines that arrive early are evicted before use.
     """
     cycles = tiled_cycles(work, rows, vectors, machine)
-    if prod(axis.size for axis in work.m_loops) >= machine.vector_registers:
+    if prod(axis.size for axis in work.rows) >= machine.vector_registers:
         return cycles
     used = {axis for axis in walk(work.b.index) if isinstance(axis, Axis)}
-    loops = (*work.outer, work.n_loop, *work.k_loops)
+    loops = (*work.outer, work.columns, *work.depth)
     b_bytes = prod(axis.size for axis in loops if axis in used) * dtypes.size_bytes(work.b.tensor.dtype)
     first, *outer = machine.caches
     near = outer[0] if outer else first
@@ -83,18 +84,18 @@ def cycles_from_memory(work: Contraction, rows: Sequence[int], vectors: int, mac
     moved = b_bytes / (per_cycle or machine.vector_bits / 8)
     if CROWDED * _lines_in_one_set(work, rows, first) > first.lines_per_set:
         return cycles + moved
-    share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.m_loops, rows, strict=True))
+    share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.rows, rows, strict=True))
     arriving: float = (share**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
     return cycles - share + arriving
 
 
-def _lines_in_one_set(work: Contraction, rows: Sequence[int], cache: Cache) -> int:
+def _lines_in_one_set(work: Product, rows: Sequence[int], cache: Cache) -> int:
     """The most rows of a tile whose elements of a, of one step of k, lie in one set of a cache."""
     form = affine(work.a.index)
     if form is None:
         return 1
     size = dtypes.size_bytes(work.a.tensor.dtype)
-    steps = [form.coefficient(axis) * size for axis in work.m_loops]
+    steps = [form.coefficient(axis) * size for axis in work.rows]
     lines = {
         sum(step * place for step, place in zip(steps, places, strict=True)) // cache.line_bytes
         for places in product(*map(range, rows))

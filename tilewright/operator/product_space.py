@@ -17,8 +17,9 @@ from math import prod
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 from tilewright.fields import Readable, count, optional, required, several, string
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.rules.cpu_product import k_unroll, tiles_that_fit
+from tilewright.tiles.product import Product
 
 BLOCK_COUNTS = (1, 2, 4, 8, 16, 32)  # of k
 
@@ -36,28 +37,30 @@ class ProductPoint(Readable):
         blocks = f", k in {self.k_blocks} blocks" if self.k_blocks > 1 else ""
         return f"{'x'.join(map(str, self.rows)) or '1'} rows by {self.vectors} vectors, {' '.join(self.order)}{blocks}"
 
-    def schedule(self, work: Contraction) -> ContractionSchedule:
+    def schedule(self, work: Product) -> ContractionSchedule:
         """The schedule without blocks of k."""
         lanes = work.lanes
-        tile = {axis.name: size for axis, size in zip(work.m_loops, self.rows, strict=True) if size > 1}
-        columns = work.n_loop.size
-        tile[work.n_loop.name] = columns if columns < lanes else min(self.vectors * lanes, -(-columns // lanes) * lanes)
+        tile = {axis.name: size for axis, size in zip(work.rows, self.rows, strict=True) if size > 1}
+        columns = work.columns.size
+        tile[work.columns.name] = (
+            columns if columns < lanes else min(self.vectors * lanes, -(-columns // lanes) * lanes)
+        )
         outer = tuple(axis.name for axis in work.outer)
-        m_loops = tuple(axis.name for axis in work.m_loops)
+        m_loops = tuple(axis.name for axis in work.rows)
         return ContractionSchedule(
             tile=tile,
             order=(*outer, *self.order),
             blocks={axis.name: axis.size for axis in work.outer},
-            grid_order=(*outer, *m_loops, work.n_loop.name),
+            grid_order=(*outer, *m_loops, work.columns.name),
             k_unroll=k_unroll(work),
             lanes=lanes,
         )
 
-    def k_block(self, work: Contraction, schedule: ContractionSchedule) -> int:
+    def k_block(self, work: Product, schedule: ContractionSchedule) -> int:
         """Points of the first k loop per block, whole steps of the product where it is the only one; 0: no blocks."""
-        first = work.k_loops[0].size
+        first = work.depth[0].size
         size = -(-first // self.k_blocks)
-        if len(work.k_loops) == 1:
+        if len(work.depth) == 1:
             size = -(-size // schedule.k_unroll) * schedule.k_unroll
         return size if self.k_blocks > 1 and size < first else 0
 
@@ -69,18 +72,18 @@ class ProductSpace:
     With `rows`, register tiles have several rows along every loop among them, and one row along others.
     """
 
-    work: Contraction
+    work: Product
     rows: frozenset[Axis] | None = None
 
     @cached_property
     def points(self) -> tuple[ProductPoint, ...]:
         work = self.work
-        n, m_loops = work.n_loop.name, tuple(axis.name for axis in work.m_loops)
-        extents = [axis.size for axis in work.m_loops]
+        n, m_loops = work.columns.name, tuple(axis.name for axis in work.rows)
+        extents = [axis.size for axis in work.rows]
         found: list[ProductPoint] = []
         for (rows, vectors), order in product(self._tiles(), permutations((n, *m_loops))):
             # Blocks of k run between the columns and the rows, which need more than one tile to share them.
-            most = work.k_loops[0].size if order[0] == n and prod(rows) < prod(extents) else 1
+            most = work.depth[0].size if order[0] == n and prod(rows) < prod(extents) else 1
             counts = [count for count in BLOCK_COUNTS if count <= most]
             found += [ProductPoint(rows, vectors, order, count) for count in counts]
         return tuple(found)
@@ -90,9 +93,9 @@ class ProductSpace:
         if self.rows is None:
             return tiles_that_fit(self.work)
         tallest = max(rows for rows, _ in self.work.shapes)
-        widest = -(-self.work.n_loop.size // self.work.lanes)
+        widest = -(-self.work.columns.size // self.work.lanes)
         sizes = []
-        for axis in self.work.m_loops:
+        for axis in self.work.rows:
             several = bool(self.rows.intersection(self.work.stands_for(axis)))
             sizes.append(range(2, min(axis.size, tallest) + 1) if several else range(1, 2))
         found = []

@@ -10,19 +10,21 @@ works and schedules from kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
-from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Compute, Expr, Read, Tensor, walk
+from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Read, Tensor, walk
 from tilewright.expr.ordered import SCATTER
 from tilewright.expr.text import print_statement
 from tilewright.operator.blocks import BlockSchedule, BlockShape
-from tilewright.operator.contraction import Contraction, ContractionSchedule
-from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, renamed
+from tilewright.operator.contraction import ContractionSchedule
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops
 from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
 from tilewright.tiles.tree import (
     Binding,
     Hint,
@@ -31,23 +33,22 @@ from tilewright.tiles.tree import (
     Loop,
     MicroKernelRef,
     Operand,
-    ProductMapping,
     Scope,
     Stage,
     TileTree,
 )
 
-Work = Contraction | Nest | OrderedWork
+Work = Product | Nest | OrderedWork
 Schedule = ContractionSchedule | BlockSchedule | NestSchedule | NestBlocks | OrderedSchedule
 
 
 def kernel_of(work: Work, schedule: Schedule) -> Kernel:
     """The scheduled kernel: loops and tensors have the names that they have in the work."""
-    if isinstance(work, Contraction):
+    if isinstance(work, Product):
         if isinstance(schedule, BlockSchedule):
-            return Kernel(_product_statements(work), _block_tree(work, schedule))
+            return Kernel(work.statements, _block_tree(work, schedule))
         assert isinstance(schedule, ContractionSchedule)
-        return Kernel(_product_statements(work), _contraction_tree(work, schedule))
+        return Kernel(work.statements, _contraction_tree(work, schedule))
     if isinstance(work, OrderedWork):
         assert isinstance(schedule, OrderedSchedule)
         return Kernel((_ordered_statement(work),), _ordered_tree(work, schedule))
@@ -74,57 +75,37 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _product_statements(work: Contraction) -> tuple[Statement, ...]:
-    """The product, and the epilogue where it does more than pass the sum on."""
-    axes = (*work.outer, *work.m_loops, work.n_loop)
-    dtype = work.accumulator.dtype
-    factors = [_cast(Read(each.tensor, (each.index,)), dtype) for each in (work.a, work.b)]
-    body = Apply("mul", tuple(factors), dtype)
-    if isinstance(work.epilogue, Read) and work.epilogue.tensor.name == work.accumulator.name:
-        return (Statement(work.output, axes, body, work.k_loops, "sum", work.index),)
-    total, epilogue = work.accumulator, work.epilogue
-    if total.name == work.output.name:
-        total = Tensor(f"{total.name}.sum", (), dtype)
-        epilogue = renamed(epilogue, {work.accumulator.name: total.name})
-    product = Statement(total, axes, body, work.k_loops, "sum")
-    return product, Statement(work.output, axes, epilogue, address=work.index)
-
-
-def _cast(factor: Expr, dtype: str) -> Expr:
-    return factor if factor.dtype == dtype else Cast(factor, dtype)
-
-
-def _contraction_tree(work: Contraction, schedule: ContractionSchedule) -> TileTree:
+def _contraction_tree(work: Product, schedule: ContractionSchedule) -> TileTree:
     spatial = {
         axis.name: SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
-        for axis in (*work.outer, *work.m_loops, work.n_loop)
+        for axis in (*work.outer, *work.rows, work.columns)
     }
     loops, grid = ([spatial[name] for name in order] for order in (schedule.order, schedule.grid_order))
-    product, *epilogue = _product_statements(work)
-    kernel = _micro_kernel(work, schedule.tile, {work.k_loops[-1].name: schedule.k_unroll})
+    product, *epilogue = work.statements
+    kernel = _micro_kernel(work, schedule.tile, {work.depth[-1].name: schedule.k_unroll})
     blocks, k_factors = _k_factors(work, schedule)
     tree = rooted(tile("L1", k_factors, Leaf(product.name, kernel)))
     after: TileTree | None = None
     if epilogue:
-        rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.m_loops]
-        columns = (work.n_loop.name, schedule.tile.get(work.n_loop.name, 1))
+        rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.rows]
+        columns = (work.columns.name, schedule.tile.get(work.columns.name, 1))
         after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), schedule.epilogue_loop)
     if not schedule.k_block:
         return in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
     # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
-    cut = [loop.axis for loop in loops].index(work.n_loop) + 1
+    cut = [loop.axis for loop in loops].index(work.columns) + 1
     inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
     hints = [Hint("prefetch_lines", (schedule.prefetch_line_bytes,))] if schedule.prefetch_line_bytes else []
-    tree = rooted(tile("L2", [(work.k_loops[0].name, blocks), *inside], tree, hints=hints))
+    tree = rooted(tile("L2", [(work.depth[0].name, blocks), *inside], tree, hints=hints))
     if after is not None:
         tree = Scope(Kind.SEQ, (tree, rooted(tile("L2", inside, after))))
     return in_program(loops[:cut], grid, Stage(product.name, "L2", tree))
 
 
-def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
+def _k_factors(work: Product, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
     """Blocks of the first k loop, and the steps of all k loops inside a block."""
-    steps = {axis.name: axis.size for axis in work.k_loops}
-    first, last = work.k_loops[0], work.k_loops[-1]
+    steps = {axis.name: axis.size for axis in work.depth}
+    first, last = work.depth[0], work.depth[-1]
     blocks = 1
     if schedule.k_block:
         blocks = -(-first.size // schedule.k_block)
@@ -133,15 +114,15 @@ def _k_factors(work: Contraction, schedule: ContractionSchedule) -> tuple[int, l
     return blocks, list(steps.items())
 
 
-def _block_tree(work: Contraction, schedule: BlockSchedule) -> TileTree:
+def _block_tree(work: Product, schedule: BlockSchedule) -> TileTree:
     """Blocks of the grid around slices of k around the product of a tile, which is a micro-kernel of the block."""
-    product, *epilogue = _product_statements(work)
+    product, *epilogue = work.statements
     shape, slices = schedule.shape, schedule.slices(work)
     kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, shape)
     tree = rooted(tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
     tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
     if epilogue:
-        dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
+        dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.rows, work.columns)]
         tree = Scope(Kind.SEQ, (tree, rooted(tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
     hints = [Hint("warps", shape.warps)]
     hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
@@ -150,19 +131,21 @@ def _block_tree(work: Contraction, schedule: BlockSchedule) -> TileTree:
 
 
 def _micro_kernel(
-    work: Contraction, tile: Mapping[str, int], steps: Mapping[str, int], shape: BlockShape | None = None
+    work: Product, tile: Mapping[str, int], steps: Mapping[str, int], shape: BlockShape | None = None
 ) -> MicroKernelRef:
     """One product of a tile: ``rows x columns x depth``, over so many steps of the k loops."""
-    quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.m_loops, work.n_loop)]
+    quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.rows, work.columns)]
     rows, columns, depth = prod(extent for _, extent in quantum[:-1]), quantum[-1][1], prod(steps.values())
-    dtype = "f32" if work.accumulator.dtype in ("f16", "bf16") else work.accumulator.dtype  # narrow sums are kept wide
+    dtype = "f32" if work.total.dtype in ("f16", "bf16") else work.total.dtype  # narrow sums are kept wide
     m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", depth)
     a, b = Tensor("A", (rows, depth), work.a.tensor.dtype), Tensor("B", (depth, columns), work.b.tensor.dtype)
     c = Tensor("C", (rows, columns), dtype)
     semantics = Compute(c, (m, n), a[m, k].cast(dtype) * b[k, n].cast(dtype), (k,), "sum")
-    intrinsic, precision = (work.intrinsic, "") if shape is None else (shape.intrinsic, shape.precision)
+    mapping = work.mapping
+    if shape is not None:
+        mapping = replace(mapping, intrinsic=shape.intrinsic, precision=shape.precision)
     return MicroKernelRef(
-        f"{intrinsic}_{rows}x{columns}x{depth}",
+        f"{mapping.intrinsic}_{rows}x{columns}x{depth}",
         print_statement(semantics),
         (
             Operand("A", (rows, depth), a.dtype, "read"),
@@ -170,15 +153,8 @@ def _micro_kernel(
             Operand("C", (rows, columns), dtype, "accumulate"),
         ),
         tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items())),
-        _mapping(work, intrinsic, precision),
+        mapping,
     )
-
-
-def _mapping(work: Contraction, intrinsic: str, precision: str) -> ProductMapping:
-    columns, depth = work.n_loop.name, tuple(axis.name for axis in work.k_loops)
-    padded = (*((columns,) if work.whole_panels else ()), *((depth[-1],) if work.whole_groups else ()))
-    rows = tuple(axis.name for axis in work.m_loops)
-    return ProductMapping(intrinsic, rows, columns, depth, work.lanes, work.group, padded, precision)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

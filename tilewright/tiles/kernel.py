@@ -41,7 +41,7 @@ class Statement:
     def renamed(self, names: Mapping[str, str]) -> Statement:
         """The same statement over tensors with other names; names that are not given stay."""
         tensor = replace(self.tensor, name=names.get(self.name, self.name))
-        return replace(self, tensor=tensor, body=_renamed(self.body, names))
+        return replace(self, tensor=tensor, body=with_names(self.body, names))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def _with_values(body: Expr, values: Mapping[str, Expr]) -> Expr:
     return transform(body, rule)
 
 
-def _renamed(body: Expr, names: Mapping[str, str]) -> Expr:
+def with_names(body: Expr, names: Mapping[str, str]) -> Expr:
+    """A body that reads tensors by other names; names that are not given stay."""
+
     def rule(node: Expr) -> Expr | None:
         if not isinstance(node, Read) or node.tensor.name not in names:
             return None

@@ -20,9 +20,10 @@ from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.model import hierarchy
 from tilewright.instruction.search import Choice, search
 from tilewright.machine import host
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.options import Options
 from tilewright.runtime.module import Module
+from tilewright.tiles.product import Product
 
 Array = np.ndarray[Any, Any]
 MODEL = hierarchy(host(), cores=1)
@@ -87,9 +88,9 @@ def test_the_register_tile_has_rows_along_i1_and_no_others(kernel: int) -> None:
         plan = make_plan(graph, host(), 1, choose=replay({"y": Choice(candidate.mapping, candidate.points[-1])}))
         product = plan.products["y"]
         assert ProductKey.of(product) == candidate.mapping
-        (work,) = [each.work for each in plan.kernels if isinstance(each.work, Contraction)]
+        (work,) = [each.work for each in plan.kernels if isinstance(each.work, Product)]
         (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
-        rows = [part.name for axis in work.m_loops if schedule.tile.get(axis.name, 1) > 1
+        rows = [part.name for axis in work.rows if schedule.tile.get(axis.name, 1) > 1
                 for part in work.stands_for(axis)]  # fmt: skip
         assert set(rows) == set(candidate.mapping.loops[0])
 

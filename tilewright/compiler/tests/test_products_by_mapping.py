@@ -28,8 +28,8 @@ from tilewright.instruction.in_place import product_factors
 from tilewright.intrinsics.composite import outer
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.registry import resolve_cpu
-from tilewright.operator.contraction import Contraction
 from tilewright.options import Options
+from tilewright.tiles.product import product_of
 
 SUBJECT = "instruction of "
 
@@ -288,7 +288,7 @@ def test_every_product_of_a_network_says_what_it_maps_to(name: str, matrices: in
     depthwise = [each for each in decisions if re.fullmatch(r"\(.+\) on fma_full_16_f32_f32", each.chosen)]
     assert len(depthwise) == lane_by_lane
     others = [each for each in decisions if each not in depthwise]
-    assert len(others) == matrices == sum(isinstance(kernel.work, Contraction) for kernel in plan.kernels)
+    assert len(others) == matrices == sum(product_of(kernel.scheduled) is not None for kernel in plan.kernels)
     for decision in others:
         assert re.fullmatch(r"\(.+\|.+\|.+\) on fma_16_f32_f32", decision.chosen)
         text = decision.explain()

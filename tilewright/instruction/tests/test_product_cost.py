@@ -17,20 +17,22 @@ from tilewright.instruction.product_cost import (
 )
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import resolve
-from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.contraction import ContractionSchedule
+from tilewright.tiles.product import Operand, Product, flat_product
 
 RECORD = standard().find("fma_16_f32_f32")
 ZNVER5 = hierarchy(resolve("znver5"), cores=1)
 
 
-def gemm(m: int, n: int, k: int) -> Contraction:
+def gemm(m: int, n: int, k: int) -> Product:
     """C[i, j] = sum A[i, k] * B[k, j], all row-major."""
     i, j, l = Axis("i", m), Axis("j", n), Axis("k", k)
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", m * k), ("B", k * n), ("C", m * n)))
     total = Tensor("sum", (), "f32")
-    return Contraction(
-        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma",
-        ((6, 4),), 16,
+    return flat_product(
+        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j,
+        intrinsic="fma",
+        shapes=((6, 4),), lanes=16,
     )  # fmt: skip
 
 
@@ -38,7 +40,7 @@ def schedule(rows: int, width: int, *, order: tuple[str, ...] = ("j", "i"), k_bl
     return ContractionSchedule({"i": rows, "j": width}, order, {}, ("i", "j"), 4, 16, k_block)
 
 
-def seconds(work: Contraction, point: ContractionSchedule, machine: Hierarchy = ZNVER5) -> float:
+def seconds(work: Product, point: ContractionSchedule, machine: Hierarchy = ZNVER5) -> float:
     return ProductCost(work, RECORD, machine).predict(point).seconds
 
 

@@ -16,7 +16,7 @@ from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.verify import verify
 from tilewright.lower.blocks import lower_blocks
 from tilewright.operator.blocks import BlockShape, schedule_blocks
-from tilewright.operator.contraction import Contraction, Operand
+from tilewright.tiles.product import Operand, Product, flat_product
 
 Array = np.ndarray[Any, Any]
 
@@ -34,15 +34,15 @@ SHAPES = {
 def contraction(
     m_loops: tuple[Axis, ...], n_loop: Axis, k_loops: tuple[Axis, ...], a: Expr, b: Expr, index: Expr,
     sizes: tuple[int, int, int], dtype: str,
-) -> Contraction:  # fmt: skip
+) -> Product:  # fmt: skip
     x, w, y = (Tensor(name, (size,), dtype) for name, size in zip("xwy", sizes, strict=True))
     y = Tensor("y", (sizes[2],), "i32" if dtype == "i8" else dtype)
     total = Tensor("sum", (), y.dtype)
-    return Contraction((), m_loops, n_loop, k_loops, Operand(x, a), Operand(w, b), total, Read(total, ()), y, index,
-                       "", (), 1)  # fmt: skip
+    factors = Operand(x, a), Operand(w, b)
+    return flat_product((), m_loops, n_loop, k_loops, *factors, total, Read(total, ()), y, index)
 
 
-def check(work: Contraction, shape: BlockShape, wanted: Array, arrays: list[Array]) -> None:
+def check(work: Product, shape: BlockShape, wanted: Array, arrays: list[Array]) -> None:
     """Small whole numbers: every sum is exact, whatever its order."""
     schedule, _ = schedule_blocks(work, shape, "y")
     tensors = (work.a.tensor, work.b.tensor, work.output)

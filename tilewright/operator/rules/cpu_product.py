@@ -19,10 +19,12 @@ from math import inf, prod
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
 
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
@@ -32,7 +34,7 @@ MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are 
 
 
 def schedule_contraction(
-    work: Contraction, machine: Cpu, threads: int, a_bytes: int, subject: str
+    work: Product, machine: Cpu, threads: int, a_bytes: int, subject: str
 ) -> tuple[ContractionSchedule, Decision]:
     """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads.
 
@@ -61,12 +63,12 @@ def schedule_contraction(
     compared = sorted(compared + at_best[:1])
     cycles, _, rows, vectors = compared[0]
     tile, blocks = dealt[rows, vectors]
-    outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.m_loops]
+    outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.rows]
     schedule = ContractionSchedule(
         tile=tile,
-        order=(*outer, work.n_loop.name, *m_order),
+        order=(*outer, work.columns.name, *m_order),
         blocks=blocks,
-        grid_order=(*outer, *m_order, work.n_loop.name),
+        grid_order=(*outer, *m_order, work.columns.name),
         k_unroll=k_unroll(work),
         lanes=work.lanes,
     )
@@ -94,7 +96,7 @@ def _named(rows: Sequence[int], vectors: int) -> str:
 
 
 def dealt(
-    schedule: ContractionSchedule, work: Contraction, machine: Cpu, threads: int, a_bytes: int
+    schedule: ContractionSchedule, work: Product, machine: Cpu, threads: int, a_bytes: int
 ) -> ContractionSchedule:
     """A schedule that was chosen for one thread, its loops dealt to several as the rules deal theirs."""
     if threads == 1:
@@ -104,20 +106,20 @@ def dealt(
     return replace(schedule, blocks=_blocks(work, machine, threads, dict(schedule.tile), a_bytes))
 
 
-def _tile(work: Contraction, rows: Sequence[int], vectors: int) -> dict[str, int]:
+def _tile(work: Product, rows: Sequence[int], vectors: int) -> dict[str, int]:
     """Points along each loop of a register tile."""
-    tile = {axis.name: extent for axis, extent in zip(work.m_loops, rows, strict=True) if extent > 1}
-    extent, lanes = work.n_loop.size, work.lanes
+    tile = {axis.name: extent for axis, extent in zip(work.rows, rows, strict=True) if extent > 1}
+    extent, lanes = work.columns.size, work.lanes
     whole = min(vectors * lanes, -(-extent // lanes) * lanes)
-    tile[work.n_loop.name] = extent if extent < lanes else whole
+    tile[work.columns.name] = extent if extent < lanes else whole
     return tile
 
 
-def tiles_that_fit(work: Contraction) -> list[tuple[tuple[int, ...], int]]:
+def tiles_that_fit(work: Product) -> list[tuple[tuple[int, ...], int]]:
     """Every legal register tile: rows along each m loop, and vectors along n, within one of the shapes."""
-    widest = -(-work.n_loop.size // work.lanes)
+    widest = -(-work.columns.size // work.lanes)
     tallest = max(rows for rows, _ in work.shapes)
-    limits = [min(axis.size, tallest) for axis in work.m_loops]
+    limits = [min(axis.size, tallest) for axis in work.rows]
     inner = range(1, limits[-1] + 1) if limits else range(1, 2)
     # Only the two innermost m loops are tiled: a box over more has ever more ragged parts.
     second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
@@ -133,16 +135,16 @@ def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{rows}x{vectors}" for rows, vectors in shapes)
 
 
-def k_unroll(work: Contraction) -> int:
+def k_unroll(work: Product) -> int:
     """Steps of the last k loop in one product: about four groups of the instruction, so that few are left over.
 
     Fewer where neighbouring rows overlap (windows over few channels): what one step reads for a row and another for the
     next would be kept in registers between them.
     """
-    last, group = work.k_loops[-1].size, work.group
+    last, group = work.depth[-1].size, work.group
     groups = -(-last // group)
     form = affine(work.a.index)
-    stride = form.coefficient(work.m_loops[-1]) if form is not None and work.m_loops else 0
+    stride = form.coefficient(work.rows[-1]) if form is not None and work.rows else 0
     if group > 1 and 0 < stride < 4 * group:
         return group * min(groups, max(1, stride // group))
     if groups <= 4 or group == 1:
@@ -151,29 +153,29 @@ def k_unroll(work: Contraction) -> int:
     return group * best
 
 
-def depth_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
-    """Points of the last k loop for which a panel of b, other k loops whole, fills 0.3 of L2; 0 where all fit 0.4."""
+def depth_block(work: Product, loops: Sequence[Axis], schedule: ContractionSchedule, machine: Cpu) -> int:
+    """Points of the last of the k loops for which a panel of b, others whole, fills 0.3 of L2; 0 where all fit 0.4."""
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
-    others = prod(axis.size for axis in work.k_loops) // max(1, work.k_loops[-1].size)
-    point_bytes = schedule.tile.get(work.n_loop.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
-    if point_bytes * work.k_loops[-1].size <= 0.4 * l2_bytes:
+    others = prod(axis.size for axis in loops) // max(1, loops[-1].size)
+    point_bytes = schedule.tile.get(work.columns.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
+    if point_bytes * loops[-1].size <= 0.4 * l2_bytes:
         return 0
     return int(0.3 * l2_bytes / point_bytes)
 
 
-def k_block(work: Contraction, schedule: ContractionSchedule, machine: Cpu) -> int:
+def k_block(work: Product, schedule: ContractionSchedule, machine: Cpu) -> int:
     """Points of the first k loop per block, or 0 for no blocks (`_depth_blocks` says how many)."""
     blocks = _depth_blocks(work, schedule.tile, machine)
     if blocks == 1:
         return 0
-    first = work.k_loops[0].size
+    first = work.depth[0].size
     size = -(-first // blocks)
-    if len(work.k_loops) == 1:
+    if len(work.depth) == 1:
         size = -(-size // schedule.k_unroll) * schedule.k_unroll
     return size if size < first else 0
 
 
-def _depth_blocks(work: Contraction, tile: Mapping[str, int], machine: Cpu) -> int:
+def _depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     """Into how many blocks k is cut; 1 for none.
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
@@ -181,31 +183,31 @@ def _depth_blocks(work: Contraction, tile: Mapping[str, int], machine: Cpu) -> i
     """
     l1_bytes = machine.caches[0].bytes
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
-    rows = prod(axis.size for axis in work.m_loops)
-    height = prod(tile.get(axis.name, 1) for axis in work.m_loops)
-    width = tile.get(work.n_loop.name, 1)
-    depth = prod(axis.size for axis in work.k_loops)
+    rows = prod(axis.size for axis in work.rows)
+    height = prod(tile.get(axis.name, 1) for axis in work.rows)
+    width = tile.get(work.columns.name, 1)
+    depth = prod(axis.size for axis in work.depth)
     panel_bytes = width * depth * dtypes.size_bytes(work.b.tensor.dtype)
     strip_bytes = height * depth * dtypes.size_bytes(work.a.tensor.dtype)
-    if rows <= height or rows * width * dtypes.size_bytes(work.accumulator.dtype) > l2_bytes:
+    if rows <= height or rows * width * dtypes.size_bytes(work.total.dtype) > l2_bytes:
         return 1
     if panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes:
         return 1
     return int(max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2))))
 
 
-def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
+def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
     """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work."""
     blocks = {axis.name: axis.size for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
-    rows = prod(axis.size for axis in work.m_loops)
+    rows = prod(axis.size for axis in work.rows)
     row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _depth_blocks(work, tile, machine))
     wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
-    n_tiles = -(-work.n_loop.size // tile[work.n_loop.name])
-    for axis in work.m_loops:
+    n_tiles = -(-work.columns.size // tile[work.columns.name])
+    for axis in work.rows:
         tiles = -(-axis.size // tile.get(axis.name, 1))
         share = min(tiles, remaining)
         blocks[axis.name] = share
@@ -213,11 +215,11 @@ def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int],
         programs *= share
     if programs < goal and threads > 1:
         least = min(n_tiles, -(-goal // programs))
-        dealt = {share: {**blocks, work.n_loop.name: share} for share in range(least, min(n_tiles, 2 * least) + 1)}
+        dealt = {share: {**blocks, work.columns.name: share} for share in range(least, min(n_tiles, 2 * least) + 1)}
         share = max(dealt, key=lambda count: (_balance(work, tile, dealt[count], threads), -count))
-        blocks[work.n_loop.name] = share
+        blocks[work.columns.name] = share
         programs *= share
-        for axis in work.m_loops:
+        for axis in work.rows:
             tiles = -(-axis.size // tile.get(axis.name, 1))
             if programs < goal:
                 grown = min(tiles, blocks[axis.name] * -(-goal // programs))
@@ -226,13 +228,13 @@ def _blocks(work: Contraction, machine: Cpu, threads: int, tile: dict[str, int],
     return blocks
 
 
-def _balance(work: Contraction, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:
+def _balance(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:
     """Mean work of the threads by that of the busiest; each takes its share of the programs, then what others left."""
     if threads == 1:
         return 1.0
     loops = [
         SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1))
-        for axis in (*work.outer, *work.m_loops, work.n_loop)
+        for axis in (*work.outer, *work.rows, work.columns)
     ]
     programs = prod(loop.programs for loop in loops)
     if programs > MOST_PROGRAMS * threads:
@@ -247,5 +249,5 @@ def _balance(work: Contraction, tile: Mapping[str, int], blocks: Mapping[str, in
     return sum(busy) / threads / max(busy)
 
 
-def _k_bytes(work: Contraction) -> int:
-    return prod(axis.size for axis in work.k_loops) * dtypes.size_bytes(work.a.tensor.dtype)
+def _k_bytes(work: Product) -> int:
+    return prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.a.tensor.dtype)

@@ -6,14 +6,14 @@ import pytest
 
 from tilewright.expr.core import Axis, Const, Read, Tensor
 from tilewright.operator.blocks import BlockShape, schedule_blocks
-from tilewright.operator.contraction import Contraction, Operand
 from tilewright.operator.tree import kernel_of
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.product import Operand, Product, flat_product
 
 SHAPE = BlockShape(64, 32, 16, (2, 2), "mma_m16n8k16_f16_f32", 3)
 
 
-def convolution(rows: int, columns: int, channels: int, window: int, filters: int) -> Contraction:
+def convolution(rows: int, columns: int, channels: int, window: int, filters: int) -> Product:
     """Channels last, stride 1."""
     i, j, f = Axis("i", rows), Axis("j", columns), Axis("f", filters)
     c, r, s = Axis("c", channels), Axis("r", window), Axis("s", window)
@@ -21,12 +21,12 @@ def convolution(rows: int, columns: int, channels: int, window: int, filters: in
     image = Tensor("x", ((rows + window - 1) * width * channels,), "f16")
     weights = Tensor("w", (filters * window * window * channels,), "f16")
     total = Tensor("sum", (), "f16")
-    return Contraction(
-        outer=(), m_loops=(i, j), n_loop=f, k_loops=(r, s, c),
+    return flat_product(
+        outer=(), rows=(i, j), columns=f, depth=(r, s, c),
         a=Operand(image, ((i + r) * width + j + s) * channels + c),
         b=Operand(weights, ((f * window + r) * window + s) * channels + c),
-        accumulator=total, epilogue=Read(total, ()), output=Tensor("y", (rows * columns * filters,), "f16"),
-        index=(i * columns + j) * filters + f + Const(0, "i64"), intrinsic=SHAPE.intrinsic, shapes=(), lanes=1,
+        total=total, epilogue=Read(total, ()), output=Tensor("y", (rows * columns * filters,), "f16"),
+        index=(i * columns + j) * filters + f + Const(0, "i64"), intrinsic=SHAPE.intrinsic,
     )  # fmt: skip
 
 

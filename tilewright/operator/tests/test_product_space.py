@@ -6,21 +6,22 @@ from math import prod
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.contraction import Contraction, Operand
 from tilewright.operator.product_space import BLOCK_COUNTS, ProductPoint, ProductSpace
+from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver5")
 
 
-def image_product(p: int = 5, q: int = 7, n: int = 48, k: int = 24) -> Contraction:
+def image_product(p: int = 5, q: int = 7, n: int = 48, k: int = 24) -> Product:
     """C[p, q, j] = sum A[p, q, k] * B[k, j]."""
     axes = (Axis("p", p), Axis("q", q), Axis("j", n), Axis("k", k))
     rows, columns, j, l = axes
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", p * q * k), ("B", k * n), ("C", p * q * n)))
     total = Tensor("sum", (), "f32")
-    return Contraction(
+    return flat_product(
         (), (rows, columns), j, (l,), Operand(a, (rows * q + columns) * k + l), Operand(b, l * n + j), total,
-        Read(total, ()), c, (rows * q + columns) * n + j, "fma", ((6, 4), (4, 6), (14, 2), (28, 1)), 16,
+        Read(total, ()), c, (rows * q + columns) * n + j, intrinsic="fma",
+        shapes=((6, 4), (4, 6), (14, 2), (28, 1)), lanes=16,
     )  # fmt: skip
 
 

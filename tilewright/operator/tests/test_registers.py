@@ -6,8 +6,9 @@ import pytest
 
 from tilewright.expr.core import Axis, Expr, Read, Tensor, apply
 from tilewright.machine import resolve_cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.registers import epilogue_in_loop, registers_of, sums_of
+from tilewright.tiles.product import Operand, Product, flat_product
 
 I, J, K = Axis("i", 64), Axis("j", 96), Axis("k", 8)
 SUM = Read(Tensor("sum", (), "f32"), ())
@@ -15,11 +16,12 @@ BIAS = Read(Tensor("bias", (96,), "f32"), (J,))
 SCALE = Read(Tensor("scale", (96,), "f32"), (J,))
 
 
-def work(epilogue: Expr) -> Contraction:
+def work(epilogue: Expr) -> Product:
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", 512), ("B", 768), ("C", 6144)))
-    return Contraction(
-        (), (I,), J, (K,), Operand(a, I * 8 + K), Operand(b, K * 96 + J), SUM.tensor, epilogue, c, I * 96 + J, "fma",
-        ((4, 6),), 16,
+    return flat_product(
+        (), (I,), J, (K,), Operand(a, I * 8 + K), Operand(b, K * 96 + J), SUM.tensor, epilogue, c, I * 96 + J,
+        intrinsic="fma",
+        shapes=((4, 6),), lanes=16,
     )  # fmt: skip
 
 

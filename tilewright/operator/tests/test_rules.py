@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule, Operand
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import cycles_from_memory, tiled_cycles
 from tilewright.operator.rules.cpu_product import EVEN, schedule_contraction
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver5")
 
 
-def matrices(m: int, n: int, k: int) -> Contraction:
+def matrices(m: int, n: int, k: int) -> Product:
     """C[i, j] = sum A[i, k] * B[k, j]."""
     i, j, l = Axis("i", m), Axis("j", n), Axis("k", k)
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", m * k), ("B", k * n), ("C", m * n)))
     total = Tensor("sum", (), "f32")
-    return Contraction(
-        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j, "fma",
-        ((6, 4), (4, 6), (8, 3), (14, 2), (28, 1)), 16,
+    return flat_product(
+        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j,
+        intrinsic="fma",
+        shapes=((6, 4), (4, 6), (8, 3), (14, 2), (28, 1)), lanes=16,
     )  # fmt: skip
 
 

@@ -22,13 +22,14 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.module import lower_kernel
 from tilewright.lower.steps import Step
 from tilewright.machine.registry import resolve_cpu
-from tilewright.operator.contraction import Contraction, ContractionSchedule
+from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.tree import kernel_of, row_buffers
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.product import Product
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import Binding, Path, Tile, TileTree, ancestors, kernels, leaves
 
@@ -223,11 +224,11 @@ def test_the_tree_of_every_kernel_is_legal_and_is_the_program(name: str, machine
             expected = {
                 leaf.op: runs(tree, path, extents_of(problem.compute(leaf.op)), where) for path, leaf in leaves(tree)
             }
-            if isinstance(kernel.work, Contraction):
+            if isinstance(kernel.work, Product):
                 assert counted.dots == expected[computes[0].name]
                 assert computes[-1].name == kernel.writes[0]
                 path, _ = leaves(tree)[-1]
-                once = {axis.name: 1 for axis in kernel.work.k_loops}
+                once = {axis.name: 1 for axis in kernel.work.depth}
                 tiles = runs(tree, path, {**extents_of(computes[-1]), **once}, where)
                 assert counted.stores[arguments[kernel.writes[0]]] == tiles
             else:

@@ -1,0 +1,196 @@
+"""A product of two flat operands: its statements, and the roles that its mapping gives their loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from functools import cached_property
+
+from tilewright.dataclass import dataclass
+from tilewright.expr.core import Apply, Axis, Cast, Expr, Read, Tensor
+from tilewright.expr.dtypes import DType
+from tilewright.expr.rewrite import substitute
+from tilewright.tiles.kernel import Kernel, Statement, with_names
+from tilewright.tiles.tree import ProductMapping, kernels
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of the product: a flat tensor read at one linear, affine index."""
+
+    tensor: Tensor
+    index: Expr
+
+
+@dataclass(frozen=True)
+class Product:
+    """The statement of the product, perhaps one of the epilogue, and which of their loops are rows, columns and depth.
+
+    `shapes` lists what a register tile may have at most, each as rows and registers per row. `fused` has the loops that
+    a row or depth loop stands for, by its name. Loops that the mapping does not name are not tiled (batch, groups).
+    """
+
+    statements: tuple[Statement, ...]
+    mapping: ProductMapping
+    shapes: tuple[tuple[int, int], ...] = ()
+    fused: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def _axes(self) -> dict[str, Axis]:
+        product = self.statements[0]
+        return {axis.name: axis for axis in (*product.axes, *product.reduce)}
+
+    @cached_property
+    def outer(self) -> tuple[Axis, ...]:
+        """Loops of the result that are neither rows nor columns."""
+        tiled = (*self.mapping.rows, self.mapping.columns)
+        return tuple(axis for axis in self.statements[0].axes if axis.name not in tiled)
+
+    @cached_property
+    def rows(self) -> tuple[Axis, ...]:
+        """The loops of the rows of a tile, outermost first."""
+        return tuple(self._axes[name] for name in self.mapping.rows)
+
+    @cached_property
+    def columns(self) -> Axis:
+        """The loop of the columns of a tile: on a CPU, the one that vectors run along."""
+        return self._axes[self.mapping.columns]
+
+    @cached_property
+    def depth(self) -> tuple[Axis, ...]:
+        """The loops that are summed, outermost first."""
+        return tuple(self._axes[name] for name in self.mapping.depth)
+
+    @cached_property
+    def spatial(self) -> tuple[Axis, ...]:
+        """The loops of the result: those that are not tiled, rows, columns."""
+        return (*self.outer, *self.rows, self.columns)
+
+    @cached_property
+    def a(self) -> Operand:
+        """The factor that rows index."""
+        return self._factor(0)
+
+    @cached_property
+    def b(self) -> Operand:
+        """The factor that columns index."""
+        return self._factor(1)
+
+    def _factor(self, number: int) -> Operand:
+        body = self.statements[0].body
+        assert isinstance(body, Apply), "a product multiplies two factors"
+        factor = body.args[number]
+        read = factor.arg if isinstance(factor, Cast) else factor
+        assert isinstance(read, Read), "factors of a product are reads"
+        return Operand(read.tensor, read.indices[0])
+
+    @cached_property
+    def total(self) -> Tensor:
+        """The sum of one point, as the epilogue reads it."""
+        product = self.statements[0]
+        return Tensor(product.name, (), product.tensor.dtype)
+
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether more is computed from a sum before it is stored."""
+        return len(self.statements) > 1
+
+    @cached_property
+    def epilogue(self) -> Expr:
+        """What is stored, from the sum."""
+        return self.statements[1].body if self.has_epilogue else Read(self.total, ())
+
+    @property
+    def output(self) -> Tensor:
+        """The flat tensor that is written, at `index`."""
+        return self.statements[-1].tensor
+
+    @cached_property
+    def index(self) -> Expr:
+        """The linear address at which the result is stored."""
+        address = self.statements[-1].address
+        assert address is not None, "the last statement of a kernel is stored"
+        return address
+
+    @property
+    def lanes(self) -> int:
+        """Columns in a register of the intrinsic."""
+        return self.mapping.lanes
+
+    @property
+    def group(self) -> int:
+        """Neighbours of the innermost depth loop that one instruction takes."""
+        return self.mapping.group
+
+    @property
+    def whole_panels(self) -> bool:
+        """Whether the last tile of columns may be read beyond the last column."""
+        return self.mapping.columns in self.mapping.padded
+
+    @property
+    def whole_groups(self) -> bool:
+        """Whether the last group along the depth may be read beyond the last point."""
+        return self.mapping.depth[-1] in self.mapping.padded
+
+    def stands_for(self, loop: Axis) -> tuple[Axis, ...]:
+        """The loops that were fused into a loop, or the loop itself."""
+        return self.fused.get(loop.name, (loop,))
+
+    def walked_by(self, loops: Mapping[Axis, Expr]) -> Product:
+        """The same product with loops replaced by expressions of other loops in all bodies and addresses."""
+        statements = []
+        for each in self.statements:
+            address = None if each.address is None else substitute(each.address, loops)
+            statements.append(replace(each, body=substitute(each.body, loops), address=address))
+        return replace(self, statements=tuple(statements))
+
+
+def product_of(kernel: Kernel) -> Product | None:
+    """The product that a scheduled kernel runs; None where it runs none."""
+    found = list(kernels(kernel.tree).values())
+    if not found:
+        return None
+    (product,) = found
+    assert product.mapping is not None, "a product has its mapping"
+    return Product(kernel.statements, product.mapping)
+
+
+def flat_product(
+    outer: tuple[Axis, ...],
+    rows: tuple[Axis, ...],
+    columns: Axis,
+    depth: tuple[Axis, ...],
+    a: Operand,
+    b: Operand,
+    total: Tensor,
+    epilogue: Expr,
+    output: Tensor,
+    index: Expr,
+    *,
+    intrinsic: str = "",
+    lanes: int = 1,
+    group: int = 1,
+    padded: tuple[str, ...] = (),
+    shapes: tuple[tuple[int, int], ...] = (),
+) -> Product:
+    """The product of `a` and `b`, summed over `depth`, with its epilogue.
+
+    `epilogue` reads the sum as `total`, a tensor of rank 0; where it does nothing else, there is one statement.
+    `output` is written at the linear address `index`. What follows is as in `ProductMapping`.
+    """
+    axes, dtype = (*outer, *rows, columns), total.dtype
+    body = Apply("mul", (_factor(a, dtype), _factor(b, dtype)), dtype)
+    if isinstance(epilogue, Read) and epilogue.tensor.name == total.name:
+        statements: tuple[Statement, ...] = (Statement(output, axes, body, depth, "sum", index),)
+    else:
+        if total.name == output.name:
+            renamed = Tensor(f"{total.name}.sum", (), dtype)
+            epilogue, total = with_names(epilogue, {total.name: renamed.name}), renamed
+        statements = Statement(total, axes, body, depth, "sum"), Statement(output, axes, epilogue, address=index)
+    names = tuple(axis.name for axis in rows), columns.name, tuple(axis.name for axis in depth)
+    return Product(statements, ProductMapping(intrinsic, *names, lanes, group, padded), shapes)
+
+
+def _factor(operand: Operand, dtype: DType) -> Expr:
+    factor = Read(operand.tensor, (operand.index,))
+    return factor if factor.dtype == dtype else Cast(factor, dtype)
