@@ -85,6 +85,14 @@ def test_znver4_runs_one_512_bit_operation_a_cycle() -> None:
     assert base_machine("x86_64", "znver4", machine.features).name == "znver4"
 
 
+def test_znver3_facts() -> None:
+    machine = resolve_cpu("znver3")
+    assert (machine.vector_bits, machine.vector_registers, machine.fma_units) == (256, 16, 2)
+    assert [(cache.bytes, cache.ways) for cache in machine.caches[:2]] == [(32768, 8), (524288, 8)]
+    assert resolve_cpu("x86-64-v3").features < machine.features < resolve_cpu("znver4").features
+    assert base_machine("x86_64", "znver3", machine.features).name == "znver3"
+
+
 def test_levels_extend_each_other() -> None:
     v2, v3, v4 = (resolve_cpu(f"x86-64-v{level}") for level in (2, 3, 4))
     assert v2.features < v3.features < v4.features
@@ -242,7 +250,7 @@ def test_base_is_the_most_specific() -> None:
     znver5 = resolve_cpu("znver5").features
     assert base_machine("x86_64", "znver5", znver5).name == "znver5"
     assert base_machine("x86_64", "sapphirerapids", znver5).name == "x86-64-v4"
-    assert base_machine("x86_64", "znver3", resolve_cpu("x86-64-v3").features).name == "x86-64-v3"
+    assert base_machine("x86_64", "znver2", resolve_cpu("x86-64-v3").features).name == "x86-64-v3"
     assert base_machine("x86_64", "core2", frozenset()).name == "x86-64-v2"
     assert base_machine("aarch64", "neoverse-n1", frozenset({"neon", "fp-armv8"})).name == "aarch64"
 
