@@ -35,7 +35,6 @@ from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.ordered_cycles import ordered_cycles
 from tilewright.operator.product_space import ProductPoint, ProductSpace
@@ -405,7 +404,7 @@ class Planning:
         self,
         name: str,
         work: Nest | Product | OrderedWork,
-        schedule: NestSchedule | NestBlocks | ContractionSchedule | BlockSchedule | OrderedSchedule,
+        schedule: NestSchedule | ContractionSchedule | BlockSchedule | OrderedSchedule,
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),

@@ -78,7 +78,7 @@ def code_key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, nam
     from tilewright.expr import serialize
 
     structure = json.dumps(serialize.to_json(plan.graph), sort_keys=True)
-    decisions = repr([(k.name, k.work, k.schedule, k.arguments) for k in plan.kernels])
+    decisions = repr([(k.name, k.scheduled, k.arguments) for k in plan.kernels])
     layouts = repr([(name, str(stored.layout), stored.space, stored.owner) for name, stored in plan.stored.items()])
     return cache_key(
         {

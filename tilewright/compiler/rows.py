@@ -18,10 +18,11 @@ from tilewright.instruction.in_place import walked_dimension
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, guarded, storage_loops
-from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, drop_unit_loops, merge_loops
 from tilewright.operator.nest_parts import SMALLEST_POINTS, nest_points, parts_of
 from tilewright.operator.nest_split import choose_split
 from tilewright.operator.rules.cpu_rows import schedule_nest
+from tilewright.tiles.kernel import Kernel
 
 
 def plan_rows(planning: Planning, group: Group) -> None:
@@ -105,6 +106,15 @@ def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], 
     schedule, decision = schedule_nest(nest, planning.machine, planning.threads, name, lanes)
     with planning.about(name):
         planning.plan.decisions.append(decision)
+        _add_scheduled(planning, name, nest, schedule, writes, flops)
+
+
+def _add_scheduled(
+    planning: Planning, name: str, nest: Nest, schedule: NestSchedule | Kernel, writes: Sequence[str], flops: int
+) -> None:
+    if isinstance(schedule, Kernel):
+        planning.add_scheduled(name, schedule, writes, flops)
+    else:
         planning.add_kernel(name, nest, schedule, writes, flops)
 
 
@@ -119,7 +129,7 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
             nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
             schedule, _ = schedule_nest(nest, planning.machine, 1, name)
             with planning.about(f"{name}.border{number}"):
-                planning.add_kernel(f"{name}.border{number}", nest, schedule, (name,), 0)
+                _add_scheduled(planning, f"{name}.border{number}", nest, schedule, (name,), 0)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

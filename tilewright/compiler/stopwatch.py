@@ -82,7 +82,7 @@ class Stopwatch:
 def content(plan: Plan, kernel: Kernel) -> str:
     """Equal for kernels that do the same on operands that are stored alike."""
     stored = [plan.stored[name] for name in kernel.arguments]
-    return repr((kernel.work, kernel.schedule, [(str(each.layout), each.space) for each in stored]))
+    return repr((kernel.scheduled, [(str(each.layout), each.space) for each in stored]))
 
 
 def own_kernels(plan: Plan, node: str) -> list[Kernel]:

@@ -53,6 +53,21 @@ class Blocked(Distributed):
     def rest_order(self, rank: int) -> tuple[int, ...]:
         return self.order
 
+    def shares(self, shape: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Of a tile, per dimension: rounds of all threads along it, threads, and a thread's neighbours in a round.
+
+        Rounds and neighbours are registers of one thread.
+
+        >>> Blocked((1, 4), (1, 32), (2, 1), (1, 0)).shares((8, 256))
+        [(4, 2, 1), (2, 32, 4)]
+        """
+        found = []
+        for dim, extent in enumerate(shape):
+            size = min(extent, self.size_per_thread[dim])
+            across = min(extent // size, self.threads_per_warp[dim] * self.warps[dim])
+            found.append((extent // size // across, across, size))
+        return found
+
 
 @dataclass(frozen=True)
 class Slice(Distributed):

@@ -1,7 +1,9 @@
-"""Loop nests to one kernel of blocks: a tile per block, sums over its inner dimensions, every row read once if it fits.
+"""Row reductions and maps on blocks: a tile per block, sums over its inner dimensions, every row read once if it fits.
 
-Values of a row keep the rank of the tile, with extent 1 along inner loops, so that they meet its elements by
-repetition. Where a tile holds whole rows, all passes share what they load and compute.
+The grid of the tree has the outer loops; inside it each sibling is a pass. Tiles at REG are the tile of a block, and
+loops at L1 are walked by chunks of inner loops. Values of a row keep the rank of the tile, with extent 1 along inner
+loops, so that they meet its elements by repetition. Where a tile holds whole rows, all passes share what they load and
+compute.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity, walk
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identity
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
+from tilewright.layouts.blocked import Blocked
 from tilewright.lower.blocks import point_of_block
 from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import TileAxis, grid_of
 from tilewright.lower.passes import divisors_of, reciprocal_of
-from tilewright.operator.nest import Nest, NestNode
-from tilewright.operator.nest_blocks import NestBlocks
-from tilewright.operator.online import online_of
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import Binding, InvalidTree, Leaf, Scope, Tile, leaves
 
 #: Beyond 2 to the first, a divisor is multiplied by 2 to the second, or its reciprocal.
 _RANGES = {"f32": (100, 64), "f64": (900, 512)}
@@ -34,17 +37,59 @@ _RANGES = {"f32": (100, 64), "f64": (900, 512)}
 Step = Callable[[BodyEmitter, Mapping[Axis, Expr], list[SSAValue]], list[SSAValue]]
 
 
-def lower_block_nest(name: str, nest: Nest, schedule: NestBlocks, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
-    """The kernel of a nest on blocks. `views` are its arguments: tensors with the size of their storage in elements."""
-    func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(schedule.grid(nest)))
-    func.attributes["warps"] = DenseArrayBase.from_list(i64, [schedule.warps, 1])
-    if schedule.threads is not None:
-        func.attributes["layout"] = StringAttr(schedule.layout)
+def lower_block_nest(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
+    """The kernel on blocks. `views` are its arguments: tensors with the size of their storage in elements."""
+    tree = Parts(kernel)
+    _require_shared_tile(tree)
+    warps, layout, points = tree.hint("warps"), _layout(tree), tree.loops("REG", Binding.SP)
+    assert warps is not None, "blocks have warps"
+    types = [view_type(tensor.dtype, size) for tensor, size in views]
+    func = tile.FuncOp(name, types, grid_of(tree.grid_of_tiles(points)))
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, [int(count) for count in warps.arguments])
+    if layout is not None:
+        func.attributes["layout"] = StringAttr(str(layout.to_linear(tuple(points.values()))))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockNest(builder, nest, schedule, memory).run()
+    _BlockNest(builder, kernel, tree, layout, memory).run(_passes(kernel))
     builder.insert(tile.ReturnOp())
     return func
+
+
+def _passes(kernel: Kernel) -> list[list[str]]:
+    """The values of each pass: a pass is a sibling inside the grid, or all of the tree."""
+    assert isinstance(kernel.tree, Tile), "the grid is the root"
+    inside = kernel.tree.child
+    passes = inside.children if isinstance(inside, Scope) else (inside,)
+    return [[leaf.op for _, leaf in leaves(each)] for each in passes]
+
+
+def _layout(tree: Parts) -> Blocked | None:
+    """Which thread holds which element of the tile; None where the tile is one element."""
+    from tilewright.layouts.text import parse  # what CPUs do without
+
+    hint = tree.hint("blocked")
+    if hint is None:
+        return None
+    layout = parse(str(hint.arguments[0]))
+    if not isinstance(layout, Blocked):
+        raise InvalidTree(f"the threads of a block have the layout {layout}", help="a #blocked layout")
+    return layout
+
+
+def _require_shared_tile(tree: Parts) -> None:
+    """Raise InvalidTree where passes differ in the tile of a block or in the chunks that they walk."""
+    known: dict[tuple[str, str], tuple[int, Binding]] = {}
+    for node in tree.tiles:
+        for loop in node.loops:
+            shared = known.setdefault((node.level, loop.name), (loop.trips, node.binding))
+            if shared != (loop.trips, node.binding):
+                message = f"passes of one block have {loop.name} at {node.level} {shared[0]} and {loop.trips} times"
+                raise InvalidTree(message, help="give all passes the same factors and bindings")
+
+
+def _combining(node: Statement) -> str:
+    assert isinstance(node.accum, str), "ordered accumulations are kernels of their own"
+    return node.accum
 
 
 def scale_of(name: str) -> str:
@@ -56,56 +101,46 @@ class _BlockNest:
     """All passes of a nest on the tile of one block."""
 
     def __init__(
-        self, builder: KernelBuilder, nest: Nest, schedule: NestBlocks, memory: Mapping[str, SSAValue]
-    ) -> None:
-        self.builder, self.nest, self.memory = builder, nest, memory
-        self.nodes = {node.tensor.name: node for node in nest.nodes}
-        self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
-        self.chunks = schedule.chunks(nest)
-        self.unrolled = schedule.unrolled
-        self.point = point_of_block(builder, schedule.grid(nest))
-        self.inside = {axis: TileAxis(f"{axis.name}.i", size) for axis, size, _ in self.chunks if size > 1}
+        self, builder: KernelBuilder, kernel: Kernel, tree: Parts, layout: Blocked | None,
+        memory: Mapping[str, SSAValue],
+    ) -> None:  # fmt: skip
+        self.builder, self.tree, self.memory = builder, tree, memory
+        points = tree.loops("REG", Binding.SP)
+        inner = {axis for name, axis in tree.axes.items() if name not in tree.grid_order}
+        self.nodes = {statement.name: statement for statement in kernel.statements}
+        self.covering = {name for name, each in self.nodes.items() if not inner.isdisjoint(each.axes)}
+        self.one_pass = {node.op for node, _ in tree.hints("one_pass") if isinstance(node, Leaf)}
+        self.chunks = tree.loops("L1")  # how many there are of inner loops that do not lie in the tile whole
+        self.unrolled = tree.loops("L1", Binding.UNROLL)
+        self.point = point_of_block(builder, tree.grid_of_tiles(points))
+        dims = [tree.axes[name] for name in points if name not in tree.grid_order]
+        self.inside = {axis: TileAxis(f"{axis.name}.i", points[axis.name]) for axis in dims}
         self.first = len(self.point.dims)  # of the dimensions along inner loops
-        self.extents = (*self.point.extents, *(int(axis.extent) for axis in self.inside.values()))  # type: ignore[arg-type]
-        self.shares = schedule.shares[self.first :]
+        self.extents = (*self.point.extents, *(axis.size for axis in self.inside.values()))
+        self.shares = [] if layout is None else layout.shares(tuple(points.values()))[self.first :]
         self.summed = (*self.point.extents, *(threads for _, threads, _ in self.shares))  # what trips hand on
         self.kept: dict[str, Value] = {}  # values per row
         self.held: BodyEmitter | None = None  # what all passes share
-        self.online = online_of(nest)
-        if schedule.holds_rows(nest):
+        if not self.chunks:
             self.held = self._emitter({}, self._bounds({}), self._whole())
 
-    def run(self) -> None:
-        waiting: list[NestNode] = []  # sums that one pass may take
-        online = self.online if self.held is None else None
-        for node in self.nest.nodes:
-            if online is not None and node.tensor.name in (online.largest, online.total):
-                if node.tensor.name == online.total:
-                    if waiting:  # the row may be computed from these
-                        self._reduce(waiting)
-                        waiting = []
-                    self._online(self.nodes[online.largest], node)
-                continue
-            inlined = node.tensor.name in self.covering and node.index is None
-            if waiting and not inlined and (node.accum is None or self._reads(node, {n.tensor.name for n in waiting})):
-                self._reduce(waiting)
-                waiting = []
-            if node.accum is not None:
-                waiting.append(node)
-            elif not inlined:
-                self._value(node)
-        if waiting:
-            self._reduce(waiting)
-
-    def _reads(self, node: NestNode, names: set[str]) -> bool:
-        """Whether a node is computed from some values of the nest."""
-        own = {read.tensor.name for read in walk(node.body) if isinstance(read, Read) and not read.indices}
-        own.discard(node.tensor.name)
-        return bool(own & names) or any(self._reads(self.nodes[name], names) for name in own & self.covering)
+    def run(self, passes: Sequence[Sequence[str]]) -> None:
+        """Emit all passes. Where rows are held, those of a softmax are ordinary: one reading serves both."""
+        joined: list[Statement] = []
+        for names in passes:
+            nodes = [self.nodes[name] for name in names]
+            if self.held is None and self.one_pass.issuperset(names):
+                joined += nodes
+                if len(joined) == len(self.one_pass):
+                    self._online(*joined)
+            elif nodes[0].accum is None:
+                self._value(*nodes)
+            else:
+                self._reduce(nodes)
 
     # Passes
 
-    def _value(self, node: NestNode) -> None:
+    def _value(self, node: Statement) -> None:
         """A stored value of every element, or a value per row."""
         if node.tensor.name not in self.covering:
             self._keep(node, self._of_row().emit(self._here(node.body)))
@@ -113,42 +148,39 @@ class _BlockNest:
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             value = emitter.emit(substitute(self._here(self._body(node)), where))
-            assert node.index is not None
-            place = substitute(self._here(node.index), where)
+            assert node.address is not None
+            place = substitute(self._here(node.address), where)
             emitter.store(value, self.memory[node.tensor.name], place, node.tensor.dtype)
             return carried
 
         self._sweep(step, [])
 
-    def _reduce(self, nodes: Sequence[NestNode]) -> None:
+    def _reduce(self, nodes: Sequence[Statement]) -> None:
         """Sums that do not need each other, in one pass: element by element of a chunk, then over the tile."""
-        types = [computed_in(node.tensor.dtype) for node in nodes]
+        sums = [(node, _combining(node), computed_in(node.tensor.dtype)) for node in nodes]
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             found = []
-            for number, (node, dtype) in enumerate(zip(nodes, types, strict=True)):
-                assert node.accum is not None
+            for number, (node, accum, dtype) in enumerate(sums):
                 value = emitter.emit(substitute(self._here(self._body(node)), where))
-                value = self._existing(emitter, Value(emitter.full(value), value.dtype), node.accum, dtype)
+                value = self._existing(emitter, Value(emitter.full(value), value.dtype), accum, dtype)
                 if carried:
-                    value = Value(self._folded(value.ssa, node.accum, dtypes.is_unsigned(dtype)), dtype)
-                    value = combine(node.accum, self.builder, value, Value(carried[number], dtype))
+                    value = Value(self._folded(value.ssa, accum, dtypes.is_unsigned(dtype)), dtype)
+                    value = combine(accum, self.builder, value, Value(carried[number], dtype))
                 found.append(value.ssa)
             return found
 
         first = []
-        for node, dtype in zip(nodes, types, strict=True):
+        for _, accum, dtype in sums:
             if self.held is None:
-                assert node.accum is not None
-                start = self.builder.number(identity(node.accum, dtype).value, dtype)
+                start = self.builder.number(identity(accum, dtype).value, dtype)
                 first.append(self.builder.insert(tile.BroadcastOp(start, self.summed)) if self.summed else start)
-        for node, dtype, total in zip(nodes, types, self._sweep(step, first), strict=True):
-            assert node.accum is not None
+        for (node, accum, dtype), total in zip(sums, self._sweep(step, first), strict=True):
             if len(self.extents) > self.first:
-                total = self._combined(total, node.accum, dtypes.is_unsigned(dtype))
+                total = self._combined(total, accum, dtypes.is_unsigned(dtype))
             self._keep(node, Value(total, dtype))
 
-    def _online(self, largest: NestNode, node: NestNode) -> None:
+    def _online(self, largest: Statement, node: Statement) -> None:
         """The largest value and the sum of exponentials in one pass: ``s = s exp(m - m') + exp(x - m')``."""
         builder, lowest = self.builder, float(np.finfo(np.float32).min)
 
@@ -229,7 +261,7 @@ class _BlockNest:
         neutral = builder.insert(tile.BroadcastOp(builder.number(identity(accum, dtype).value, dtype), self.extents))
         return Value(builder.insert(tile.SelectOp(inside, value.ssa, neutral)), value.dtype)
 
-    def _body(self, node: NestNode) -> Expr:
+    def _body(self, node: Statement) -> Expr:
         """What a node computes of an element, with products in the place of quotients by values of its row.
 
         ``x / y`` is ``(x * s) * (1 / (y * s))``, with a power of two s that keeps the reciprocal in range: 1, but for
@@ -249,15 +281,15 @@ class _BlockNest:
 
         return transform(node.body, rule) if divisors else node.body
 
-    def _keep(self, node: NestNode, value: Value) -> None:
+    def _keep(self, node: Statement, value: Value) -> None:
         """Keep a value of the row, and its reciprocal where elements are divided by it; store it if it is stored."""
         name = node.tensor.name
         self.kept[name] = value
-        elements = [each for each in self.nest.nodes if each.accum is not None or each.tensor.name in self.covering]
+        elements = [each for each in self.nodes.values() if each.accum is not None or each.tensor.name in self.covering]
         if value.dtype in _RANGES and any(divisors_of(each.body, (name,)) for each in elements):
             self._invert(name)
-        if node.index is not None:
-            self._of_row().store(value, self.memory[name], self._here(node.index), node.tensor.dtype)
+        if node.address is not None:
+            self._of_row().store(value, self.memory[name], self._here(node.address), node.tensor.dtype)
 
     def _invert(self, name: str) -> None:
         value, builder = self.kept[name], self.builder
@@ -267,7 +299,7 @@ class _BlockNest:
             made = builder.number(2.0**exponent, value.dtype)
             return Value(builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made, value.dtype)
 
-        if self.online is not None and name == self.online.total:  # of exponentials, the largest of which is 1
+        if name in self.one_pass and self.nodes[name].accum == "sum":  # of exponentials, the largest of which is 1
             self.kept[reciprocal_of(name)] = FUNCTIONS["div"](builder, [number(0), value])
             return
         magnitude, scale = FUNCTIONS["abs"](builder, [value]), number(0)
@@ -298,27 +330,28 @@ class _BlockNest:
         """Run a step over all chunks of the inner loops; what was carried last."""
         if self.held is not None:
             return step(self.held, self._whole(), carried)
-        serial = [chunk for chunk in self.chunks if chunk[2] != 1 and chunk[0].name not in self.unrolled]
-        written = [chunk for chunk in self.chunks if chunk[2] != 1 and chunk[0].name in self.unrolled]
-        return self._walk([*serial, *written], self._whole(), {}, step, carried)
+        return self._walk([*self.chunks], self._whole(), {}, step, carried)
 
     def _whole(self) -> dict[Axis, Expr]:
-        """The inner loops that lie in the tile."""
-        return {axis: self.inside[axis] for axis, size, count in self.chunks if count == 1 and size > 1}
+        """The inner loops that lie in the tile whole."""
+        return {axis: inside for axis, inside in self.inside.items() if axis.name not in self.chunks}
 
     def _walk(
-        self, chunks: Sequence[tuple[Axis, int, int]], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+        self, names: Sequence[str], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
         step: Step, carried: list[SSAValue],
     ) -> list[SSAValue]:  # fmt: skip
-        if not chunks:
+        """The step in the loops over chunks of these inner loops, from a place that outer ones have reached."""
+        if not names:
             return step(self._emitter(counters, self._bounds(counters), where), where, carried)
-        (axis, size, count), *rest = chunks
-        if axis.name in self.unrolled:
+        name, *rest = names
+        axis, count = self.tree.axes[name], self.chunks[name]
+        if name in self.unrolled:
+            assert axis not in self.inside, "a loop that is written out has one point in a tile"
             for number in range(count):
                 carried = self._walk(rest, {**where, axis: Const(number, INDEX)}, counters, step, carried)
             return carried
-        counter = TileAxis(f"{axis.name}.t", count)
-        place: Expr = counter * size + self.inside[axis] if size > 1 else counter
+        counter = TileAxis(f"{name}.t", count)
+        place: Expr = counter * self.inside[axis].size + self.inside[axis] if axis in self.inside else counter
 
         def trip(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             return self._walk(rest, {**where, axis: place}, {**counters, counter: index}, step, values)
@@ -330,7 +363,7 @@ class _BlockNest:
         builder, found = self.builder, dict(self.point.bounds)
         numbers = {counter.name: value for counter, value in counters.items()}
         for dim, axis in enumerate(self.inside, self.first):
-            extent, size = int(axis.extent), int(self.inside[axis].extent)  # type: ignore[arg-type]
+            extent, size = axis.size, self.inside[axis].size
             if extent % size:
                 bound = builder.index(extent)
                 number = numbers.get(f"{axis.name}.t")

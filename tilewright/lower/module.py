@@ -27,8 +27,8 @@ from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.tiles.parts import Parts
 
 
 def build_module(
@@ -132,25 +132,29 @@ class _Building:
 
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     """The tile program of the kernel of one launch."""
-    work, schedule = schedule_of(step.kernel)
-    if isinstance(schedule, NestBlocks):
-        assert isinstance(work, Nest)
-        func = lower_block_nest(name, work, schedule, step.arguments)
-    elif isinstance(work, OrderedWork):
-        assert isinstance(schedule, OrderedSchedule)
-        func = lower_ordered(name, work, schedule, step.arguments)
-    elif isinstance(work, Nest):
-        assert isinstance(schedule, NestSchedule)
-        func = lower_nest(name, work, schedule, step.arguments, step.parameters)
-    elif isinstance(schedule, BlockSchedule):
-        func = lower_blocks(name, work, schedule, step.arguments)
+    tree = Parts(step.kernel)
+    if tree.on_blocks and tree.product is None:
+        func = lower_block_nest(name, step.kernel, step.arguments)
     else:
-        assert isinstance(schedule, ContractionSchedule)
-        func = lower_contraction(name, work, schedule, step.arguments, step.parameters)
+        func = _lower_scheduled(step, name)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )
     return func
+
+
+def _lower_scheduled(step: Step, name: str) -> tile.FuncOp:
+    work, schedule = schedule_of(step.kernel)
+    if isinstance(work, OrderedWork):
+        assert isinstance(schedule, OrderedSchedule)
+        return lower_ordered(name, work, schedule, step.arguments)
+    if isinstance(work, Nest):
+        assert isinstance(schedule, NestSchedule)
+        return lower_nest(name, work, schedule, step.arguments, step.parameters)
+    if isinstance(schedule, BlockSchedule):
+        return lower_blocks(name, work, schedule, step.arguments)
+    assert isinstance(schedule, ContractionSchedule)
+    return lower_contraction(name, work, schedule, step.arguments, step.parameters)
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -8,11 +8,9 @@ from math import prod
 
 from tilewright.expr.core import Apply
 from tilewright.expr.ordered import Ordered, Scatter
-from tilewright.layouts.blocked import Blocked
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
-from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.operator.sorting import sort_method
 from tilewright.operator.tree import PassNumbers, Schedule, Work
@@ -32,7 +30,7 @@ def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
     if isinstance(last.accum, Ordered):
         return _ordered_work(last), _ordered_schedule(tree)
     nest = _nest(kernel, tree)
-    return nest, _nest_blocks(nest, tree) if tree.on_blocks else _nest_schedule(nest, tree)
+    return nest, _nest_schedule(nest, tree)
 
 
 # Products -------------------------------------------------------------------------------------------------------------
@@ -82,7 +80,7 @@ def _block_schedule(tree: Parts) -> BlockSchedule:
 
 
 def _nest(kernel: Kernel, tree: Parts) -> Nest:
-    outside = tree.grid_order if tree.on_blocks else tree.loops("L2")
+    outside = tree.loops("L2")
     axes = dict.fromkeys(axis for each in kernel.statements for axis in (*each.axes, *each.reduce))
     outer = tuple(axis for axis in axes if axis.name in outside)
     inner = tuple(axis for axis in axes if axis.name not in outside)
@@ -142,17 +140,6 @@ def _stages(nest: Nest, tree: Parts) -> tuple[int, ...]:
             if isinstance(leaf, Leaf):
                 numbers.next(nodes[leaf.op])
     return tuple(starts)
-
-
-def _nest_blocks(nest: Nest, tree: Parts) -> NestBlocks:
-    from tilewright.layouts.text import parse  # what CPUs do without
-
-    warps, blocked = tree.hint("warps"), tree.hint("blocked")
-    assert warps is not None
-    threads = None if blocked is None else parse(str(blocked.arguments[0]))
-    assert threads is None or isinstance(threads, Blocked)
-    unrolled = tuple(tree.loops("L1", Binding.UNROLL))
-    return NestBlocks(tree.loops("REG", Binding.SP), threads, int(warps.arguments[0]), unrolled)
 
 
 # Ordered accumulations ------------------------------------------------------------------------------------------------

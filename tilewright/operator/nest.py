@@ -16,6 +16,7 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
+from tilewright.tiles.kernel import Statement
 from tilewright.tiles.loops import SpatialLoop
 
 
@@ -66,6 +67,16 @@ class Nest:
             if node.accum is None and (node.uses(self.inner) or indexed or not found.isdisjoint(reads)):
                 found.add(node.tensor.name)
         return frozenset(found)
+
+
+def statements_of(nest: Nest) -> tuple[Statement, ...]:
+    """What a nest computes as the statements of a kernel."""
+    found = []
+    for node in nest.nodes:
+        axes = (*nest.outer, *(nest.inner if nest.covers_inner(node) else ()))
+        reduced = nest.inner if node.accum is not None else ()
+        found.append(Statement(node.tensor, axes, node.body, reduced, node.accum, node.index))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute
 from tilewright.machine.description import Gpu
 from tilewright.operator.nest import Nest, NestNode, merge_loops
-from tilewright.operator.nest_blocks import predicted
+from tilewright.operator.rules.gpu_rows import predicted
 
 MOST_PARTS = 4096  # tried: several for each multiprocessor of any machine
 WORTH = 1.05  # times shorter than in one kernel, from which on there are two; less is not for the model to tell

@@ -18,8 +18,7 @@ from tilewright.expr.ordered import SCATTER
 from tilewright.expr.text import print_statement
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import ContractionSchedule
-from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops
-from tilewright.operator.nest_blocks import NestBlocks
+from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, statements_of
 from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
@@ -39,7 +38,7 @@ from tilewright.tiles.tree import (
 )
 
 Work = Product | Nest | OrderedWork
-Schedule = ContractionSchedule | BlockSchedule | NestSchedule | NestBlocks | OrderedSchedule
+Schedule = ContractionSchedule | BlockSchedule | NestSchedule | OrderedSchedule
 
 
 def kernel_of(work: Work, schedule: Schedule) -> Kernel:
@@ -52,10 +51,8 @@ def kernel_of(work: Work, schedule: Schedule) -> Kernel:
     if isinstance(work, OrderedWork):
         assert isinstance(schedule, OrderedSchedule)
         return Kernel((_ordered_statement(work),), _ordered_tree(work, schedule))
-    if isinstance(schedule, NestBlocks):
-        return Kernel(_nest_statements(work), _block_nest_tree(work, schedule))
     assert isinstance(schedule, NestSchedule)
-    return Kernel(_nest_statements(work), _nest_tree(work, schedule))
+    return Kernel(statements_of(work), _nest_tree(work, schedule))
 
 
 def row_buffers(nest: Nest) -> tuple[str, ...]:
@@ -160,15 +157,6 @@ def _micro_kernel(
 # Nests ----------------------------------------------------------------------------------------------------------------
 
 
-def _nest_statements(nest: Nest) -> tuple[Statement, ...]:
-    found = []
-    for node in nest.nodes:
-        axes = (*nest.outer, *(nest.inner if nest.covers_inner(node) else ()))
-        reduced = nest.inner if node.accum is not None else ()
-        found.append(Statement(node.tensor, axes, node.body, reduced, node.accum, node.index))
-    return tuple(found)
-
-
 def _nest_tree(nest: Nest, schedule: NestSchedule) -> TileTree:
     loops = nest_loops(nest, schedule)
     stages: list[list[TileTree]] = [[]]
@@ -231,24 +219,6 @@ def _pass_tree(step: Sequence[NestNode], nest: Nest, schedule: NestSchedule, hin
     ]
     body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
     return rooted(tile("L1", list(loops.items()), body))
-
-
-def _block_nest_tree(nest: Nest, schedule: NestBlocks) -> TileTree:
-    """Blocks of the grid around the passes; each walks the chunks of the inner loops."""
-    outer = [(name, size) for name, size in schedule.tile.items() if any(axis.name == name for axis in nest.outer)]
-    steps = []
-    for step in _passes(nest):
-        chunks = schedule.chunks(nest) if walks_inner(step[-1], nest) else []
-        dims = [*outer, *((axis.name, size) for axis, size, _ in chunks if axis.name in schedule.tile)]
-        bodies = [rooted(tile("REG", dims, Leaf(node.tensor.name), Binding.SP)) for node in step]
-        body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
-        for axis, _, count in reversed(chunks):
-            binding = Binding.UNROLL if axis.name in schedule.unrolled else Binding.TP
-            body = rooted(tile("L1", [(axis.name, count)], body, binding))
-        steps.append(body)
-    hints = [Hint("warps", (schedule.warps, 1))]
-    hints += [Hint("blocked", (str(schedule.threads),))] if schedule.threads is not None else []
-    return in_blocks(schedule.grid(nest), Scope(Kind.SEQ, tuple(steps)) if len(steps) > 1 else steps[0], hints)
 
 
 def _passes(nest: Nest) -> list[list[NestNode]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.tree import Binding, Hint, Leaf, Scope, Stage, Tile, walk
 
 
@@ -12,6 +13,7 @@ class Parts:
     """The nodes of the tree of a kernel by their parts."""
 
     def __init__(self, kernel: Kernel) -> None:
+        self.axes = {axis.name: axis for each in kernel.statements for axis in (*each.axes, *each.reduce)}
         nodes = [node for _, node in walk(kernel.tree)]
         self.tiles = [node for node in nodes if isinstance(node, Tile)]
         self.stages = [node for node in nodes if isinstance(node, Stage)]
@@ -32,6 +34,12 @@ class Parts:
                     found.setdefault(loop.name, loop.trips)
         found.pop("once", None)
         return found
+
+    def grid_of_tiles(self, points: Mapping[str, int]) -> list[SpatialLoop]:
+        """The loops of the grid, the slowest first, where a program has one tile of so many points of each."""
+        grid = self.loops("DRAM", Binding.SP)
+        sizes = {name: points.get(name, 1) for name in grid}
+        return [SpatialLoop(self.axes[name], sizes[name], count, sizes[name]) for name, count in grid.items()]
 
     def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
         """The hints of a name with their nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -32,11 +32,14 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape as tile_shape
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.nest import Nest
-from tilewright.operator.nest_blocks import NestBlocks
 from tilewright.operator.nest_split import split
-from tilewright.operator.online import online_of
+from tilewright.operator.rules.gpu_rows import kernel_on_blocks
+from tilewright.operator.tests.test_gpu_rows import tile_of
 from tilewright.runtime import emulated
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import Binding, InvalidTree
 
 Array = np.ndarray[Any, Any]
 Build = Callable[[GraphBuilder], Tensor]
@@ -94,8 +97,19 @@ def ran(build: Build, tolerance: float = 1e-4, arrays: list[Array] | None = None
     return Ran(plan, code, {name: counts.to_json() for name, counts in done.counts})
 
 
-def tiles(plan: Plan) -> list[NestBlocks]:
-    return [kernel.schedule for kernel in plan.kernels if isinstance(kernel.schedule, NestBlocks)]
+def trees(plan: Plan) -> list[Parts]:
+    return [Parts(kernel.scheduled) for kernel in plan.kernels]
+
+
+def warps(tree: Parts) -> int:
+    hint = tree.hint("warps")
+    assert hint is not None
+    return int(hint.arguments[0])
+
+
+def in_one_pass(tree: Parts) -> bool:
+    """Whether a running sum of exponentials follows the largest value in chunks of a row."""
+    return bool(tree.loops("L1")) and len(list(tree.hints("one_pass"))) == 2
 
 
 def biased_gelu(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
@@ -226,13 +240,10 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     machine = resolve(MACHINE)
     assert isinstance(machine, Gpu)
     plan = plan_of(graph_of(real))
-    large = plan.kernels[0]
-    assert isinstance(large.schedule, NestBlocks)
-    assert isinstance(large.work, Nest)
-    blocks = prod([loop.programs for loop in large.schedule.grid(large.work)])
-    assert blocks >= 3 * machine.multiprocessors
-    assert 64 <= large.schedule.warps * 32 <= 1024
-    chosen = {kernel.name: kernel.schedule for kernel in plan.kernels}
+    large = trees(plan)[0]
+    assert prod(large.loops("DRAM", Binding.SP).values()) >= 3 * machine.multiprocessors
+    assert 64 <= warps(large) * 32 <= 1024
+    chosen = {kernel.name: tile_of(kernel.scheduled) for kernel in plan.kernels}
     divided = [kernel.name for kernel in plan.kernels if kernel.name.endswith(".parts")]
     if divided:
         count = int(next(d.chosen for d in plan.decisions if d.subject.startswith("parts of")).split()[0])
@@ -240,9 +251,8 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(rows_module, "choose_split", again)
     else:
         monkeypatch.setattr(rows_module, "choose_split", lambda *_: (None, None))
-    monkeypatch.setattr(
-        rows_module, "schedule_nest", lambda nest, *others: (chosen[others[2]], Decision("tile", "", ""))
-    )
+    fewer = lambda nest, *others: (kernel_on_blocks(nest, chosen[others[2]]), Decision("tile", "", ""))  # noqa: E731
+    monkeypatch.setattr(rows_module, "schedule_nest", fewer)
     found = ran(small, 4e-3)
     assert found.total("bank_conflicts") == 0
     # Windows begin between sectors; lanes along the sum of a product repeat what they read of the vector.
@@ -274,10 +284,8 @@ def test_what_registers_forbid_is_said() -> None:
 def test_rows_that_registers_do_not_hold() -> None:
     """Passes walk a row in chunks, the last of them ragged."""
     found = ran(lambda b: softmax(b, 2, 40_000, "f32"))
-    (schedule,) = tiles(found.plan)
-    (kernel,) = found.plan.kernels
-    assert isinstance(kernel.work, Nest)
-    assert not schedule.holds_rows(kernel.work)
+    (tree,) = trees(found.plan)
+    assert tree.loops("L1")
     assert found.total("bank_conflicts") == 0
 
 
@@ -297,7 +305,7 @@ def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> 
     plan = plan_of(graph_of(build))
     program = gpu.gpu_program(plan, Placement(plan), machine)
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
-    threads = 32 * tiles(plan)[0].warps
+    threads = 32 * warps(trees(plan)[0])
     assert [prod(tile_shape(value)) / threads for value in loop.iter_args] == carried
     gpu.distribute(program, Options(verify_each=True))
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
@@ -311,9 +319,8 @@ def test_a_long_row_that_another_sum_is_taken_of_first() -> None:
         return norm.softmax(elementwise.binary(x, largest, "div"))
 
     found = ran(build)
-    (kernel,) = found.plan.kernels
-    assert isinstance(kernel.work, Nest)
-    assert online_of(kernel.work) is not None
+    (tree,) = trees(found.plan)
+    assert in_one_pass(tree)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -326,9 +333,8 @@ def test_long_rows_with_infinities() -> None:
     x[3, 7] = np.nan
     x[4, 20_000:] += 300
     found = ran(lambda b: softmax(b, 5, 40_000, "f32"), 1e-5, [x])
-    (kernel,) = found.plan.kernels
-    assert isinstance(kernel.work, Nest)
-    assert online_of(kernel.work) is not None
+    (tree,) = trees(found.plan)
+    assert in_one_pass(tree)
     assert found.bytes("global_load") == 2 * x.nbytes
 
 
@@ -373,6 +379,49 @@ def test_rows_with_the_largest_and_smallest_divisors() -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(0.5, 1.0, (9, 64)) * 2.0 ** np.array([[-140, -126, -110, -64, 0, 64, 110, 119, 121]]).T
     found = ran(lambda b: norm.lp_norm(b.input("x", (9, 64), "f32"), p=1), 1e-6, [x.astype(np.float32)])
-    (schedule,) = tiles(found.plan)
-    assert schedule.threads is not None
-    assert len(re.findall(r"\bdiv\.\w+\.f32", found.code.ptx)) < prod(schedule.threads.size_per_thread)
+    (kernel,) = found.plan.kernels
+    threads = tile_of(kernel.scheduled).threads
+    assert threads is not None
+    assert len(re.findall(r"\bdiv\.\w+\.f32", found.code.ptx)) < prod(threads.size_per_thread)
+
+
+def edited(kernel: Kernel, *edits: tuple[str, str]) -> Kernel:
+    """The kernel with another tree: each edit is a regular expression and what takes its place in the text."""
+    text = print_tree(kernel.tree)
+    for old, new in edits:
+        assert re.search(old, text), text
+        text = re.sub(old, new, text)
+    return replace(kernel, tree=parse_tree(text))
+
+
+CHUNKS = (
+    (r"warps\(8, 1\)", "warps(2, 1)"),
+    (r"W=\[8\]", "W=[2]"),
+    (r"@REG par r1:1024 \{ (.*?) \}", r"@L1 for r1:4 { @REG par r1:256 { \1 } }"),
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "readings"), [((), 1), (CHUNKS, 2), ((*CHUNKS, (" with one_pass", "")), 3)],
+    ids=["held", "in chunks", "in chunks without a running sum"],
+)  # fmt: skip
+def test_a_tree_that_is_changed_changes_the_code(
+    edits: tuple[tuple[str, str], ...], readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax whose rows are cut in chunks is right, and reads them as often as its passes need."""
+    scheduled = rows_module.schedule_nest
+    monkeypatch.setattr(
+        rows_module, "schedule_nest", lambda *given: (edited(scheduled(*given)[0], *edits), Decision("tile", "", ""))
+    )
+    found = ran(lambda b: softmax(b, 4, 1024, "f32"))
+    assert found.bytes("global_load") == readings * 4 * 1024 * 4
+
+
+def test_passes_that_differ_in_their_tile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled = rows_module.schedule_nest
+    other = (r"par r1:1024 \{ op softmax \}", "par r1:512 { op softmax }")
+    monkeypatch.setattr(
+        rows_module, "schedule_nest", lambda *given: (edited(scheduled(*given)[0], other), Decision("tile", "", ""))
+    )
+    with pytest.raises(InvalidTree, match="r1 at REG 1024 and 512 times"):
+        ran(lambda b: softmax(b, 4, 1024, "f32"))

@@ -19,7 +19,8 @@ from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.crossed import crossed_read, order_of_squares
 from tilewright.operator.moments import moments_of
 from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
-from tilewright.operator.nest_blocks import NestBlocks, schedule_nest_blocks
+from tilewright.operator.rules.gpu_rows import schedule_on_blocks
+from tilewright.tiles.kernel import Kernel
 
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
@@ -35,10 +36,10 @@ def vector_lanes(machine: Cpu) -> int:
 
 def schedule_nest(
     nest: Nest, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
-) -> tuple[NestSchedule | NestBlocks, Decision]:
+) -> tuple[NestSchedule | Kernel, Decision]:
     """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen. On a GPU, tiles."""
     if isinstance(machine, Gpu):
-        return schedule_nest_blocks(nest, machine, subject)
+        return schedule_on_blocks(nest, machine, subject)
     lanes = lanes or vector_lanes(machine)
     vector = _vector_loop(nest, lanes)
     if vector is None:

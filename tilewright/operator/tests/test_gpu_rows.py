@@ -8,11 +8,20 @@ from math import prod
 import pytest
 
 from tilewright.expr.core import Apply, Axis, Expr, Read, Tensor
+from tilewright.layouts.blocked import Blocked
+from tilewright.layouts.text import parse
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.operator.nest import Nest, NestNode
-from tilewright.operator.nest_blocks import NestBlocks, predicted, schedule_nest_blocks
 from tilewright.operator.nest_split import choose_split, split
+from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, schedule_on_blocks
+from tilewright.operator.rules.gpu_rows_time import RowsTile
+from tilewright.tiles.kernel import Kernel, expressions
+from tilewright.tiles.legality import check
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.tree import Binding
 
 
 def gpu(name: str = "sm_90a") -> Gpu:
@@ -37,8 +46,93 @@ def summed(rows: int, columns: int, along: int) -> Nest:
     return Nest((outer,), (inner,), (NestNode(y, Read(x, (i * columns + j,)), "sum", outer),))
 
 
-def scheduled(nest: Nest, machine: str = "sm_90a") -> NestBlocks:
-    return schedule_nest_blocks(nest, gpu(machine), "y")[0]
+def tile_of(kernel: Kernel) -> RowsTile:
+    """What the tree says of a block."""
+    tree = Parts(kernel)
+    warps, blocked = tree.hint("warps"), tree.hint("blocked")
+    assert warps is not None
+    threads = None if blocked is None else parse(str(blocked.arguments[0]))
+    assert threads is None or isinstance(threads, Blocked)
+    unrolled = tuple(tree.loops("L1", Binding.UNROLL))
+    return RowsTile(tree.loops("REG", Binding.SP), threads, int(warps.arguments[0]), unrolled)
+
+
+def kernel_of(nest: Nest, machine: str = "sm_90a") -> Kernel:
+    """The kernel of the best tile, which is legal."""
+    kernel, _ = schedule_on_blocks(nest, gpu(machine), "y")
+    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
+    return kernel
+
+
+def scheduled(nest: Nest, machine: str = "sm_90a") -> RowsTile:
+    return tile_of(kernel_of(nest, machine))
+
+
+def softmax(rows: int, columns: int, first: str = "") -> Nest:
+    """Softmax along rows; with `first` another reduction of the row before."""
+    i, j = Axis("i", rows), Axis("j", columns)
+    x = Read(Tensor("x", (rows * columns,), "f32"), (i * columns + j,))
+
+    def own(name: str) -> Read:
+        return Read(Tensor(name, (), "f32"), ())
+
+    power = Apply("exp", (Apply("sub", (x, own("largest")), "f32"),), "f32")
+    nodes = (
+        NestNode(Tensor("largest", (), "f32"), x, "max"),
+        NestNode(Tensor("powers", (), "f32"), power),
+        NestNode(Tensor("total", (), "f32"), own("powers"), "sum"),
+        NestNode(Tensor("y", (rows * columns,), "f32"), own("powers") / own("total"), None, i * columns + j),
+    )
+    before = (NestNode(Tensor("first", (rows,), "f32"), x, first, i),) if first else ()
+    return Nest((i,), (j,), (*before, *nodes))
+
+
+HELD = RowsTile({"i": 2, "j": 128}, Blocked((1, 4), (1, 32), (2, 1), (1, 0)), 2)
+HELD_GRID = f'@DRAM par i:4 with warps(2, 1), blocked("{HELD.threads}")'
+CUT = RowsTile({"j": 128}, Blocked((4,), (32,), (1,), (0,)))
+CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
+
+
+@pytest.mark.parametrize(
+    ("nest", "tile", "text"),
+    [
+        (
+            softmax(7, 100), HELD,
+            f"{HELD_GRID} {{ seq["
+            "@REG par i:2, j:128 { op largest with one_pass }, @REG par i:2, j:128 { op total with one_pass }, "
+            "@REG par i:2, j:128 { op y }] }",
+        ),
+        (
+            softmax(7, 1000), CUT,
+            f"{CUT_GRID} {{ seq["
+            "@L1 for j:8 { @REG par j:128 { op largest with one_pass } }, "
+            "@L1 for j:8 { @REG par j:128 { op total with one_pass } }, @L1 for j:8 { @REG par j:128 { op y } }] }",
+        ),
+        (
+            softmax(7, 100, "sum"), HELD,
+            f"{HELD_GRID} {{ seq["
+            "seq[@REG par i:2, j:128 { op first }, @REG par i:2, j:128 { op largest with one_pass }], "
+            "@REG par i:2, j:128 { op total with one_pass }, @REG par i:2, j:128 { op y }] }",
+        ),
+        (
+            softmax(7, 1000, "sum"), CUT,
+            f"{CUT_GRID} {{ seq["
+            "@L1 for j:8 { @REG par j:128 { op first } }, @L1 for j:8 { @REG par j:128 { op largest with one_pass } }, "
+            "@L1 for j:8 { @REG par j:128 { op total with one_pass } }, @L1 for j:8 { @REG par j:128 { op y } }] }",
+        ),
+        (
+            summed(3, 5, 1), RowsTile(unrolled=("j",)),
+            "@DRAM par i:3 with warps(1, 1) { @L1 unroll j:5 { @REG for once:1 { op y } } }",
+        ),
+    ],
+    ids=["held", "cut", "another sum held", "another sum cut", "one element"],
+)  # fmt: skip
+def test_the_tree_is_blocks_around_passes(nest: Nest, tile: RowsTile, text: str) -> None:
+    """Sums that do not need each other are one pass; where rows are cut, those of a softmax follow each other."""
+    kernel = kernel_on_blocks(nest, tile)
+    assert print_tree(kernel.tree) == text
+    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
+    assert tile_of(kernel) == tile
 
 
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a", "gfx942", "gfx1100"])
@@ -47,7 +141,7 @@ def test_threads_take_wide_accesses_of_neighbours(machine: str, dtype: str) -> N
     nest = copied(4096, 4096, dtype=dtype)
     schedule = scheduled(nest, machine)
     assert schedule.threads is not None
-    fast = list(schedule.tile).index("j")
+    fast = list(schedule.points).index("j")
     size = {"i8": 1, "f16": 2, "f32": 4, "f64": 8}[dtype]
     assert schedule.threads.size_per_thread[fast] * size == 16
     assert schedule.threads.order[0] == fast
@@ -56,7 +150,7 @@ def test_threads_take_wide_accesses_of_neighbours(machine: str, dtype: str) -> N
 
 
 def test_a_transposition_has_a_square_tile() -> None:
-    tile = scheduled(copied(4096, 4096, swapped=True)).tile
+    tile = scheduled(copied(4096, 4096, swapped=True)).points
     assert min(tile["i"], tile["j"]) >= 32
 
 
@@ -86,18 +180,18 @@ def test_short_rows_share_a_warp() -> None:
     nest = summed(1 << 16, 32, 1)
     schedule = scheduled(nest)
     assert schedule.threads is not None
-    rows = list(schedule.tile).index("i")
+    rows = list(schedule.points).index("i")
     assert schedule.threads.threads_per_warp[rows] >= 4
-    assert schedule.tile["i"] >= 16
+    assert schedule.points["i"] >= 16
 
 
 def test_columns_are_summed_by_lanes_side_by_side() -> None:
     schedule = scheduled(summed(4096, 65536, 0))
     assert schedule.threads is not None
-    columns = list(schedule.tile).index("j")
+    columns = list(schedule.points).index("j")
     assert schedule.threads.order[0] == columns
     assert schedule.threads.size_per_thread[columns] == 4
-    assert schedule.tile["j"] * 4 >= 128
+    assert schedule.points["j"] * 4 >= 128
 
 
 def test_few_sums_are_split() -> None:

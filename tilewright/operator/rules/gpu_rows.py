@@ -1,0 +1,317 @@
+"""Row reductions and maps on the blocks of a GPU: the tile of a block, who of its threads holds what, and the tree.
+
+A tile has a dimension for some of the outer and inner loops. Where all inner loops lie in it whole, a row is read once
+and stays in registers for all passes; else every pass walks the inner loops in chunks, and sums a chunk at a time into
+as many registers. Neighbouring threads hold neighbours in the memory that most bytes come from or go to.
+
+Candidates differ in warps, in how many of a block's threads share a row, and in elements per thread;
+`gpu_rows_time.Model` predicts the time of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import gcd, inf, prod
+
+from tilewright.decision import Cost, Decision, Refusal
+from tilewright.errors import InvalidMachine
+from tilewright.expr.core import Axis, Read, walk
+from tilewright.layouts.bits import log2, power_from
+from tilewright.layouts.blocked import Blocked
+from tilewright.machine.description import Gpu
+from tilewright.operator.nest import Nest, NestNode, statements_of
+from tilewright.operator.online import Online, online_of
+from tilewright.operator.rules.gpu_rows_time import Model, RowsTile, Time
+from tilewright.tiles.build import in_blocks, rooted, tile
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, Scope, TileTree
+
+# Chosen: what is tried.
+UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
+ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
+MOST_ACCESSES = 8  # of a thread in a map, however narrow: what it computes comes between more of them
+
+
+def schedule_on_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[Kernel, Decision]:
+    """The tile of a block with the shortest predicted time."""
+    model = Model(nest, machine)
+    ranked = _ranked(model)
+    refused: dict[str, Refusal] = {}  # by every rule the best one, as far as it is better than what is chosen
+    for _, _, candidate, found in ranked:
+        if found.refused is None:
+            break
+        rule, values = found.refused
+        refused.setdefault(rule, Refusal(_text(candidate, nest), rule, values))
+    ranked = [each for each in ranked if each[3].refused is None]
+    if not ranked:
+        raise _nothing_fits(machine, subject, refused.values())
+    seconds, _, chosen, time = ranked[0]
+    second = next((each for each in ranked[1:] if each[2].points != chosen.points), None)
+    cycles = seconds * machine.clock_hz
+    reason = (
+        f"{cycles:.0f} predicted cycles, fewest of {len(ranked)}: {time.blocks} blocks, {time.resident} at once on "
+        f"each of {machine.multiprocessors} multiprocessors, {time.under_way / 1024:.0f} KiB under way there where "
+        f"latency asks for {model.wanted / 1024:.0f}, {time.registers} registers"
+    )
+    decision = Decision(
+        f"tile of {subject}",
+        _text(chosen, nest),
+        reason,
+        _text(second[2], nest) if second else "",
+        f"{second[0] * machine.clock_hz:.0f} cycles" if second else "",
+        tuple(refused.values()),
+        Cost(cycles=cycles),
+        Cost(cycles=second[0] * machine.clock_hz) if second else None,
+    )
+    return kernel_on_blocks(nest, chosen), decision
+
+
+def predicted(nest: Nest, machine: Gpu) -> float:
+    """Seconds of a nest with the tile that is best for it; infinite where none fits."""
+    return next((seconds for seconds, _, _, time in _ranked(Model(nest, machine)) if time.refused is None), inf)
+
+
+def _nothing_fits(machine: Gpu, subject: str, refused: Iterable[Refusal]) -> InvalidMachine:
+    reasons = "; ".join(f"{each.rule}: {each.values}" for each in refused)
+    fact = f"no tile of {subject} fits a block: {reasons}"
+    return InvalidMachine(fact, where=machine.name, help="a machine with more registers per thread or shared memory")
+
+
+def _ranked(model: Model) -> list[tuple[float, int, RowsTile, Time]]:
+    """All candidates with their times, the shortest first; those that a rule forbids among them."""
+    ranked = []
+    for number, candidate in enumerate({repr(each): each for each in _Candidates(model).all()}.values()):
+        found = model.time(candidate)
+        ranked.append((found.seconds, number, candidate, found))
+    return sorted(ranked, key=lambda each: each[:2])
+
+
+def _text(candidate: RowsTile, nest: Nest) -> str:
+    box = " x ".join(f"{points} of {name}" for name, points in candidate.points.items()) or "1 point"
+    warps = f"{candidate.warps} warp{'s' if candidate.warps > 1 else ''}"
+    threads = "" if candidate.threads is None else f" ({candidate.threads})"
+    passes = ", rows in registers" if candidate.holds_rows(nest) and any(n.accum for n in nest.nodes) else ""
+    unrolled = f", {' and '.join(candidate.unrolled)} unrolled" if candidate.unrolled else ""
+    return f"{box} on {warps}{threads}{passes}{unrolled}"
+
+
+# The tree -------------------------------------------------------------------------------------------------------------
+
+
+def kernel_on_blocks(nest: Nest, candidate: RowsTile) -> Kernel:
+    """The scheduled kernel: blocks of the grid around passes; each walks the chunks of the inner loops.
+
+    What a pass computes per element and nothing stores has no leaf: it is computed where it is read. The largest value
+    and the sum of exponentials of a softmax have the hint `one_pass`.
+    """
+    joined = online_of(nest)
+    passes = [_pass_tree(step, nest, candidate, joined) for step in _passes(nest, joined, candidate.holds_rows(nest))]
+    one = len(passes) == 1 and not isinstance(passes[0], Scope)
+    hints = [Hint("warps", (candidate.warps, 1))]
+    hints += [Hint("blocked", (str(candidate.threads),))] if candidate.threads is not None else []
+    tree = in_blocks(candidate.grid(nest), passes[0] if one else Scope(Kind.SEQ, tuple(passes)), hints)
+    return Kernel(statements_of(nest), tree)
+
+
+def _pass_tree(step: Sequence[NestNode], nest: Nest, candidate: RowsTile, joined: Online | None) -> TileTree:
+    """One pass: its values, an element of the tile per thread in turn, in the loops over chunks of inner loops."""
+    walks = any(node.accum is not None or nest.covers_inner(node) for node in step)
+    inner = [axis.name for axis in nest.inner]
+    dims = [(name, size) for name, size in candidate.points.items() if walks or name not in inner]
+    bodies: list[TileTree] = []
+    for node in step:
+        name = node.tensor.name
+        hints = (Hint("one_pass"),) if joined is not None and name in (joined.largest, joined.total) else ()
+        bodies.append(rooted(tile("REG", dims, Leaf(name, None, hints), Binding.SP)))
+    body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
+    chunks = [(axis.name, count) for axis, _, count in candidate.chunks(nest) if walks and count > 1]
+    written = tile("L1", [chunk for chunk in chunks if chunk[0] in candidate.unrolled], body, Binding.UNROLL)
+    return rooted(tile("L1", [chunk for chunk in chunks if chunk[0] not in candidate.unrolled], rooted(written)))
+
+
+def _passes(nest: Nest, joined: Online | None, held: bool) -> list[list[NestNode]]:
+    """The passes in order: sums that do not need each other are in one, every other value is in one of its own.
+
+    Where rows are not held, the two of `joined` follow each other.
+    """
+    passes: list[list[NestNode]] = []
+    waiting: list[NestNode] = []  # sums that one pass may take
+    together = [] if joined is None or held else [joined.largest, joined.total]
+    nodes = {node.tensor.name: node for node in nest.nodes}
+    for node in nest.nodes:
+        name = node.tensor.name
+        if (nest.covers_inner(node) and node.index is None) or name in together[:1]:
+            continue
+        if name in together[1:]:  # the row may be computed from those that wait
+            passes += [waiting] if waiting else []
+            passes += [[nodes[each]] for each in together]
+            waiting = []
+            continue
+        if waiting and (node.accum is None or _needs(node, {each.tensor.name for each in waiting}, nodes, nest)):
+            passes.append(waiting)
+            waiting = []
+        if node.accum is not None:
+            waiting.append(node)
+        else:
+            passes.append([node])
+    return [*passes, waiting] if waiting else passes
+
+
+def _needs(node: NestNode, names: Collection[str], nodes: Mapping[str, NestNode], nest: Nest) -> bool:
+    """Whether a value is computed from some other values, through those of every element too."""
+    own = {read.tensor.name for read in walk(node.body) if isinstance(read, Read) and not read.indices}
+    own.discard(node.tensor.name)
+    inlined = (nodes[name] for name in own if nest.covers_inner(nodes[name]))
+    return not own.isdisjoint(names) or any(_needs(each, names, nodes, nest) for each in inlined)
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+class _Candidates:
+    """Tiles that are worth a prediction."""
+
+    def __init__(self, model: Model) -> None:
+        self.nest, self.machine = model.nest, model.machine
+        self.lanes = model.machine.warp_sizes[0]
+        self.heavy = model.heavy()
+        self.fast = self._fast()
+        self.order = self._by_stride()
+        self.vector = self._vector()
+        self.most = self.vector * min(MOST_ACCESSES, model.together(self.vector))
+        self.crossed = self._crossed()
+
+    def all(self) -> Iterator[RowsTile]:
+        """Tiles with the fast loop inside or outside, and the tile of one element where there is no loop."""
+        if self.fast is None:
+            yield RowsTile(unrolled=self._unrolled({}))
+            return
+        for warps in (1, 2, 4, 8, 16, 32):
+            if warps * self.lanes > self.machine.max_threads_per_block:
+                continue
+            for each in ELEMENTS:
+                if each >= self.vector and (self.nest.inner or each <= self.most):
+                    yield from self._of(warps, each)
+
+    def _of(self, warps: int, each: int) -> Iterator[RowsTile]:
+        """The tiles that give every thread of so many warps so many elements."""
+        points = warps * self.lanes * each
+        small = prod(power_from(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
+        if self.fast not in self.nest.inner:
+            box = self._box(self.order_of(self.nest.outer), points)
+            if prod(box.values()) == points or small:
+                yield from self._made(box, warps)
+        if not self.nest.inner:
+            return
+        inner = self.order_of(self.nest.inner)
+        outer = self.order_of(self.nest.outer)
+        share = 2
+        while share <= points:  # of the tile, along inner loops
+            box = {**self._box(inner, share), **self._box(outer, points // share)}
+            if prod(box.values()) == points or small:
+                yield from self._made(box, warps)
+            share *= 2
+
+    def order_of(self, axes: Sequence[Axis]) -> list[Axis]:
+        return [axis for axis in self.order if axis in axes]
+
+    def _box(self, axes: Sequence[Axis], points: int) -> dict[str, int]:
+        """Points along each loop: the fastest first; a loop that stores along another one in memory gets its share."""
+        if not axes:
+            return {}
+        box = dict.fromkeys((axis.name for axis in axes), 1)
+        crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
+        if crossing is not None:
+            assert self.crossed is not None
+            others = prod(power_from(axis.size) for axis in axes if axis != crossing)
+            side = max(1 << log2(points) // 2, points // others)
+            box[crossing.name] = min(power_from(crossing.size), side)
+            points //= box[crossing.name]
+        for axis in axes:
+            if axis != crossing:
+                box[axis.name] = min(power_from(axis.size), points)
+                points //= box[axis.name]
+        return {name: extent for name, extent in box.items() if extent > 1}
+
+    def _made(self, box: Mapping[str, int], warps: int) -> Iterator[RowsTile]:
+        """A tile with its threads: lanes along the fast loop first, warps along outer loops first."""
+        names = [axis.name for axis in (*self.nest.outer, *self.nest.inner) if axis.name in box]
+        if not names:
+            return
+        extents = [box[name] for name in names]
+        order = [names.index(axis.name) for axis in self.order if axis.name in box]
+        sizes, lanes, dealt = ([1] * len(names) for _ in range(3))
+        assert self.fast is not None
+        if self.fast.name in box:
+            sizes[order[0]] = min(self.vector, extents[order[0]])
+        left = self.lanes
+        for dim in order:
+            lanes[dim] = min(left, max(1, extents[dim] // sizes[dim]))
+            left //= lanes[dim]
+        lanes[order[-1]] *= left
+        left = warps
+        inside = [axis.name for axis in self.nest.inner]
+        for dim in sorted(order, key=lambda dim: names[dim] in inside):
+            dealt[dim] = min(left, max(1, extents[dim] // (sizes[dim] * lanes[dim])))
+            left //= dealt[dim]
+        if left > 1:
+            return  # warps that would all do the same
+        threads = Blocked(tuple(sizes), tuple(lanes), tuple(dealt), tuple(order))
+        yield RowsTile(dict(zip(names, extents, strict=True)), threads, warps, self._unrolled(box))
+
+    def _unrolled(self, box: Mapping[str, int]) -> tuple[str, ...]:
+        """Inner loops beside the tile that are short: the last ones, as long as few trips are written out."""
+        found: list[str] = []
+        trips = 1
+        for axis in reversed([axis for axis in self.nest.inner if axis.name not in box]):
+            trips *= axis.size
+            if trips > UNROLLED:
+                break
+            found.insert(0, axis.name)
+        return tuple(found)
+
+    # What memory wants
+
+    def _fast(self) -> Axis | None:
+        """The loop along which most bytes follow each other, runs shorter than a line counting less."""
+        loops = (*self.nest.inner, *self.nest.outer)
+        score = dict.fromkeys(loops, 0.0)
+        for access in self.heavy:
+            line = max(1, self.machine.caches[0].line_bytes // access.element)
+            for axis in loops:
+                if access.form.coefficient(axis) == 1:
+                    score[axis] += access.bytes * min(1.0, axis.size / line)
+        return max(loops, key=lambda axis: (score[axis], axis in self.nest.outer, axis.size), default=None)
+
+    def _by_stride(self) -> list[Axis]:
+        """All loops, those first that take small steps in the heaviest access along the fast loop."""
+        along = [a for a in self.heavy if self.fast is not None and a.form.coefficient(self.fast) == 1] or self.heavy
+        leading = max(along, key=lambda access: access.bytes, default=None)
+
+        def stride(axis: Axis) -> int:
+            step = abs(leading.form.coefficient(axis)) if leading is not None else 0
+            return 0 if axis == self.fast else step or 1 << 62
+
+        return sorted((*self.nest.inner[::-1], *self.nest.outer[::-1]), key=stride)
+
+    def _vector(self) -> int:
+        """Elements of the widest access along the fast loop that all heavy accesses can make."""
+        if self.fast is None:
+            return 1
+        along = [access for access in self.heavy if access.form.coefficient(self.fast) == 1]
+        widest = self.machine.load_bits // 8 // max((access.element for access in along), default=16)
+        found = max(1, min(widest, power_from(self.fast.size)))
+        for access in along:
+            steps = [step for axis, step in access.form.terms.items() if axis != self.fast]
+            found = gcd(found, access.form.constant, *steps)
+        return found
+
+    def _crossed(self) -> Axis | None:
+        """Another loop of the same kind along which a heavy access steps from neighbour to neighbour."""
+        for axes in (self.nest.outer, self.nest.inner):
+            for access in self.heavy:
+                step = 0 if self.fast is None else access.form.coefficient(self.fast)
+                for axis in axes:
+                    if self.fast in axes and axis != self.fast and access.form.coefficient(axis) == 1 and step > 1:
+                        return axis
+        return None
