@@ -8,14 +8,16 @@ from tilewright.compiler.in_place import place_in_initial
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.rows import fill_borders, write_rows
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, static_shape
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.ordered import Scatter
+from tilewright.expr.ordered import SCATTER, Scatter
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
 from tilewright.machine.description import Cpu
 from tilewright.operator.flatten import address
-from tilewright.operator.ordered import OrderedWork, merged, schedule_ordered
+from tilewright.operator.ordered_cycles import ordered_cycles
+from tilewright.operator.rules.cpu_ordered import ordered_kernel
+from tilewright.tiles.kernel import Statement
 
 
 def plan_ordered(planning: Planning, group: Group) -> None:
@@ -35,10 +37,10 @@ def plan_ordered(planning: Planning, group: Group) -> None:
         _place(planning, group)
     if node.output.size == 0 or points(node) == 0:
         return
-    work = merged(_work(planning, node, parts))
-    schedule, decision = schedule_ordered(work, machine, planning.threads, name)
+    kernel, decision = ordered_kernel(_statement(planning, node, parts), machine, planning.threads, name)
     planning.plan.decisions.append(decision)
-    planning.add_kernel(name, work, schedule, group.stored, points(node), updates)
+    cycles = ordered_cycles(kernel, machine)
+    planning.add_scheduled(name, kernel, group.stored, points(node), updates, cycles)
 
 
 def _place(planning: Planning, group: Group) -> None:
@@ -53,7 +55,8 @@ def _write_initial(planning: Planning, group: Group, initial: Expr) -> None:
         write_rows(planning, replace(group, kind="rows", nodes=(start,), inner=()))
 
 
-def _work(planning: Planning, node: Compute, parts: tuple[Expr, ...]) -> OrderedWork:
+def _statement(planning: Planning, node: Compute, parts: tuple[Expr, ...]) -> Statement:
+    """The accumulation over storage; `parts` are its body, or the value and the places of a scatter."""
     accum = node.ordered
     assert accum is not None
     dims = accum.dims if isinstance(accum, Scatter) else (accum.dim,)
@@ -62,13 +65,13 @@ def _work(planning: Planning, node: Compute, parts: tuple[Expr, ...]) -> Ordered
     form = affine(index)
     assert form is not None, f"{node.name} is stored with one stride per dimension"
     first: dict[Axis, Expr] = {axis: Const(0, INDEX) for axis in own}
-    return OrderedWork(
+    value, *places = (planning.flat(part, {node.name}) for part in parts)
+    return Statement(
         tensor=node.output,
+        axes=tuple(axis for axis in node.axes if axis not in own),
+        body=Apply(SCATTER, (value, *places), value.dtype) if places else value,
+        reduce=node.reduce,
         accum=accum,
-        outer=tuple(axis for axis in node.axes if axis not in own),
-        inner=node.reduce,
-        parts=tuple(planning.flat(part, {node.name}) for part in parts),
-        base=substitute(index, first),
-        strides=tuple(form.coefficient(axis) for axis in own),
-        extents=static_shape(tuple(axis.extent for axis in own)),
+        address=substitute(index, first),
+        dims=tuple((axis.size, form.coefficient(axis)) for axis in own),
     )

@@ -35,8 +35,6 @@ from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
-from tilewright.operator.ordered_cycles import ordered_cycles
 from tilewright.operator.product_space import ProductPoint, ProductSpace
 from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
@@ -403,8 +401,8 @@ class Planning:
     def add_kernel(
         self,
         name: str,
-        work: Nest | Product | OrderedWork,
-        schedule: NestSchedule | ContractionSchedule | BlockSchedule | OrderedSchedule,
+        work: Nest | Product,
+        schedule: NestSchedule | ContractionSchedule | BlockSchedule,
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
@@ -450,8 +448,6 @@ def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
         return 0.0
     if isinstance(work, Product) and isinstance(schedule, ContractionSchedule):
         return product_cycles(work, schedule, machine) + epilogue_cycles(work, machine)
-    if isinstance(work, OrderedWork) and isinstance(schedule, OrderedSchedule):
-        return ordered_cycles(work, schedule, machine)
     if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
         return nest_cycles(work, schedule, machine)
     return 0.0

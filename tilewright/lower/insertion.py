@@ -23,7 +23,9 @@ from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.sort_keys import key_type, sort_key
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.operator.ordered import base_address
+from tilewright.tiles.kernel import Statement
+from tilewright.tiles.parts import Parts
 
 
 class Insertion:
@@ -32,16 +34,17 @@ class Insertion:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: OrderedWork,
+        statement: Statement,
         accum: Sort,
-        schedule: OrderedSchedule,
+        tree: Parts,
         memory: Mapping[str, SSAValue],
     ) -> None:
-        self.builder, self.work, self.memory, self.descending = builder, work, memory, accum.descending
-        (self.inner,), (self.wanted,), (self.stride,) = work.inner, work.extents, work.strides
-        self.key = key_type(computed_in(work.parts[0].dtype))
-        self.chunk = min(schedule.lanes, self.inner.size)
-        self.keys = builder.insert(tile.AllocOp(view_type(self.key, self.chunk * schedule.extent)))
+        self.builder, self.statement, self.memory, self.descending = builder, statement, memory, accum.descending
+        (self.inner,), ((self.wanted, self.stride),) = statement.reduce, statement.dims
+        _, rows, lanes = tree.vector()
+        self.key = key_type(computed_in(statement.body.dtype))
+        self.chunk = min(lanes, self.inner.size)
+        self.keys = builder.insert(tile.AllocOp(view_type(self.key, self.chunk * rows)))
 
     def run(self, point: Point) -> None:
         """Write the positions of the first elements of each row in order."""
@@ -77,7 +80,7 @@ class Insertion:
         emitter = BodyEmitter(
             self.builder, self.memory, {**point.counters, counter: start}, dims, extents, bounds, branches=True
         )
-        value = emitter.emit(substitute(self.work.parts[0], where))
+        value = emitter.emit(substitute(self.statement.body, where))
         key = sort_key(self.builder, Value(emitter.full(value), value.dtype), self.descending)
         self.builder.insert(tile.StoreOp(key, self.keys, self.builder.index(0), [self.rows, 1]))
 
@@ -106,9 +109,9 @@ class Insertion:
     def _write_positions(self, point: Point, positions: list[SSAValue]) -> None:
         dims = {axis: dim for dim, axis in enumerate(point.dims)}
         emitter = BodyEmitter(self.builder, self.memory, point.counters, dims, point.extents, point.bounds)
-        form = affine(substitute(self.work.base, point.replaced))
+        form = affine(substitute(base_address(self.statement), point.replaced))
         assert form is not None, "the address of a result is affine"
-        view, base = self.memory[self.work.tensor.name], self.builder.affine(form, point.counters)
+        view, base = self.memory[self.statement.tensor.name], self.builder.affine(form, point.counters)
         for number, found in enumerate(positions):
             wide = self.builder.insert(tile.CastOp(found, element_type(INDEX), unsigned=True))
             place = self.builder.add(base, self.builder.index(number * self.stride))

@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Const, Tensor
 from tilewright.expr.names import claim
+from tilewright.expr.ordered import Ordered
 from tilewright.kernel import dialect as tile
 from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
@@ -27,7 +28,6 @@ from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
 from tilewright.tiles.parts import Parts
 
 
@@ -133,7 +133,9 @@ class _Building:
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     """The tile program of the kernel of one launch."""
     tree = Parts(step.kernel)
-    if tree.on_blocks and tree.product is None:
+    if isinstance(step.kernel.statements[-1].accum, Ordered):
+        func = lower_ordered(name, step.kernel, step.arguments)
+    elif tree.on_blocks and tree.product is None:
         func = lower_block_nest(name, step.kernel, step.arguments)
     else:
         func = _lower_scheduled(step, name)
@@ -145,9 +147,6 @@ def lower_kernel(step: Step, name: str) -> tile.FuncOp:
 
 def _lower_scheduled(step: Step, name: str) -> tile.FuncOp:
     work, schedule = schedule_of(step.kernel)
-    if isinstance(work, OrderedWork):
-        assert isinstance(schedule, OrderedSchedule)
-        return lower_ordered(name, work, schedule, step.arguments)
     if isinstance(work, Nest):
         assert isinstance(schedule, NestSchedule)
         return lower_nest(name, work, schedule, step.arguments, step.parameters)

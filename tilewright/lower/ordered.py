@@ -19,30 +19,60 @@ from tilewright.lower.insertion import Insertion
 from tilewright.lower.loops import Point, Tiler, grid_of
 from tilewright.lower.scan import ChunkScan, ElementScan
 from tilewright.lower.sort import RowSort
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
+from tilewright.operator.ordered import base_address, ordered_tree, value_and_places
+from tilewright.operator.sorting import method_of
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import Hint, InvalidTree
 
 
-def lower_ordered(
-    name: str, work: OrderedWork, schedule: OrderedSchedule, views: Sequence[tuple[Tensor, int]]
-) -> tile.FuncOp:
+def lower_ordered(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel of an ordered accumulation. `views` are its arguments: tensors with the size of their storage."""
-    loops = schedule.loops((*leading(work), *trailing(work)))
+    (statement,), tree = kernel.statements, Parts(kernel)
+    lead, trail = _outer_loops(kernel, tree)
+    loops = [*lead, *trail]
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
     tiler = Tiler(builder, loops)
-    lead = schedule.loops(leading(work))
-    if isinstance(work.accum, PrefixScan):
-        scan = ChunkScan if schedule.neighbours > 1 else ElementScan
-        tiler.visit(lead, scan(builder, work, work.accum, schedule, memory).run)
-    elif isinstance(work.accum, Sort):
-        sorter = Insertion if schedule.vector else RowSort
-        tiler.visit(lead, sorter(builder, work, work.accum, schedule, memory).run)
+    if isinstance(statement.accum, Scatter):
+        tiler.visit(lead, _Scatter(builder, statement, statement.accum, tree, memory, tiler, trail).run)
+    elif isinstance(statement.accum, Sort):
+        sorter = Insertion if method_of(tree).vector else RowSort
+        tiler.visit(lead, sorter(builder, statement, statement.accum, tree, memory).run)
     else:
-        scatter = _Scatter(builder, work, work.accum, schedule, memory, tiler)
-        tiler.visit(lead, scatter.run)
+        assert isinstance(statement.accum, PrefixScan), "there are three ordered accumulations"
+        scan = ChunkScan if tree.hint("neighbours") is not None else ElementScan
+        tiler.visit(lead, scan(builder, statement, statement.accum, tree, memory).run)
     builder.insert(tile.ReturnOp())
     return func
+
+
+def _outer_loops(kernel: Kernel, tree: Parts) -> tuple[list[SpatialLoop], list[SpatialLoop]]:
+    """The outer loops around the inner ones, and those inside of them. Raises InvalidTree for other trees."""
+    (statement,) = kernel.statements
+    names = [axis.name for axis in statement.axes]
+    inside = [name for name in tree.loops("L1") if name in names and isinstance(statement.accum, Scatter)]
+    around = dict.fromkeys([*(name for name in tree.loops("L2") if name in names), *names])
+    lead = [tree.spatial_loop(name) for name in around if name not in inside]
+    trail = [tree.spatial_loop(name) for name in inside]
+    form = ordered_tree(statement, lead, trail, _hints(statement, tree))
+    if form != kernel.tree:
+        raise InvalidTree(
+            f"{print_tree(kernel.tree)} does not have the form of an ordered accumulation", help=print_tree(form)
+        )
+    return lead, trail
+
+
+def _hints(statement: Statement, tree: Parts) -> list[Hint]:
+    """The hints that mean something for an ordered accumulation."""
+    (leaf,), (vector, _, _) = tree.leaves.values(), tree.vector()
+    known = {"sort"} if isinstance(statement.accum, Sort) else set[str]()
+    if not vector:
+        known |= {"lanes", "neighbours"} if isinstance(statement.accum, PrefixScan) else {"lanes"}
+    return [hint for hint in leaf.hints if hint.name in known]
 
 
 class _Scatter:
@@ -51,40 +81,47 @@ class _Scatter:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: OrderedWork,
+        statement: Statement,
         accum: Scatter,
-        schedule: OrderedSchedule,
+        tree: Parts,
         memory: Mapping[str, SSAValue],
         tiler: Tiler,
+        trail: Sequence[SpatialLoop],
     ) -> None:
-        self.builder, self.work, self.accum, self.memory, self.tiler = builder, work, accum, memory, tiler
-        self.trail = schedule.loops(trailing(work))
-        moved = {axis for place in work.parts[1:] for axis in walk(place)}
-        self.hoisted = not any(loop.axis in moved for loop in self.trail)
+        self.builder, self.statement, self.accum, self.memory = builder, statement, accum, memory
+        self.tiler, self.trail = tiler, trail
+        self.value, self.places = value_and_places(statement)
+        moved = {axis for place in self.places for axis in walk(place)}
+        self.hoisted = not any(loop.axis in moved for loop in trail)
+        lanes, _, _ = tree.vector()
+        if tree.axes.get(lanes) in moved:
+            raise InvalidTree(
+                f"lanes along {lanes}, on which the places of updates depend", help="another loop, or none"
+            )
 
     def run(self, point: Point) -> None:
-        nest_of_loops(self.builder, self.work.inner, lambda inner: self._update(point, inner))
+        nest_of_loops(self.builder, self.statement.reduce, lambda inner: self._update(point, inner))
 
     def _update(self, point: Point, inner: Mapping[Axis, SSAValue]) -> None:
         if self.hoisted:
-            places, inside = self._places(point, inner)
+            place, inside = self._place(point, inner)
             self.builder.branch(
-                inside, lambda: self.tiler.visit(self.trail, lambda at: self._write(at, inner, places), point)
+                inside, lambda: self.tiler.visit(self.trail, lambda at: self._write(at, inner, place), point)
             )
             return
 
         def each(at: Point) -> None:
-            places, inside = self._places(at, inner)
-            self.builder.branch(inside, lambda: self._write(at, inner, places))
+            place, inside = self._place(at, inner)
+            self.builder.branch(inside, lambda: self._write(at, inner, place))
 
         self.tiler.visit(self.trail, each, point)
 
-    def _places(self, point: Point, inner: Mapping[Axis, SSAValue]) -> tuple[SSAValue, SSAValue]:
+    def _place(self, point: Point, inner: Mapping[Axis, SSAValue]) -> tuple[SSAValue, SSAValue]:
         """The address of an update from the base on, and whether all of its places exist."""
         builder = self.builder
         emitter = BodyEmitter(builder, self.memory, {**point.counters, **inner}, {}, (), branches=True)
         total, inside = builder.index(0), builder.number(True, "bool")
-        for part, stride, extent in zip(self.work.parts[1:], self.work.strides, self.work.extents, strict=True):
+        for part, (extent, stride) in zip(self.places, self.statement.dims, strict=True):
             place = emitter.emit(substitute(part, point.replaced)).ssa
             limit = builder.number(extent, dtypes.INDEX)
             exists = builder.insert(tile.CompareOp("lt", place, limit, unsigned=True))  # negative ones are very large
@@ -92,16 +129,16 @@ class _Scatter:
             total = builder.add(total, builder.mul(builder.as_index(place), builder.index(stride)))
         return total, inside
 
-    def _write(self, point: Point, inner: Mapping[Axis, SSAValue], places: SSAValue) -> None:
-        builder, work = self.builder, self.work
-        view, dtype = self.memory[work.tensor.name], work.tensor.dtype
+    def _write(self, point: Point, inner: Mapping[Axis, SSAValue], place: SSAValue) -> None:
+        builder, tensor = self.builder, self.statement.tensor
+        view, dtype = self.memory[tensor.name], tensor.dtype
         dims = {axis: dim for dim, axis in enumerate(point.dims)}
         loops = {**point.counters, **inner}
         emitter = BodyEmitter(builder, self.memory, loops, dims, point.extents, point.bounds, branches=True)
-        form = affine(substitute(work.base, point.replaced))
+        form = affine(substitute(base_address(self.statement), point.replaced))
         assert form is not None, "the address of a result is affine"
-        value = emitter.emit(substitute(work.parts[0], point.replaced))
-        offset = builder.add(builder.affine(form, emitter.loops), places)
+        value = emitter.emit(substitute(self.value, point.replaced))
+        offset = builder.add(builder.affine(form, emitter.loops), place)
         if self.accum.combine:
             old = emitter.load_at(view, offset, form, dtype)
             both = [Value(emitter.full(each), each.dtype) for each in (old, value)]

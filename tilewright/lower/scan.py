@@ -17,7 +17,9 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, TileAxis
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
+from tilewright.operator.ordered import base_address
+from tilewright.tiles.kernel import Statement
+from tilewright.tiles.parts import Parts
 
 
 class _Scan:
@@ -26,26 +28,27 @@ class _Scan:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: OrderedWork,
+        statement: Statement,
         accum: PrefixScan,
-        schedule: OrderedSchedule,
+        tree: Parts,
         memory: Mapping[str, SSAValue],
     ) -> None:
-        self.builder, self.work, self.accum, self.memory = builder, work, accum, memory
-        (self.inner,), (self.stride,) = work.inner, work.strides
-        self.lanes = schedule.neighbours
-        dtype = computed_in(work.tensor.dtype)
+        self.builder, self.statement, self.accum, self.memory = builder, statement, accum, memory
+        (self.inner,), ((_, self.stride),) = statement.reduce, statement.dims
+        self.lanes = tree.number("neighbours", 1)
+        dtype = computed_in(statement.tensor.dtype)
         self.carried = "f64" if dtype == "f32" and accum.combine in ("sum", "prod") else dtype
         self.nothing = builder.number(identity(accum.combine, self.carried).value, self.carried)
 
     def _value(self, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> SSAValue:
-        value = emitter.cast(emitter.emit(substitute(self.work.parts[0], where)), self.carried)
+        value = emitter.cast(emitter.emit(substitute(self.statement.body, where)), self.carried)
         return emitter.full(value) if emitter.extents else value.ssa
 
     def _store(self, emitter: BodyEmitter, stored: SSAValue, where: Mapping[Axis, Expr], shift: int = 0) -> None:
         """Write to the places of elements, or of those `shift` further on."""
-        address = substitute(self.work.base + (self.inner + shift) * self.stride, where)
-        emitter.store(Value(stored, self.carried), self.memory[self.work.tensor.name], address, self.work.tensor.dtype)
+        tensor = self.statement.tensor
+        address = substitute(base_address(self.statement) + (self.inner + shift) * self.stride, where)
+        emitter.store(Value(stored, self.carried), self.memory[tensor.name], address, tensor.dtype)
 
     def _combine(self, total: SSAValue, value: SSAValue) -> SSAValue:
         return combine(self.accum.combine, self.builder, Value(total, self.carried), Value(value, self.carried)).ssa

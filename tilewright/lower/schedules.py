@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from tilewright.expr.core import Apply
-from tilewright.expr.ordered import Ordered, Scatter
+from tilewright.expr.ordered import Ordered
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork
-from tilewright.operator.sorting import sort_method
 from tilewright.operator.tree import PassNumbers, Schedule, Work
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.parts import Parts
@@ -26,9 +23,6 @@ def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
     work = product_of(kernel)
     if work is not None:
         return work, _block_schedule(tree) if tree.on_blocks else _contraction_schedule(work, tree)
-    (*_, last) = kernel.statements
-    if isinstance(last.accum, Ordered):
-        return _ordered_work(last), _ordered_schedule(tree)
     nest = _nest(kernel, tree)
     return nest, _nest_schedule(nest, tree)
 
@@ -140,24 +134,3 @@ def _stages(nest: Nest, tree: Parts) -> tuple[int, ...]:
             if isinstance(leaf, Leaf):
                 numbers.next(nodes[leaf.op])
     return tuple(starts)
-
-
-# Ordered accumulations ------------------------------------------------------------------------------------------------
-
-
-def _ordered_work(statement: Statement) -> OrderedWork:
-    accum, body = statement.accum, statement.body
-    assert isinstance(accum, Ordered)
-    assert statement.address is not None
-    parts = body.args if isinstance(accum, Scatter) and isinstance(body, Apply) else (body,)
-    extents, strides = zip(*statement.dims, strict=True)
-    return OrderedWork(
-        statement.tensor, accum, statement.axes, statement.reduce, parts, statement.address, strides, extents
-    )
-
-
-def _ordered_schedule(tree: Parts) -> OrderedSchedule:
-    vector, extent, lanes = tree.vector()
-    sort = tree.hint("sort")
-    method = None if sort is None else sort_method(str(sort.arguments[0]), vector)
-    return OrderedSchedule(vector, extent, tree.blocks, lanes, tree.number("neighbours", 1), method)

@@ -30,9 +30,12 @@ from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.selection import Selection
 from tilewright.lower.sort_keys import key_type, sort_key
-from tilewright.operator.ordered import VECTORS, OrderedSchedule, OrderedWork
-from tilewright.operator.sorting import DIGIT_BITS
+from tilewright.operator.ordered import base_address
+from tilewright.operator.sorting import DIGIT_BITS, method_of
+from tilewright.tiles.kernel import Statement
+from tilewright.tiles.parts import Parts
 
+_VECTORS = 4  # of a row in one step
 _DIGITS = 1 << DIGIT_BITS
 
 
@@ -42,23 +45,22 @@ class RowSort:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: OrderedWork,
+        statement: Statement,
         accum: Sort,
-        schedule: OrderedSchedule,
+        tree: Parts,
         memory: Mapping[str, SSAValue],
     ) -> None:
-        self.builder, self.work, self.schedule, self.memory = builder, work, schedule, memory
-        assert schedule.sort is not None, "a sort has a method"
-        self.method, self.descending = schedule.sort, accum.descending
-        (inner,), (self.wanted,), (self.stride,) = work.inner, work.extents, work.strides
-        self.inner, self.count = inner, inner.size
-        dtype = computed_in(work.parts[0].dtype)
+        self.builder, self.statement, self.memory = builder, statement, memory
+        self.method, self.descending = method_of(tree), accum.descending
+        (self.inner,), ((self.wanted, self.stride),) = statement.reduce, statement.dims
+        self.count, (_, _, self.lanes) = self.inner.size, tree.vector()
+        dtype = computed_in(statement.body.dtype)
         self.key = key_type(dtype)
         self.bits = dtypes.bits(self.key)
-        self.chunk = schedule.lanes * VECTORS
+        self.chunk = self.lanes * _VECTORS
         self.passes = self.bits // DIGIT_BITS
         self.sorted = self.wanted if self.method.selected else self.count
-        row, kept = (-(-count // schedule.lanes) * schedule.lanes for count in (self.count, self.sorted + 1))
+        row, kept = (-(-count // self.lanes) * self.lanes for count in (self.count, self.sorted + 1))
         self.whole = self.method.counted and not self.method.selected  # the row is in vector registers, all at once
         self.width = row if self.whole else self.chunk
         self.half = row if self.method.selected else self.count  # where the second half of the buffers begins
@@ -71,11 +73,11 @@ class RowSort:
     def run(self, point: Point) -> None:
         """Write the positions of the first elements in order."""
         self.point = point
-        builder, schedule = self.builder, self.schedule
+        builder = self.builder
         first = builder.index(0)
         if self.method.selected:
             selection = Selection(
-                builder, self.keys, self.positions, self.key, self.half, self.wanted, schedule.lanes, self.chunk
+                builder, self.keys, self.positions, self.key, self.half, self.wanted, self.lanes, self.chunk
             )
             selection.clear_padding()
             self._write_keys()
@@ -102,7 +104,7 @@ class RowSort:
             bounds = {0: builder.index(bound)} if bound != extent else {}
             loops = {**self.point.counters, counter: start}
             emitter = BodyEmitter(builder, self.memory, loops, {inside: 0}, (extent,), bounds, branches=True)
-            value = emitter.emit(substitute(self.work.parts[0], where))
+            value = emitter.emit(substitute(self.statement.body, where))
             key = sort_key(builder, Value(emitter.full(value), value.dtype), self.descending)
             stop = [] if self.whole else [*bounds.values()]
             builder.insert(tile.StoreOp(key, self.keys, start, [1], stop))
@@ -121,14 +123,13 @@ class RowSort:
         if full:
             builder.loop(builder.index(0), builder.index(full), whole)
         if rest:
-            lanes = self.schedule.lanes
-            step(builder.index(full * width), -(-rest // lanes) * lanes, rest)
+            step(builder.index(full * width), -(-rest // self.lanes) * self.lanes, rest)
 
     # Counting -------------------------------------------------------------------------------------------------
 
     def _count(self, first: SSAValue) -> None:
         """Write the positions of the keys from `first` on in their order; those of selected keys are beside them."""
-        builder, width = self.builder, -(-self.sorted // self.schedule.lanes) * self.schedule.lanes
+        builder, width = self.builder, -(-self.sorted // self.lanes) * self.lanes
         stop = [] if self.whole or width == self.sorted else [builder.index(self.sorted)]
         keys = builder.insert(tile.LoadOp(self.keys, first, [width], [1], stop))
         narrow = element_type("i32")
@@ -159,7 +160,7 @@ class RowSort:
                 found = builder.as_i64(index)
                 if self.method.selected:
                     found = builder.as_i64(self._index(self._load(self.positions, builder.add(first, index))))
-                builder.insert(tile.StoreOp(found, self.memory[self.work.tensor.name], at))
+                builder.insert(tile.StoreOp(found, self.memory[self.statement.tensor.name], at))
 
             if self.wanted == self.sorted:
                 store()
@@ -246,7 +247,7 @@ class RowSort:
             loaded = builder.insert(tile.LoadOp(self.positions, at, [extent], [1], bounds))
             wide = builder.insert(tile.CastOp(loaded, element_type(INDEX), unsigned=True))
             place = builder.add(base, builder.mul(start, builder.index(self.stride)))
-            view = self.memory[self.work.tensor.name]
+            view = self.memory[self.statement.tensor.name]
             builder.insert(tile.StoreOp(wide, view, place, [self.stride], bounds))
 
         self._chunks(self.wanted, step)
@@ -258,7 +259,7 @@ class RowSort:
 
     def _base(self) -> SSAValue:
         """Where the result of this row begins."""
-        form = affine(substitute(self.work.base, self.point.replaced))
+        form = affine(substitute(base_address(self.statement), self.point.replaced))
         assert form is not None, "the address of a result is affine"
         return self.builder.affine(form, self.point.counters)
 

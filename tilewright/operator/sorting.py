@@ -17,7 +17,10 @@ from math import log, prod
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine_part
-from tilewright.expr.core import Axis, Expr, Read, walk
+from tilewright.expr.core import Axis, Read, walk
+from tilewright.tiles.kernel import Statement
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import InvalidTree
 
 COUNTED = 64  # elements of a row that is sorted by counting: its keys fit a few vector registers
 DIGIT_BITS = 8  # of a radix sort: 256 places to write to, whose lines and pages stay near
@@ -34,7 +37,7 @@ class SortMethod:
 
     @property
     def word(self) -> str:
-        """The method in one word; the vector aside, `sort_method` reads it."""
+        """The method in one word; the vector aside, `method_of` reads it."""
         return next(word for word, method in _WORDS.items() if method == replace(self, vector=self.vector and "row"))
 
     def __str__(self) -> str:
@@ -53,51 +56,44 @@ _WORDS = {
 }
 
 
-def sort_method(word: str, vector: str) -> SortMethod:
-    """The method that a word names, with rows along `vector` where it needs one. Raises KeyError for other words."""
+def method_of(tree: Parts) -> SortMethod:
+    """The method that the tree of a sort asks for. Raises InvalidTree where it asks for none."""
+    (vector, _, _), hint = tree.vector(), tree.hint("sort")
+    word = "" if hint is None else str(hint.arguments[0])
+    if word not in _WORDS or (word == "insertion") != bool(vector):
+        lanes = f"with lanes along {vector}" if vector else "without lanes"
+        usable = [each for each, method in _WORDS.items() if bool(method.vector) == bool(vector)]
+        raise InvalidTree(f"a sort by {word or 'no method'} {lanes}", help=f"hint sort: {', '.join(usable)}")
     return replace(_WORDS[word], vector=vector)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What is sorted: `body` over `outer` loops around `inner`, of which the `wanted` smallest are written in order."""
-
-    body: Expr
-    outer: tuple[Axis, ...]
-    inner: Axis
-    wanted: int
-
-    @property
-    def count(self) -> int:
-        """How many rows there are."""
-        return prod(axis.size for axis in self.outer)
-
-    @property
-    def bits(self) -> int:
-        """Of a key."""
-        dtype = dtypes.wide(self.body.dtype)
-        return 8 if dtype == "bool" else dtypes.bits(dtype)
-
-
-def sort_methods(rows: Rows, lanes: int, registers: int) -> list[tuple[float, SortMethod]]:
-    """The methods that can sort these rows with their cycles, the cheapest first.
+def sort_methods(sort: Statement, lanes: int, registers: int) -> list[tuple[float, SortMethod]]:
+    """The methods that can run a sort with their cycles, the cheapest first.
 
     `lanes` are those of a vector of 32-bit elements, `registers` how many vectors the machine holds.
     """
-    methods = [*_each_row(rows, lanes), *_side_by_side(rows, lanes, registers)]
+    methods = [*_each_row(sort, lanes), *_side_by_side(sort, lanes, registers)]
     return sorted(methods, key=lambda pair: pair[0])
 
 
-def _each_row(rows: Rows, lanes: int) -> Iterator[tuple[float, SortMethod]]:
+def _sizes(sort: Statement) -> tuple[int, int, int, int]:
+    """Elements of a row, how many of them are wanted in order, rows, and bits of a key."""
+    (inner,), ((wanted, _),) = sort.reduce, sort.dims
+    dtype = dtypes.wide(sort.body.dtype)
+    bits = 8 if dtype == "bool" else dtypes.bits(dtype)
+    return inner.size, wanted, prod(axis.size for axis in sort.axes), bits
+
+
+def _each_row(sort: Statement, lanes: int) -> Iterator[tuple[float, SortMethod]]:
     """Methods that sort one row after the other."""
-    size, wanted = rows.inner.size, rows.wanted
-    selection = _select_cycles(size, wanted, rows.bits, lanes)
+    size, wanted, rows, bits = _sizes(sort)
+    selection = _select_cycles(size, wanted, bits, lanes)
     for selected, count, before in ((False, size, 0.0), (True, wanted, selection)):
         if selected and wanted == size:
             continue
         if count <= COUNTED:
-            yield rows.count * (before + _count_cycles(count, lanes)), SortMethod(True, selected)
-        yield rows.count * (before + _digit_cycles(count, rows.bits)), SortMethod(False, selected)
+            yield rows * (before + _count_cycles(count, lanes)), SortMethod(True, selected)
+        yield rows * (before + _digit_cycles(count, bits)), SortMethod(False, selected)
 
 
 def _count_cycles(count: int, lanes: int) -> float:
@@ -117,35 +113,35 @@ def _select_cycles(size: int, wanted: int, bits: int, lanes: int) -> float:
     return search + 5 * vectors * wide + min(wanted, vectors) * lanes * 6
 
 
-def _side_by_side(rows: Rows, lanes: int, registers: int) -> Iterator[tuple[float, SortMethod]]:
+def _side_by_side(sort: Statement, lanes: int, registers: int) -> Iterator[tuple[float, SortMethod]]:
     """Insertion, for each loop whose points can be the lanes of a vector."""
-    size, wanted = rows.inner.size, rows.wanted
+    size, wanted, rows, bits = _sizes(sort)
     if wanted > registers:
         return
     among = lanes * wanted  # as long as so few have been seen, some row of a vector keeps its next element
     kept = min(float(size), among * (1 + log(max(1.0, size / among))))
-    insertion = kept * wanted * (2.5 if rows.bits <= 32 else 4.0)
-    for axis in rows.outer:
+    insertion = kept * wanted * (2.5 if bits <= 32 else 4.0)
+    for axis in sort.axes:
         whole, rest = divmod(axis.size, lanes)
-        tiles = whole * (insertion + size * _COLUMN_CYCLES[_loads(rows, axis, False)])
+        tiles = whole * (insertion + size * _COLUMN_CYCLES[_loads(sort, axis, False)])
         if rest:
-            tiles += insertion + size * _COLUMN_CYCLES[_loads(rows, axis, True)]
-        stores = 2 * wanted * rows.count
-        yield tiles * (rows.count // axis.size) + stores, SortMethod(vector=axis.name)
+            tiles += insertion + size * _COLUMN_CYCLES[_loads(sort, axis, True)]
+        stores = 2 * wanted * rows
+        yield tiles * (rows // axis.size) + stores, SortMethod(vector=axis.name)
 
 
-def _loads(rows: Rows, axis: Axis, ragged: bool) -> str:
+def _loads(sort: Statement, axis: Axis, ragged: bool) -> str:
     """How a vector along an outer loop is loaded, a key of `_COLUMN_CYCLES`."""
-    kind = "neighbours"
-    for read in walk(rows.body):
+    (inner,), kind = sort.reduce, "neighbours"
+    for read in walk(sort.body):
         if not isinstance(read, Read):
             continue
         form, rest = affine_part(read.indices[0])
-        if any(axis in walk(term) or rows.inner in walk(term) for term in rest):
+        if any(axis in walk(term) or inner in walk(term) for term in rest):
             return "gathered"
         if form.coefficient(axis) in (0, 1):
             continue
-        if form.coefficient(rows.inner) != 1 or ragged:
+        if form.coefficient(inner) != 1 or ragged:
             return "gathered"
         kind = "transposed"
     return kind

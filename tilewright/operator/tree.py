@@ -14,14 +14,12 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Read, Tensor, walk
-from tilewright.expr.ordered import SCATTER
 from tilewright.expr.text import print_statement
 from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, statements_of
-from tilewright.operator.ordered import OrderedSchedule, OrderedWork, leading, trailing
 from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
-from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import (
@@ -37,8 +35,8 @@ from tilewright.tiles.tree import (
     TileTree,
 )
 
-Work = Product | Nest | OrderedWork
-Schedule = ContractionSchedule | BlockSchedule | NestSchedule | OrderedSchedule
+Work = Product | Nest
+Schedule = ContractionSchedule | BlockSchedule | NestSchedule
 
 
 def kernel_of(work: Work, schedule: Schedule) -> Kernel:
@@ -48,9 +46,6 @@ def kernel_of(work: Work, schedule: Schedule) -> Kernel:
             return Kernel(work.statements, _block_tree(work, schedule))
         assert isinstance(schedule, ContractionSchedule)
         return Kernel(work.statements, _contraction_tree(work, schedule))
-    if isinstance(work, OrderedWork):
-        assert isinstance(schedule, OrderedSchedule)
-        return Kernel((_ordered_statement(work),), _ordered_tree(work, schedule))
     assert isinstance(schedule, NestSchedule)
     return Kernel(statements_of(work), _nest_tree(work, schedule))
 
@@ -241,27 +236,3 @@ def _passes(nest: Nest) -> list[list[NestNode]]:
             fills = [waiting.pop(name) for name in needed[node.tensor.name] if name in waiting]
             steps.append([*fills, node])
     return steps
-
-
-# Ordered accumulations ------------------------------------------------------------------------------------------------
-
-
-def _ordered_statement(work: OrderedWork) -> Statement:
-    value, *places = work.parts
-    body = Apply(SCATTER, work.parts, value.dtype) if places else value
-    dims = tuple(zip(work.extents, work.strides, strict=True))
-    return Statement(work.tensor, work.outer, body, work.inner, work.accum, work.base, dims)
-
-
-def _ordered_tree(work: OrderedWork, schedule: OrderedSchedule) -> TileTree:
-    """Blocks of the grid around tiles of outer loops around the inner loops; of a scatter, around tiles it writes."""
-    lead, trail = (schedule.loops(axes) for axes in (leading(work), trailing(work)))
-    hints = [Hint("neighbours", (schedule.neighbours,))] if schedule.neighbours > 1 else []
-    hints += [Hint("sort", (schedule.sort.word,))] if schedule.sort is not None else []
-    hints += [] if schedule.vector else [Hint("lanes", (schedule.lanes,))]
-    leaf = Leaf(work.tensor.name, None, tuple(hints))
-    vector = (schedule.vector, schedule.extent) if schedule.vector else None
-    body = register_tile([], vector, schedule.lanes, leaf)
-    body = rooted(tile("L1", [(loop.axis.name, loop.tiles_per_block) for loop in trail], body))
-    body = rooted(tile("L1", [(axis.name, axis.size) for axis in work.inner], body))
-    return in_program(lead, schedule.loops((*leading(work), *trailing(work))), body)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
-from tilewright.expr.ordered import Ordered
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, scatter_body
+from tilewright.expr.names import unique
+from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.expr.rewrite import transform
 from tilewright.tiles.tree import Hint, Leaf, Scope, Stage, Tile, TileTree, leaves
 
@@ -66,11 +67,33 @@ def expressions(kernel: Kernel) -> tuple[Compute, ...]:
     values: dict[str, Expr] = {}
     found: dict[str, Compute] = {}
     for each in kernel.statements:
+        if isinstance(each.accum, Ordered):
+            found[each.name] = _ordered(each, each.accum)
+            continue
         body = _with_values(each.body, values)
         output = Tensor(each.name, tuple(axis.extent for axis in each.axes), body.dtype)
         found[each.name] = Compute(output, each.axes, body, each.reduce, each.accum if each.reduce else None)
         values[each.name] = output[each.axes] if each.name in here else body
     return tuple(found[name] for name in here)
+
+
+def _ordered(statement: Statement, accum: Ordered) -> Compute:
+    """An ordered accumulation with the dimensions that it gives as a whole behind the others.
+
+    The tree has no loops along these. What a scatter finds in its result comes from another kernel: 0 stands for it.
+    """
+    names, first = {axis.name for axis in (*statement.axes, *statement.reduce)}, len(statement.axes)
+    whole = [Axis(unique(f"place{number}", names), extent) for number, (extent, _) in enumerate(statement.dims)]
+    axes, body = (*statement.axes, *whole), statement.body
+    if isinstance(accum, Scatter):
+        assert isinstance(body, Apply), "the body of a scatter is a value with its places"
+        value, *places = body.args
+        body = scatter_body(Const(0, value.dtype), value, places)
+        accum = replace(accum, dims=tuple(range(first, len(axes))))
+    else:
+        accum = replace(accum, dim=first)
+    output = Tensor(statement.name, tuple(axis.extent for axis in axes), statement.tensor.dtype)
+    return Compute(output, axes, body, statement.reduce, accum)
 
 
 def _with_values(body: Expr, values: Mapping[str, Expr]) -> Expr:

@@ -1,4 +1,4 @@
-"""Which tile trees are legal for which expressions: rules L1 to L9 of spec 1, section 2.6.
+"""Which tile trees are legal for which expressions: rules L1 to L9 of spec 1, section 2.6, and L10.
 
 Each rule is one function that yields what breaks it: an `IllegalTree` with the loops, factors and expressions at
 fault and the nearest legal change. Factors that a search has yet to choose break nothing; L8 and L9 ask for a machine.
@@ -100,6 +100,12 @@ class SpatialReduction(IllegalTree):
     rule = "L9 spatial reduction"
 
 
+class Reordered(IllegalTree):
+    """L10: the steps of a scan, sort or scatter are distributed, or run in another order."""
+
+    rule = "L10 ordered accumulation"
+
+
 def check(
     tree: TileTree,
     problem: Problem,
@@ -190,7 +196,7 @@ def _coverage(subject: _Subject) -> Iterator[IllegalTree]:
     problem = subject.problem
     for compute in problem.computes:
         path, leaf = subject.places[compute.name]
-        for axis in compute.loops:
+        for axis in compute.body_loops:
             if (compute.name, axis.name) in problem.derived:
                 continue
             name, extent = problem.names[compute.name, axis.name], int(axis.extent)  # type: ignore[arg-type]
@@ -386,6 +392,29 @@ def _reductions(subject: _Subject) -> Iterator[IllegalTree]:
                     )
 
 
+def _steps(subject: _Subject) -> Iterator[IllegalTree]:
+    """L10: one unit takes the steps of an ordered accumulation, and their loops are nested as they were."""
+    problem = subject.problem
+    for compute in problem.computes:
+        if compute.ordered is None:
+            continue
+        path, _ = subject.places[compute.name]
+        names = [problem.names[compute.name, axis.name] for axis in compute.reduce]
+        walked = [(tile, loop) for tile, loop in subject.loops_above(path) if loop.name in names and loop.trips > 1]
+        for tile, loop in walked:
+            if tile.binding is Binding.SP:
+                yield Reordered(
+                    f"par {loop} at {tile.level} distributes the steps of {compute.name}, which run in turn",
+                    help=f"bind {loop.name} as for",
+                )
+        nested = [loop.name for _, loop in walked]
+        if nested != sorted(nested, key=names.index):
+            yield Reordered(
+                f"the steps of {compute.name} run in the order of {', '.join(nested)}",
+                help=f"nest their loops in the order of {', '.join(names)}",
+            )
+
+
 RULES: tuple[Callable[[_Subject], Iterator[IllegalTree]], ...] = (
-    _coverage, _order, _incomplete, _foreign, _independent, _placement, _resources, _reductions,
+    _coverage, _order, _incomplete, _foreign, _independent, _placement, _resources, _reductions, _steps,
 )  # fmt: skip

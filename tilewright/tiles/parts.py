@@ -56,6 +56,14 @@ class Parts:
         hint = self.hint(name)
         return otherwise if hint is None else int(hint.arguments[0])
 
+    def spatial_loop(self, name: str) -> SpatialLoop:
+        """A loop in tiles: the points in one register tile, and the blocks that the grid has of it."""
+        vector, extent, lanes = self.vector()
+        if name == vector:
+            return SpatialLoop(self.axes[name], extent, self.blocks.get(name, 1), lanes)
+        points = self.loops("REG", Binding.UNROLL).get(name, 1)
+        return SpatialLoop(self.axes[name], points, self.blocks.get(name, 1))
+
     def vector(self) -> tuple[str, int, int]:
         """The loop whose points are lanes, its points in a register tile, and the lanes of a register."""
         lanes = self.loops("REG", Binding.SP)

@@ -61,7 +61,7 @@ class Problem:
 
     def loops(self, op: str) -> frozenset[str]:
         """The names of all loops that move an expression to other data, through derived loops too."""
-        return frozenset(name for axis in self.compute(op).loops for name in self.loops_of(op, axis.name))
+        return frozenset(name for axis in self.compute(op).body_loops for name in self.loops_of(op, axis.name))
 
     def loops_of(self, op: str, axis: str) -> frozenset[str]:
         """The names that advance one axis: its own, and those of the consumers' loops it is derived from."""

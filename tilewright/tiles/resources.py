@@ -159,7 +159,10 @@ class _Slices:
 
     def extent(self, op: str, axis: str, path: Path) -> int:
         """How many values of a loop one execution of the node at `path` covers."""
-        whole = next(int(a.extent) for a in self.problem.compute(op).loops if a.name == axis)  # type: ignore[arg-type]
+        compute = self.problem.compute(op)
+        whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
+        if all(axis != a.name for a in compute.body_loops):
+            return whole  # an ordered accumulation gives all of it
         place, _ = self.places[op]
         name = self.problem.names[op, axis]
         factors = [loop.trips for loop in self._loops(place, path) if loop.name == name]

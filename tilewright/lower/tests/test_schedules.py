@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.plan import make_plan
-from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import indexing, reduce
 from tilewright.expr.random import random_graph
 from tilewright.expr.text import parse_graph
 from tilewright.lower.schedules import schedule_of
@@ -47,20 +45,6 @@ def test_schedules_are_read_back(name: str, machine: str) -> None:
 def test_schedules_of_random_graphs_are_read_back(seed: int, machine: str) -> None:
     for kernel in make_plan(random_graph(seed), resolve(machine), 2).kernels:
         check(kernel.scheduled)
-
-
-@pytest.mark.parametrize("shape", [(3, 17), (40, 700), (700, 40), (5, 1)])
-def test_schedules_of_ordered_accumulations_are_read_back(shape: tuple[int, int]) -> None:
-    b = GraphBuilder("ordered")
-    x, i, u = b.input("x", shape, "f32"), b.input("i", (9, 1), "i64"), b.input("u", (9, shape[1]), "f32")
-    values, places = reduce.top_k(x, min(3, shape[1]), axis=1)
-    scans = [reduce.cum_sum(x, axis=axis) for axis in (0, 1)]
-    graph = b.finish([values, places, *scans, indexing.scatter_nd(x, i, u, reduction="add")])
-    kinds = set()
-    for kernel in make_plan(graph, resolve("host"), 2).kernels:
-        check(kernel.scheduled)
-        kinds.add(type(kernel.scheduled.statements[0].accum).__name__)
-    assert kinds >= {"PrefixScan", "Sort", "Scatter"}
 
 
 @pytest.mark.parametrize("rows", [64, 4096])

@@ -12,10 +12,10 @@ from tilewright.compiler.planning import Kernel
 from tilewright.compiler.program import planned_launches
 from tilewright.expr import GraphBuilder, Tensor
 from tilewright.expr.ops import conv, elementwise, indexing, linalg, reduce, shape
+from tilewright.expr.ordered import Ordered
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import INSTRUCTIONS, nest_cycles
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.ordered import OrderedWork
 
 
 def cycles(function: str, extent: int) -> float:
@@ -96,7 +96,7 @@ def test_ordered_accumulations_have_cycles_that_grow(name: str) -> None:
                 return reduce.top_k(x, 8, axis=1)[0]
             return indexing.scatter_nd(b.input("y", (40, 64), "f32"), b.input("i", (extent, 1), "i64"), x)
 
-        ordered = [each for each in kernels(build) if isinstance(each.work, OrderedWork)]
+        ordered = [each for each in kernels(build) if isinstance(each.scheduled.statements[-1].accum, Ordered)]
         assert ordered
         return sum(each.cycles for each in ordered)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import InvalidExpression
+from tilewright.expr.core import Apply, Axis, Read, Tensor
+from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
 from tilewright.tiles import legality
+from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
@@ -227,6 +230,73 @@ def test_a_broken_rule(expressions: str, tree: str, error: type, message: str, h
     assert raised.value.message.startswith(f"{raised.value.rule}: ")
     assert message in raised.value.message
     assert help in raised.value.help
+
+
+# Ordered accumulations ------------------------------------------------------------------------------------------------
+
+I, J, U, V = (Axis(name, extent) for name, extent in (("i", 4), ("j", 8), ("u", 6), ("v", 3)))
+
+
+def ordered(accum: Ordered) -> Problem:
+    """A scan or sort of 8 rows of 6 elements, or a scatter of 6 x 3 rows of 4 x 8 elements into 10 places."""
+    source, result = Tensor("A", (1000,), "f32"), Tensor("S", (), "i64" if isinstance(accum, Sort) else "f32")
+    if isinstance(accum, Scatter):
+        places = Read(Tensor("P", (18,), "i64"), (U * 3 + V,))
+        value = Read(source, (U * 96 + V * 32 + I * 8 + J,))
+        update = Apply("scatter", (value, places), "f32")
+        statement = Statement(result, (I, J), update, (U, V), accum, I * 80 + J, ((10, 8),))
+    else:
+        statement = Statement(result, (J,), Read(source, (U * 8 + J,)), (U,), accum, J, ((6, 8),))
+    tree = parse_tree("@L1 for i:4 { op S }")
+    return Problem.of(expressions(Kernel((statement,), tree)))
+
+
+@pytest.mark.parametrize(
+    ("accum", "tree"),
+    [
+        (PrefixScan(0, "sum"), "@DRAM par j:2 { @L2 for j:1 { @L1 for u:6 { @REG par j:4 { op S } } } }"),
+        (PrefixScan(0, "sum"), "@DRAM for u:2 { @L1 for u:3 { @REG par j:8 { op S } } }"),
+        (Sort(0), "@DRAM par j:8 { @L1 for u:6 { op S } }"),
+        (Scatter((0,), "sum"), "@DRAM par i:4 { @L1 for u:6, v:3 { @L1 for j:2 { @REG par j:4 { op S } } } }"),
+    ],
+)
+def test_ordered_accumulations_whose_steps_run_in_order(accum: Ordered, tree: str) -> None:
+    check(
+        parse_tree(tree), ordered(accum), resources=Resources((Level("DRAM"), Level("L2"), Level("L1"), Level("REG")))
+    )
+
+
+@pytest.mark.parametrize(
+    ("accum", "tree", "error", "message", "help"),
+    [
+        (PrefixScan(0, "sum"), "@DRAM par u:2 { @L1 for j:8, u:3 { op S } }", legality.Reordered,
+         "par u:2 at DRAM distributes the steps of S", "bind u as for"),
+        (Sort(0), "@L1 for j:8 { @REG par u:6 { op S } }", legality.Reordered,
+         "par u:6 at REG distributes the steps of S", "bind u as for"),
+        (Scatter((0,)), "@L1 for v:3, u:6 { @REG par i:4, j:8 { op S } }", legality.Reordered,
+         "the steps of S run in the order of v, u", "in the order of u, v"),
+        (Scatter((0,)), "@L1 for u:2, v:3, i:4, j:8 { @REG for u:3 { op S } }", legality.Reordered,
+         "the steps of S run in the order of u, v, u", "in the order of u, v"),
+        (PrefixScan(0, "max"), "@L1 for j:8, u:5 { op S }", legality.WrongCoverage,
+         "loop u of S has extent 6, but factors 5@L1", "make u at L1 6"),
+        (PrefixScan(0, "max"), "@L1 for place0:6, j:8, u:6 { op S }", legality.Recomputation,
+         "place0:6 at L1 is no loop of S", "give it factor 1"),
+    ],
+)  # fmt: skip
+def test_ordered_accumulations_whose_steps_do_not(
+    accum: Ordered, tree: str, error: type, message: str, help: str
+) -> None:
+    with pytest.raises(error) as raised:
+        check(parse_tree(tree), ordered(accum))
+    assert message in raised.value.message
+    assert help in raised.value.help
+
+
+def test_an_ordered_accumulation_keeps_all_of_the_dimension_that_it_gives() -> None:
+    scan, scatter = ordered(PrefixScan(0, "sum")), ordered(Scatter((0,)))
+    assert working_set(parse_tree("@L1 for j:8 { @L1 for u:6 { op S } }"), scan, (0,)) == {"A": 6 * 8 - 7, "S": 6}
+    rows = parse_tree("@L1 for i:4 { @L1 for u:6, v:3, j:8 { op S } }")
+    assert working_set(rows, scatter, (0,)) == {"A": 5 * 96 + 2 * 32 + 8, "P": 18, "S": 80}
 
 
 def test_spec1_g40_two_products_and_a_softmax() -> None:
