@@ -18,8 +18,8 @@ from tilewright.instruction.panels import with_last
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
 from tilewright.operator.blocks import no_boxes, schedule_blocks
-from tilewright.operator.contraction import merge_product_loops
 from tilewright.operator.flatten import address
+from tilewright.operator.product_loops import merge_product_loops
 from tilewright.tiles.product import Operand
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
@@ -24,8 +24,9 @@ from tilewright.instruction.validation import MappingRefused
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Cpu
-from tilewright.operator.product_space import ProductPoint, ProductSpace
-from tilewright.operator.rules.cpu_product import dealt
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import ProductSpace
+from tilewright.operator.rules.cpu_product import blocks_of
 from tilewright.options import Options
 from tilewright.tiles.product import product_of
 
@@ -140,13 +141,10 @@ class _Predictor:
         if point.vectors not in self.plans:
             self.plans[point.vectors] = self._planned(point)
         cost, copies, a_bytes = self.plans[point.vectors]
-        schedule, tile = point.schedule(self.space.work), (point.rows, point.vectors)
+        tile = point.rows, point.vectors
         if tile not in self.blocks:
-            self.blocks[tile] = dealt(schedule, self.space.work, self.machine, self.threads, a_bytes).blocks
-        schedule = replace(schedule, blocks=self.blocks[tile])
-        schedule = replace(schedule, k_block=point.k_block(self.space.work, schedule))
-        found = cost.predict(schedule)
-        return found.seconds + copies
+            self.blocks[tile] = blocks_of(point, self.space.work, self.machine, self.threads, a_bytes)
+        return cost.predict(point, self.blocks[tile]).seconds + copies
 
     def _planned(self, point: ProductPoint) -> tuple[ProductCost, float, int]:
         plan = self._plan(lambda space, node: point if node == self.node else None)

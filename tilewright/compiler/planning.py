@@ -31,11 +31,11 @@ from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import ContractionSchedule
-from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles
+from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
-from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
@@ -402,7 +402,7 @@ class Planning:
         self,
         name: str,
         work: Nest | Product,
-        schedule: NestSchedule | ContractionSchedule | BlockSchedule,
+        schedule: NestSchedule | BlockSchedule,
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
@@ -446,8 +446,6 @@ def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
     """`Kernel.cycles`: there is a model for what runs on CPUs."""
     if not isinstance(machine, Cpu):
         return 0.0
-    if isinstance(work, Product) and isinstance(schedule, ContractionSchedule):
-        return product_cycles(work, schedule, machine) + epilogue_cycles(work, machine)
     if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
         return nest_cycles(work, schedule, machine)
     return 0.0

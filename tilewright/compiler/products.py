@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
 from tilewright.compiler.relaid import place_relayout
@@ -25,11 +25,13 @@ from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import ContractionSchedule, merge_product_loops
+from tilewright.operator.cycles import epilogue_cycles, product_cycles
 from tilewright.operator.flatten import address
+from tilewright.operator.product_loops import merge_product_loops
+from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
-from tilewright.operator.rules.cpu_product import dealt, depth_block, k_block, k_unroll, schedule_contraction
+from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
 
 if TYPE_CHECKING:
@@ -77,33 +79,41 @@ class _Product:
         packs = plain is None or self._wants_panels(mapping, plain.layout)
         work = self._contraction(mapping, self._plain_operand(mapping), packs)
         a_bytes = planning.stored(mapping.a.tensor).bytes
-        schedule, decision = schedule_contraction(work, self.machine, planning.threads, a_bytes, self.group.kernel)
+        threads, kernel = planning.threads, self.group.kernel
+        point, blocks, decision = choose_point(work, self.machine, threads, a_bytes, kernel)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
-        point = planning.choose.point(space, self.node.name)
-        if point is not None:
-            schedule = dealt(point.schedule(work), work, self.machine, planning.threads, a_bytes)
+        asked = planning.choose.point(space, self.node.name)
+        if asked is not None:
+            point, blocks = asked, blocks_of(asked, work, self.machine, threads, a_bytes)
             decision = Decision(
                 decision.subject, str(point), ASKED, decision.chosen, decision.reason, runner_up_cost=decision.cost
             )
         plan.decisions.append(decision)
-        running = self._proven(work, schedule)
+        tile = point.tile(work)
+        running = self._proven(work, tile)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if packs:
-            depth = self._depth(mapping, work, schedule) if point is None else 0
-            b = self._packed_operand(mapping, schedule.tile[mapping.n_loop.name], depth)
+            depth = self._depth(mapping, work, point) if asked is None else 0
+            b = self._packed_operand(mapping, tile[mapping.n_loop.name], depth)
             work = self._contraction(self._cut(mapping, depth), b, packs)
-        schedule = replace(schedule, k_unroll=k_unroll(work))
-        block = point.k_block(work, schedule) if point else k_block(work, schedule, self.machine)
-        line_bytes = self.machine.caches[0].line_bytes if block else 0
-        in_loop, decision = epilogue_in_loop(work, schedule, self.machine, self.group.kernel)
+        if asked is None:
+            point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
+        in_loop, decision = epilogue_in_loop(work, point, self.machine, kernel)
         if work.has_epilogue:
             plan.decisions.append(decision)
-        schedule = replace(schedule, k_block=block, prefetch_line_bytes=line_bytes, epilogue_loop=in_loop)
-        name = planning.add_kernel(
-            self.group.kernel, work, schedule, (self.target.name,), 2 * points(self.node),
-            instruction=running.instruction,
+        scheduled = scheduled_product(work, point, blocks, self.machine, epilogue_loop=in_loop)
+        cycles = product_cycles(work, point, self.machine) + epilogue_cycles(work, self.machine)
+        name = planning.add_scheduled(
+            kernel, scheduled, (self.target.name,), 2 * points(self.node),
+            cycles=cycles, instruction=running.instruction,
         )  # fmt: skip
-        plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": _as_json(schedule)}
+        chosen = {
+            "tile": tile,
+            "order": [*(axis.name for axis in work.outer), *point.order],
+            "k_block": point.k_block(work),
+            "epilogue_loop": in_loop,
+        }
+        plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": chosen}
         self._bring_back()
 
     def _map(self) -> InPlace:
@@ -128,11 +138,11 @@ class _Product:
             return row_major(shape)
         return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
-    def _proven(self, work: Product, schedule: ContractionSchedule) -> InPlace:
-        """The mapping that this schedule runs, which has passed every check, the execution of a small instance too."""
-        rows = [axis for axis in work.rows if schedule.tile.get(axis.name, 1) > 1]
-        height = prod(schedule.tile[axis.name] for axis in rows)
-        vectors = -(-schedule.tile[work.columns.name] // work.lanes)
+    def _proven(self, work: Product, tile: Mapping[str, int]) -> InPlace:
+        """The mapping that this tile runs, which has passed every check, the execution of a small instance too."""
+        rows = [axis for axis in work.rows if tile.get(axis.name, 1) > 1]
+        height = prod(tile[axis.name] for axis in rows)
+        vectors = -(-tile[work.columns.name] // work.lanes)
         parts = [part for axis in rows for part in work.stands_for(axis)]
         sums = self.node.reduce if self.offered.group == 1 else self.together or work.stands_for(work.depth[-1])
         running = self.offered.running(parts, sums, (height, vectors))
@@ -298,13 +308,13 @@ class _Product:
         fused = [Index.of(*self.together)] if self.together else []
         return [*map(Index.of, mapping.k_loops[: len(mapping.k_loops) - len(fused)]), *fused]
 
-    def _depth(self, mapping: InPlace, work: Product, schedule: ContractionSchedule) -> int:
+    def _depth(self, mapping: InPlace, work: Product, point: ProductPoint) -> int:
         """Into blocks of how many points the innermost of several k loops is cut: where a panel of b would outgrow L2.
 
         The blocks are the outermost loop. Windows stay whole inside, so that each block reads one slice of the image.
         """
         last, group = mapping.k_loops[-1], mapping.group
-        size = depth_block(work, mapping.k_loops, schedule, self.machine)
+        size = depth_block(work, mapping.k_loops, point, self.machine)
         if len(mapping.k_loops) < 2 or not size:
             return 0
         extent = int(last.extent)  # type: ignore[arg-type]
@@ -362,15 +372,6 @@ def contraction_of(
     other = Operand(b.tensor, substitute(b.index, unit))
     loops = product.outer, rows, product.n_loop, product.k_loops
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
-
-
-def _as_json(schedule: ContractionSchedule) -> dict[str, Any]:
-    return {
-        "tile": dict(schedule.tile),
-        "order": list(schedule.order),
-        "k_block": schedule.k_block,
-        "epilogue_loop": schedule.epilogue_loop,
-    }
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

@@ -40,7 +40,8 @@ from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.search import Candidate, Choice, search
 from tilewright.machine import host
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import ProductSpace
 from tilewright.options import Options
 from tilewright.runtime.cache import Cache, cache_key
 from tilewright.runtime.loader import missing_features, same_platform

@@ -1,14 +1,14 @@
 """Seconds of a CPU product under a schedule, predicted: what the joint search asks about every point of its space.
 
-In: a `Product` (which loops are rows, vector and sums) and a `ContractionSchedule` (register tile, order of loops,
-blocks). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
+In: a `Product` (which loops are rows, vector and sums) and a `ProductPoint` (register tile, order of loops,
+blocks of k). A call of the model is one step of k of a whole register tile: its multiply-adds at the measured rate, its
 loads and the latency of a sum, beside each other. Everything outside is loops
 through caches, which hold lines (`caches`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -19,7 +19,7 @@ from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.instruction.caches import Step, Strided, levels_in_caches
 from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, core_latency, predict
 from tilewright.intrinsics.intrinsic import Intrinsic
-from tilewright.operator.contraction import ContractionSchedule
+from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.protocols import Evaluation
 from tilewright.tiles.product import Product
 
@@ -41,27 +41,28 @@ class ProductCost:
     record: Intrinsic
     machine: Hierarchy
 
-    def __call__(self, point: ContractionSchedule) -> Evaluation:
+    def __call__(self, point: ProductPoint) -> Evaluation:
         return self.predict(point).evaluation()
 
-    def predict(self, schedule: ContractionSchedule) -> Prediction:
-        """Time and bottleneck of a schedule."""
-        steps, units, parallel = _steps(self.work, schedule, self.machine.cores)
-        levels = levels_in_caches(steps, units, _accesses(self.work, schedule), self.machine, parallel)
+    def predict(self, point: ProductPoint, blocks: Mapping[str, int] | None = None) -> Prediction:
+        """Time and bottleneck of a point whose loops are dealt in `blocks` to the cores."""
+        steps, units, parallel = _steps(self.work, point, blocks or {}, self.machine.cores)
+        levels = levels_in_caches(steps, units, _accesses(self.work, point), self.machine, parallel)
         calls = prod(step.count for step in steps)
-        return predict(levels, self._tile_cycles(schedule) / calls, self.machine, overlap=OVERLAP_BYTES)
+        return predict(levels, self._tile_cycles(point) / calls, self.machine, overlap=OVERLAP_BYTES)
 
-    def _tile_cycles(self, schedule: ContractionSchedule) -> float:
+    def _tile_cycles(self, point: ProductPoint) -> float:
         """Cycles of all register tiles on one core when all data are near; ragged tiles take what they need."""
         work = self.work
         first = work.depth[0].size
-        visits = -(-first // schedule.k_block) if schedule.k_block else 1
+        k_block, tile = point.k_block(work), point.tile(work)
+        visits = -(-first // k_block) if k_block else 1
         steps = prod(axis.size for axis in work.depth) / work.group / visits
-        rows = [_pieces(axis.size, schedule.tile.get(axis.name, 1)) for axis in work.rows]
+        rows = [_pieces(axis.size, tile.get(axis.name, 1)) for axis in work.rows]
         lanes = prod(self.record.shape(self.record.destination))
-        width = -(-schedule.tile.get(work.columns.name, 1) // lanes)
+        width = -(-tile[work.columns.name] // lanes)
         columns = _pieces(-(-work.columns.size // lanes), width)
-        unrolled = schedule.k_unroll // work.group
+        unrolled = k_unroll(work) // work.group
         total = 0.0
         for (count, vectors), *boxes in product(columns, *rows):
             height = prod(size for _, size in boxes)
@@ -96,26 +97,28 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
 
 
 def _steps(
-    work: Product, schedule: ContractionSchedule, cores: int
+    work: Product, point: ProductPoint, blocks: Mapping[str, int], cores: int
 ) -> tuple[list[Step], dict[str, float], frozenset[int]]:
     """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
     extents = {axis.name: axis.size for axis in (*work.outer, *work.rows, work.columns, *work.depth)}
-    units = {name: min(schedule.tile.get(name, 1), extent) for name, extent in extents.items()}
+    tile, k_block = point.tile(work), point.k_block(work)
+    units = {name: min(tile.get(name, 1), extent) for name, extent in extents.items()}
     units[work.depth[-1].name] = min(work.group, extents[work.depth[-1].name])
     trips = {name: -(-extent // units[name]) for name, extent in extents.items()}
     touched = {name: extents[name] / trips[name] for name in units}  # by ragged tiles less
     steps = []
-    for name in schedule.grid_order:
-        blocks = min(schedule.blocks.get(name, 1), trips[name])
-        if blocks > 1:
-            steps.append(Step(name, "S", blocks))
-            trips[name] = -(-trips[name] // blocks)
+    for axis in work.spatial:
+        name = axis.name
+        programs = min(blocks.get(name, 1), trips[name])
+        if programs > 1:
+            steps.append(Step(name, "S", programs))
+            trips[name] = -(-trips[name] // programs)
     parallel = frozenset(range(len(steps)) if cores > 1 else ())
     first, *others = (axis.name for axis in work.depth)
-    for name in schedule.order:
+    for name in (*(axis.name for axis in work.outer), *point.order):
         steps.append(Step(name, "S", trips[name]))
-        if name == work.columns.name and schedule.k_block:
-            block = -(-schedule.k_block // units[first])
+        if name == work.columns.name and k_block:
+            block = -(-k_block // units[first])
             steps.append(Step(first, "R", -(-trips[first] // block)))
             trips[first] = block
     steps += [Step(name, "R", trips[name]) for name in (first, *others)]
@@ -125,14 +128,14 @@ def _steps(
 # Accesses -------------------------------------------------------------------------------------------------------------
 
 
-def _accesses(work: Product, schedule: ContractionSchedule) -> tuple[Access, ...]:
+def _accesses(work: Product, point: ProductPoint) -> tuple[Access, ...]:
     """The two factors, the result, and what the epilogue reads, which moves when a result does.
 
     With blocks of k, sums are read back.
     """
     found = [_access(work.a.tensor.dtype, work.a.index), _access(work.b.tensor.dtype, work.b.index)]
     found.append(_access(work.output.dtype, work.index, output=True))
-    if schedule.k_block:
+    if point.k_block(work):
         found.append(_access(work.output.dtype, work.index, again=True))
     for read in (node for node in walk(work.epilogue) if isinstance(node, Read)):
         if read.tensor.name != work.total.name:

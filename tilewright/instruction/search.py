@@ -20,7 +20,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.fields import Readable, optional, real, record, required, several, size
 from tilewright.instruction.in_place import ProductKey
-from tilewright.operator.product_space import ProductPoint
+from tilewright.operator.product_point import ProductPoint
 
 ROUNDS = 10
 GROUP = 5  # points drawn at a time

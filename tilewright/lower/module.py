@@ -20,13 +20,12 @@ from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.body import computed_in, computed_value
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.contraction import lower_contraction
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
+from tilewright.lower.product import lower_product
 from tilewright.lower.schedules import schedule_of
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.tiles.parts import Parts
 
@@ -135,6 +134,8 @@ def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     tree = Parts(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
+    elif tree.product is not None and not tree.on_blocks:
+        func = lower_product(name, step.kernel, step.arguments, step.parameters)
     elif tree.on_blocks and tree.product is None:
         func = lower_block_nest(name, step.kernel, step.arguments)
     else:
@@ -150,10 +151,8 @@ def _lower_scheduled(step: Step, name: str) -> tile.FuncOp:
     if isinstance(work, Nest):
         assert isinstance(schedule, NestSchedule)
         return lower_nest(name, work, schedule, step.arguments, step.parameters)
-    if isinstance(schedule, BlockSchedule):
-        return lower_blocks(name, work, schedule, step.arguments)
-    assert isinstance(schedule, ContractionSchedule)
-    return lower_contraction(name, work, schedule, step.arguments, step.parameters)
+    assert isinstance(schedule, BlockSchedule)
+    return lower_blocks(name, work, schedule, step.arguments)
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -8,12 +8,11 @@ from math import prod
 
 from tilewright.expr.ordered import Ordered
 from tilewright.operator.blocks import BlockSchedule, BlockShape
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
 from tilewright.operator.tree import PassNumbers, Schedule, Work
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.parts import Parts
-from tilewright.tiles.product import Product, product_of
+from tilewright.tiles.product import product_of
 from tilewright.tiles.tree import Binding, Kind, Leaf, MicroKernelRef, ProductMapping, walk
 
 
@@ -22,7 +21,7 @@ def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
     tree = Parts(kernel)
     work = product_of(kernel)
     if work is not None:
-        return work, _block_schedule(tree) if tree.on_blocks else _contraction_schedule(work, tree)
+        return work, _block_schedule(tree)
     nest = _nest(kernel, tree)
     return nest, _nest_schedule(nest, tree)
 
@@ -35,20 +34,6 @@ def _mapping(product: MicroKernelRef | None) -> tuple[ProductMapping, dict[str, 
     assert product is not None
     assert product.mapping is not None, "a product has its mapping"
     return product.mapping, {loop.name: loop.trips for loop in product.quantum}
-
-
-def _contraction_schedule(work: Product, tree: Parts) -> ContractionSchedule:
-    mapping, points = _mapping(tree.product)
-    depth = mapping.depth
-    spatial = {axis.name: points.get(axis.name, 1) for axis in work.spatial}
-    steps, k_unroll = tree.loops("L1"), points[depth[-1]]
-    k_block = steps[depth[0]] * (k_unroll if len(depth) == 1 else 1) if tree.stages else 0
-    order = tuple(name for name in tree.loops("L2") if name not in depth)
-    grid_order = (*tree.grid_order, *(name for name in order if name not in tree.grid_order))
-    return ContractionSchedule(
-        spatial, order, tree.blocks, grid_order, k_unroll, mapping.lanes, k_block, tree.number("prefetch_lines", 0),
-        epilogue_loop=any(name in spatial for name in steps),
-    )  # fmt: skip
 
 
 def _block_schedule(tree: Parts) -> BlockSchedule:

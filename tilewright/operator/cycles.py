@@ -16,8 +16,8 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cache, Cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule
+from tilewright.operator.product_point import ProductPoint
 from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
@@ -32,10 +32,9 @@ CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and 
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
-def product_cycles(work: Product, schedule: ContractionSchedule, machine: Cpu) -> float:
-    """Cycles of a product with the register tile of a schedule, of all threads together."""
-    rows = [schedule.tile.get(axis.name, 1) for axis in work.rows]
-    return tiled_cycles(work, rows, -(-schedule.tile.get(work.columns.name, 1) // work.lanes), machine)
+def product_cycles(work: Product, point: ProductPoint, machine: Cpu) -> float:
+    """Cycles of a product with the register tile of a point, of all threads together."""
+    return tiled_cycles(work, point.rows, -(-point.tile(work)[work.columns.name] // work.lanes), machine)
 
 
 def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> float:

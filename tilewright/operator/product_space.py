@@ -2,8 +2,7 @@
 
 A point says what a person would: the box of rows and the vectors of the register tile, the loops outermost first, and
 into how many blocks the sums are cut. `ProductSpace` has every valid point once, in an order that is the same on every
-run; a schedule follows from a point and the contraction. A mapping restricts the space to tiles with several rows along
-its own loops.
+run. A mapping restricts the space to tiles with several rows along its own loops.
 """
 
 from __future__ import annotations
@@ -16,58 +15,16 @@ from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
-from tilewright.fields import Readable, count, optional, required, several, string
-from tilewright.operator.contraction import ContractionSchedule
-from tilewright.operator.rules.cpu_product import k_unroll, tiles_that_fit
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.rules.cpu_product import tiles_that_fit
 from tilewright.tiles.product import Product
 
 BLOCK_COUNTS = (1, 2, 4, 8, 16, 32)  # of k
 
 
 @dataclass(frozen=True)
-class ProductPoint(Readable):
-    """`rows` of the register tile along every m loop and `vectors` along n; `order` of the n and m loops by name."""
-
-    rows: tuple[int, ...] = required(several(count))
-    vectors: int = required(count)
-    order: tuple[str, ...] = required(several(string))
-    k_blocks: int = optional(count, 1)
-
-    def __str__(self) -> str:
-        blocks = f", k in {self.k_blocks} blocks" if self.k_blocks > 1 else ""
-        return f"{'x'.join(map(str, self.rows)) or '1'} rows by {self.vectors} vectors, {' '.join(self.order)}{blocks}"
-
-    def schedule(self, work: Product) -> ContractionSchedule:
-        """The schedule without blocks of k."""
-        lanes = work.lanes
-        tile = {axis.name: size for axis, size in zip(work.rows, self.rows, strict=True) if size > 1}
-        columns = work.columns.size
-        tile[work.columns.name] = (
-            columns if columns < lanes else min(self.vectors * lanes, -(-columns // lanes) * lanes)
-        )
-        outer = tuple(axis.name for axis in work.outer)
-        m_loops = tuple(axis.name for axis in work.rows)
-        return ContractionSchedule(
-            tile=tile,
-            order=(*outer, *self.order),
-            blocks={axis.name: axis.size for axis in work.outer},
-            grid_order=(*outer, *m_loops, work.columns.name),
-            k_unroll=k_unroll(work),
-            lanes=lanes,
-        )
-
-    def k_block(self, work: Product, schedule: ContractionSchedule) -> int:
-        """Points of the first k loop per block, whole steps of the product where it is the only one; 0: no blocks."""
-        first = work.depth[0].size
-        size = -(-first // self.k_blocks)
-        if len(work.depth) == 1:
-            size = -(-size // schedule.k_unroll) * schedule.k_unroll
-        return size if self.k_blocks > 1 and size < first else 0
-
-
-@dataclass(frozen=True)
 class ProductSpace:
-    """All points of a contraction, before its vector operand is packed; a `Space` of level 2.
+    """All points of a product, before its vector operand is packed; a `Space` of level 2.
 
     With `rows`, register tiles have several rows along every loop among them, and one row along others.
     """

@@ -14,7 +14,7 @@ from typing import Final
 from tilewright.decision import Decision
 from tilewright.expr.core import Apply, Const, Expr, Read
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import ContractionSchedule
+from tilewright.operator.product_point import ProductPoint
 from tilewright.tiles.product import Product
 
 #: Registers of the constants and of the most values alive at once of functions in f32, of AVX-512, counted in the code
@@ -26,19 +26,18 @@ FUNCTION_REGISTERS: Final = {
 }  # fmt: skip
 
 
-def epilogue_in_loop(work: Product, schedule: ContractionSchedule, machine: Cpu, kernel: str) -> tuple[bool, Decision]:
+def epilogue_in_loop(work: Product, point: ProductPoint, machine: Cpu, kernel: str) -> tuple[bool, Decision]:
     """Whether the epilogue is a loop: it needs more registers than the machine has beside the sums of the tile."""
-    needed, sums = registers_of(work.epilogue, work.total.name), sums_of(work, schedule)
+    needed, sums = registers_of(work.epilogue, work.total.name), sums_of(work, point)
     loop = needed > 0 and sums > 1 and needed + sums > machine.vector_registers
     places = ("on the register tile", "a loop over the vectors of the register tile, whose sums are in scratch memory")
     reason = f"it needs about {needed} registers beside {sums} sums, of {machine.vector_registers}"
     return loop, Decision(f"epilogue of {kernel}", places[loop], reason, places[not loop])
 
 
-def sums_of(work: Product, schedule: ContractionSchedule) -> int:
+def sums_of(work: Product, point: ProductPoint) -> int:
     """Vectors of sums in a register tile."""
-    rows = prod(schedule.tile.get(axis.name, 1) for axis in work.rows)
-    return rows * -(-schedule.tile.get(work.columns.name, 1) // schedule.lanes)
+    return prod(point.rows) * -(-point.tile(work)[work.columns.name] // work.lanes)
 
 
 def registers_of(expr: Expr, accumulator: str) -> int:

@@ -9,43 +9,33 @@ works and schedules from kernels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
-from tilewright.expr.core import COSTLY, Apply, Axis, Compute, Read, Tensor, walk
-from tilewright.expr.text import print_statement
-from tilewright.operator.blocks import BlockSchedule, BlockShape
-from tilewright.operator.contraction import ContractionSchedule
+from tilewright.expr.core import COSTLY, Apply, Read, walk
+from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, statements_of
 from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import Product, micro_kernel
 from tilewright.tiles.tree import (
     Binding,
     Hint,
     Kind,
     Leaf,
-    Loop,
-    MicroKernelRef,
-    Operand,
     Scope,
-    Stage,
     TileTree,
 )
 
 Work = Product | Nest
-Schedule = ContractionSchedule | BlockSchedule | NestSchedule
+Schedule = BlockSchedule | NestSchedule
 
 
 def kernel_of(work: Work, schedule: Schedule) -> Kernel:
     """The scheduled kernel: loops and tensors have the names that they have in the work."""
     if isinstance(work, Product):
-        if isinstance(schedule, BlockSchedule):
-            return Kernel(work.statements, _block_tree(work, schedule))
-        assert isinstance(schedule, ContractionSchedule)
-        return Kernel(work.statements, _contraction_tree(work, schedule))
+        assert isinstance(schedule, BlockSchedule)
+        return Kernel(work.statements, _block_tree(work, schedule))
     assert isinstance(schedule, NestSchedule)
     return Kernel(statements_of(work), _nest_tree(work, schedule))
 
@@ -67,50 +57,12 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _contraction_tree(work: Product, schedule: ContractionSchedule) -> TileTree:
-    spatial = {
-        axis.name: SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1))
-        for axis in (*work.outer, *work.rows, work.columns)
-    }
-    loops, grid = ([spatial[name] for name in order] for order in (schedule.order, schedule.grid_order))
-    product, *epilogue = work.statements
-    kernel = _micro_kernel(work, schedule.tile, {work.depth[-1].name: schedule.k_unroll})
-    blocks, k_factors = _k_factors(work, schedule)
-    tree = rooted(tile("L1", k_factors, Leaf(product.name, kernel)))
-    after: TileTree | None = None
-    if epilogue:
-        rows = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in work.rows]
-        columns = (work.columns.name, schedule.tile.get(work.columns.name, 1))
-        after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), schedule.epilogue_loop)
-    if not schedule.k_block:
-        return in_program(loops, grid, Scope(Kind.SEQ, (tree, after)) if after is not None else tree)
-    # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
-    cut = [loop.axis for loop in loops].index(work.columns) + 1
-    inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
-    hints = [Hint("prefetch_lines", (schedule.prefetch_line_bytes,))] if schedule.prefetch_line_bytes else []
-    tree = rooted(tile("L2", [(work.depth[0].name, blocks), *inside], tree, hints=hints))
-    if after is not None:
-        tree = Scope(Kind.SEQ, (tree, rooted(tile("L2", inside, after))))
-    return in_program(loops[:cut], grid, Stage(product.name, "L2", tree))
-
-
-def _k_factors(work: Product, schedule: ContractionSchedule) -> tuple[int, list[tuple[str, int]]]:
-    """Blocks of the first k loop, and the steps of all k loops inside a block."""
-    steps = {axis.name: axis.size for axis in work.depth}
-    first, last = work.depth[0], work.depth[-1]
-    blocks = 1
-    if schedule.k_block:
-        blocks = -(-first.size // schedule.k_block)
-        steps[first.name] = schedule.k_block
-    steps[last.name] = -(-steps[last.name] // schedule.k_unroll)
-    return blocks, list(steps.items())
-
-
 def _block_tree(work: Product, schedule: BlockSchedule) -> TileTree:
     """Blocks of the grid around slices of k around the product of a tile, which is a micro-kernel of the block."""
     product, *epilogue = work.statements
     shape, slices = schedule.shape, schedule.slices(work)
-    kernel = _micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, shape)
+    mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
+    kernel = micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, mapping)
     tree = rooted(tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
     tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
     if epilogue:
@@ -120,33 +72,6 @@ def _block_tree(work: Product, schedule: BlockSchedule) -> TileTree:
     hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
     hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
     return in_blocks(schedule.grid(work), tree, hints)
-
-
-def _micro_kernel(
-    work: Product, tile: Mapping[str, int], steps: Mapping[str, int], shape: BlockShape | None = None
-) -> MicroKernelRef:
-    """One product of a tile: ``rows x columns x depth``, over so many steps of the k loops."""
-    quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.rows, work.columns)]
-    rows, columns, depth = prod(extent for _, extent in quantum[:-1]), quantum[-1][1], prod(steps.values())
-    dtype = "f32" if work.total.dtype in ("f16", "bf16") else work.total.dtype  # narrow sums are kept wide
-    m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", depth)
-    a, b = Tensor("A", (rows, depth), work.a.tensor.dtype), Tensor("B", (depth, columns), work.b.tensor.dtype)
-    c = Tensor("C", (rows, columns), dtype)
-    semantics = Compute(c, (m, n), a[m, k].cast(dtype) * b[k, n].cast(dtype), (k,), "sum")
-    mapping = work.mapping
-    if shape is not None:
-        mapping = replace(mapping, intrinsic=shape.intrinsic, precision=shape.precision)
-    return MicroKernelRef(
-        f"{mapping.intrinsic}_{rows}x{columns}x{depth}",
-        print_statement(semantics),
-        (
-            Operand("A", (rows, depth), a.dtype, "read"),
-            Operand("B", (depth, columns), b.dtype, "read"),
-            Operand("C", (rows, columns), dtype, "accumulate"),
-        ),
-        tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items())),
-        mapping,
-    )
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

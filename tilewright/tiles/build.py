@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.tree import Binding, Hint, Leaf, Loop, Stage, Tile, TileTree
+from tilewright.tiles.tree import ONCE, Binding, Hint, Leaf, Loop, Stage, Tile, TileTree
 
 
 def tile(
@@ -25,7 +25,7 @@ def tile(
 
 def rooted(node: TileTree | Leaf) -> TileTree:
     """A tile around a leaf: it needs one even where no loop runs."""
-    return Tile("REG", (Loop("once", 1),), node) if isinstance(node, Leaf) else node
+    return Tile("REG", (Loop(ONCE, 1),), node) if isinstance(node, Leaf) else node
 
 
 def staged(names: Sequence[str], level: str, child: TileTree, slots: int = 1) -> TileTree:
@@ -61,5 +61,5 @@ def register_tile(
 
 def in_blocks(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint]) -> TileTree:
     """Blocks of a GPU, one per tile."""
-    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [("once", 1)]
+    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [(ONCE, 1)]
     return rooted(tile("DRAM", dealt, tree, Binding.SP, hints))

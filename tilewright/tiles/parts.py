@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tilewright.dataclass import dataclass
+from tilewright.expr.core import Axis
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.tree import Binding, Hint, Leaf, Scope, Stage, Tile, walk
+from tilewright.tiles.tree import ONCE, Binding, Hint, InvalidTree, Leaf, Node, Scope, Stage, Tile, TileTree, walk
 
 
 class Parts:
@@ -32,7 +34,7 @@ class Parts:
             if tile.level == level and tile.binding in (bindings or Binding):
                 for loop in tile.loops:
                     found.setdefault(loop.name, loop.trips)
-        found.pop("once", None)
+        found.pop(ONCE, None)
         return found
 
     def grid_of_tiles(self, points: Mapping[str, int]) -> list[SpatialLoop]:
@@ -72,3 +74,48 @@ class Parts:
         ((name, extent),) = lanes.items()
         vectors = self.loops("REG", Binding.UNROLL).get(name, 1)
         return name, extent * vectors, self.number("lanes", extent)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The loops around what a program does at one tile: programs of the grid and tiles of a program, by loop.
+
+    Both are in the order of the tree; `body` is what stands inside.
+    """
+
+    grid: dict[str, int]
+    tiles: dict[str, int]
+    body: Node
+
+
+def program_of(tree: TileTree) -> Program:
+    """The loops to the grid, and those inside them over data in L2."""
+    node: Node = tree
+    found: list[dict[str, int]] = []
+    for level, binding in (("DRAM", Binding.SP), ("L2", Binding.TP)):
+        found.append({})
+        if isinstance(node, Tile) and (node.level, node.binding) == (level, binding):
+            found[-1] = factors(node)
+            node = node.child
+    grid, tiles = found
+    return Program(grid, tiles, node)
+
+
+def factors(tile: Tile) -> dict[str, int]:
+    """The loops of a tile with their factors, outermost first."""
+    return {loop.name: loop.trips for loop in tile.loops if loop.name != ONCE}
+
+
+def spatial_loop(axis: Axis, quantum: int, programs: int, tiles: int, lanes: int = 0) -> SpatialLoop:
+    """A loop that so many programs walk, each so many tiles of `quantum` points.
+
+    Raises InvalidTree where programs and tiles are not those that the loop has.
+    """
+    loop = SpatialLoop(axis, quantum, programs, lanes)
+    wanted = loop.programs, max(1, loop.tiles_per_block)
+    if wanted != (programs, tiles):
+        raise InvalidTree(
+            f"{programs} programs walk {tiles} tiles of {quantum} points of {axis.name}, which has {axis.size}",
+            help=f"{wanted[0]} programs and {wanted[1]} tiles, or tiles of another size",
+        )
+    return loop

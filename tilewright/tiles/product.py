@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cached_property
+from math import prod
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.core import Apply, Axis, Cast, Expr, Read, Tensor
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor
 from tilewright.expr.dtypes import DType
 from tilewright.expr.rewrite import substitute
+from tilewright.expr.text import print_statement
 from tilewright.tiles.kernel import Kernel, Statement, with_names
-from tilewright.tiles.tree import ProductMapping, kernels
+from tilewright.tiles.tree import Loop, MicroKernelRef, ProductMapping, kernels
+from tilewright.tiles.tree import Operand as Argument
 
 
 @dataclass(frozen=True)
@@ -194,3 +197,31 @@ def flat_product(
 def _factor(operand: Operand, dtype: DType) -> Expr:
     factor = Read(operand.tensor, (operand.index,))
     return factor if factor.dtype == dtype else Cast(factor, dtype)
+
+
+def micro_kernel(
+    work: Product, tile: Mapping[str, int], steps: Mapping[str, int], mapping: ProductMapping | None = None
+) -> MicroKernelRef:
+    """One product of a tile: ``rows x columns x depth``, over so many steps of the depth loops.
+
+    `tile` has the points of rows and columns where there are several; `mapping` is that of the product if not given.
+    """
+    mapping = mapping or work.mapping
+    quantum = [(axis.name, tile.get(axis.name, 1)) for axis in (*work.rows, work.columns)]
+    rows, columns, depth = prod(extent for _, extent in quantum[:-1]), quantum[-1][1], prod(steps.values())
+    dtype = "f32" if work.total.dtype in ("f16", "bf16") else work.total.dtype  # narrow sums are kept wide
+    m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", depth)
+    a, b = Tensor("A", (rows, depth), work.a.tensor.dtype), Tensor("B", (depth, columns), work.b.tensor.dtype)
+    c = Tensor("C", (rows, columns), dtype)
+    semantics = Compute(c, (m, n), a[m, k].cast(dtype) * b[k, n].cast(dtype), (k,), "sum")
+    return MicroKernelRef(
+        f"{mapping.intrinsic}_{rows}x{columns}x{depth}",
+        print_statement(semantics),
+        (
+            Argument("A", (rows, depth), a.dtype, "read"),
+            Argument("B", (depth, columns), b.dtype, "read"),
+            Argument("C", (rows, columns), dtype, "accumulate"),
+        ),
+        tuple(Loop(name, extent) for name, extent in (*quantum, *steps.items())),
+        mapping,
+    )

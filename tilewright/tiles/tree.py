@@ -24,6 +24,9 @@ from tilewright.errors import CompileError
 Path = tuple[int, ...]  #: where a node stands: the number of the child taken at each node from the root
 
 
+ONCE = "once"  #: the name of a loop of one step, where a tile needs a loop
+
+
 class InvalidTree(CompileError):
     """A tile tree that is none: malformed text or JSON, a loop without a name, a scope without children."""
 

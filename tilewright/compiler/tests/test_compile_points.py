@@ -13,11 +13,13 @@ from tilewright.compiler.planning import ChooseProduct
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv
+from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host
-from tilewright.operator.contraction import ContractionSchedule
-from tilewright.operator.product_space import ProductPoint, ProductSpace
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import ProductSpace
 from tilewright.options import Options
 from tilewright.runtime.module import Module
+from tilewright.tiles.product import product_of
 
 
 def convolution(kernel: int, stride: int) -> tuple[Graph, np.ndarray]:  # type: ignore[type-arg]
@@ -55,16 +57,16 @@ def test_every_point_computes_the_same(kernel: int, stride: int, seed: int) -> N
 def test_a_point_decides_tile_order_and_blocks() -> None:
     graph, _ = convolution(3, 1)
     space = space_of(graph)
-    (n, *m_loops) = (space.work.n_loop.name, *(axis.name for axis in space.work.m_loops))
+    (n, *m_loops) = (space.work.columns.name, *(axis.name for axis in space.work.rows))
     point = ProductPoint((1, 3)[-len(m_loops) :], 1, (n, *m_loops), 2)
     plan = make_plan(graph, host(), 1, choose=ChooseProduct(point=lambda space, name: point))
-    (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
-    assert schedule.order == (n, *m_loops)
-    assert schedule.tile[m_loops[-1]] == 3
-    assert schedule.k_block > 0
+    (tree,) = [product_tree(each.scheduled) for each in plan.kernels if product_of(each.scheduled)]
+    assert [loop.axis.name for loop in (*tree.outside, *tree.inside)][-1 - len(m_loops) :] == [n, *m_loops]
+    assert tree.tile[m_loops[-1]] == 3
+    assert tree.k_block > 0
 
 
 def test_without_a_choice_the_rules_decide() -> None:
     graph, _ = convolution(3, 1)
     by_rule, undecided = (make_plan(graph, host(), 1, choose=choose) for choose in (None, ChooseProduct()))
-    assert [kernel.schedule for kernel in by_rule.kernels] == [kernel.schedule for kernel in undecided.kernels]
+    assert [kernel.scheduled for kernel in by_rule.kernels] == [kernel.scheduled for kernel in undecided.kernels]

@@ -19,11 +19,11 @@ from tilewright.expr.ops import conv
 from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.model import hierarchy
 from tilewright.instruction.search import Choice, search
+from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.options import Options
 from tilewright.runtime.module import Module
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import product_of
 
 Array = np.ndarray[Any, Any]
 MODEL = hierarchy(host(), cores=1)
@@ -88,11 +88,9 @@ def test_the_register_tile_has_rows_along_i1_and_no_others(kernel: int) -> None:
         plan = make_plan(graph, host(), 1, choose=replay({"y": Choice(candidate.mapping, candidate.points[-1])}))
         product = plan.products["y"]
         assert ProductKey.of(product) == candidate.mapping
-        (work,) = [each.work for each in plan.kernels if isinstance(each.work, Product)]
-        (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
-        rows = [part.name for axis in work.rows if schedule.tile.get(axis.name, 1) > 1
-                for part in work.stands_for(axis)]  # fmt: skip
-        assert set(rows) == set(candidate.mapping.loops[0])
+        tile = product["schedule"]["tile"]
+        rows = {part for name in tile if name not in product["loops"][1] for part in name.split("_")}
+        assert rows == set(candidate.mapping.loops[0])
 
 
 def test_without_a_choice_the_plan_says_which_mapping_runs() -> None:
@@ -101,12 +99,12 @@ def test_without_a_choice_the_plan_says_which_mapping_runs() -> None:
     (decision,) = [each for each in plan.decisions if each.subject == "instruction of y"]
     product = plan.products["y"]
     assert decision.chosen == str(ProductKey.of(product))
-    (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
-    assert {name for name in ("i", "j") if schedule.tile.get(name, 1) > 1} == set(product["loops"][0])
+    (tree,) = [product_tree(each.scheduled) for each in plan.kernels if product_of(each.scheduled)]
+    assert {name for name in ("i", "j") if tree.tile.get(name, 1) > 1} == set(product["loops"][0])
     height, vectors = map(int, re.findall(r"outer_(\d+)x(\d+)x", product["record"])[0])
     tile = product["schedule"]["tile"]
     assert tile.get("i", 1) * tile.get("j", 1) <= height
-    assert tile["k"] <= vectors * schedule.lanes
+    assert tile["k"] <= vectors * tree.work.lanes
     stored = json.loads(build(graph, host(), 1, Options(cache=False)).plan)
     assert stored["products"]["y"] == json.loads(json.dumps(product))
 

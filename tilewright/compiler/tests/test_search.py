@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg
 from tilewright.machine import host, resolve
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.options import Options
 from tilewright.runtime import calibrate
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.module import Module
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import product_of
+from tilewright.tiles.tree import kernels
 
 Array = np.ndarray[Any, Any]
 
@@ -57,6 +58,12 @@ def options(tmp_path: Path) -> Options:
     return Options(cache_dir=tmp_path / "cache", search="joint", trials=2)
 
 
+@pytest.fixture
+def several(options: Options) -> Options:
+    """With enough trials for another register tile than that of the rules."""
+    return replace(options, trials=6)
+
+
 class Pretended:
     """A module that is not run: some kernels of a plan."""
 
@@ -79,19 +86,27 @@ def pretend(monkeypatch: pytest.MonkeyPatch, cost: Callable[[Kernel], float]) ->
 
 def unlike_the_rules(kernel: Kernel) -> float:
     """As if the register tile that the rules choose for these layers were a slow one."""
-    if not isinstance(kernel.work, Product):
+    if product_of(kernel.scheduled) is None:
         return 1e-6
-    assert isinstance(kernel.schedule, ContractionSchedule)
-    return 2e-3 if kernel.schedule.tile == by_the_rules() else 1e-3
+    return 2e-3 if tile_of(kernel) == by_the_rules() else 1e-3
+
+
+def tile_of(kernel: Kernel) -> dict[str, int]:
+    """The register tile of a product."""
+    (product,) = kernels(kernel.scheduled.tree).values()
+    assert product.mapping is not None
+    return {
+        each.name: each.trips for each in product.quantum if each.trips > 1 and each.name not in product.mapping.depth
+    }
 
 
 @cache
 def by_the_rules() -> dict[str, int]:
     """The register tile of every layer."""
     plan = make_plan(network()[0], host(), 1)
-    tiles = [each.schedule.tile for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
+    tiles = [tile_of(each) for each in plan.kernels if product_of(each.scheduled)]
     assert tiles[0] == tiles[1]
-    return dict(tiles[0])
+    return tiles[0]
 
 
 def close(found: Any, graph: Graph, image: Array) -> bool:
@@ -129,12 +144,12 @@ def test_what_was_found_is_kept_in_the_cache(options: Options, monkeypatch: pyte
     assert made, "for another number of threads it is"
 
 
-def test_the_choice_is_what_runs(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_what_runs(several: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, image = network()
     with monkeypatch.context() as patched:
         pretend(patched, unlike_the_rules)
-        plan = plan_graph(graph, host(), 1, options)
-        artifact = build(graph, host(), 1, options)
+        plan = plan_graph(graph, host(), 1, several)
+        artifact = build(graph, host(), 1, several)
     for name, found in found_in(plan).items():
         assert "choice" in found, found
         assert plan.products[name]["loops"] == [list(names) for names in found["choice"]["mapping"]["loops"]]
@@ -176,7 +191,7 @@ def test_a_damaged_record_is_the_files_fault(options: Options, monkeypatch: pyte
         rebuilt(damaged, "host", 1, Options(cache=False))
 
 
-def test_a_choice_that_slows_the_whole_graph_is_dropped(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_slows_the_whole_graph_is_dropped(several: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone another tile is fast; in the whole graph, pretend, the rules' is."""
     graph, _ = network()
     rules = make_plan(graph, host(), 1)
@@ -187,7 +202,7 @@ def test_a_choice_that_slows_the_whole_graph_is_dropped(options: Options, monkey
         return [(3e-3 - cost if whole else cost) for cost in map(unlike_the_rules, found.kernels)]
 
     monkeypatch.setattr(Stopwatch, "times", times)
-    plan = plan_graph(graph, host(), 1, options)
+    plan = plan_graph(graph, host(), 1, several)
     assert all("choice" not in each for each in found_in(plan).values())
     assert found_in(plan).keys() == {"c0", "c1"}
     assert [kernel.schedule for kernel in plan.kernels] == [kernel.schedule for kernel in rules.kernels]
@@ -207,7 +222,7 @@ def test_products_that_are_alike_are_searched_once(options: Options, monkeypatch
     monkeypatch.setattr(search._Search, "_outcome", outcome)
     with monkeypatch.context() as patched:
         pretend(patched, unlike_the_rules)
-        plan = plan_graph(graph, host(), 1, Options(cache=False, search="joint", trials=3))
+        plan = plan_graph(graph, host(), 1, Options(cache=False, search="joint", trials=6))
     assert set(found_in(plan)) == {f"c{number}" for number in range(5)}
     assert searched == ["c0", "c1", "c4"], "the first, those with products on both sides, the last"
     assert "for c1" in next(each for each in plan.decisions if each.subject == "search of c2").reason

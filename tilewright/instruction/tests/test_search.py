@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.search import FINALISTS, KEPT, TURNS, Candidate, Choice, Found, search
-from tilewright.operator.product_space import ProductPoint
+from tilewright.operator.product_point import ProductPoint
 
 POINTS = [ProductPoint((rows,), vectors, ("n", "m")) for rows, vectors in product(range(1, 15), range(1, 5))]
 

@@ -17,10 +17,11 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise
+from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host, resolve_cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.options import Options
 from tilewright.runtime.module import Module
+from tilewright.tiles.product import product_of
 
 Array = np.ndarray[Any, Any]
 EPILOGUES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -80,9 +81,9 @@ def test_other_types(dtype: str, tolerance: float) -> None:
 def test_sums_in_blocks_of_k() -> None:
     graph, inputs = product("gelu", 61, 5003, 40)
     plan = make_plan(graph, host(), 1)
-    (schedule,) = [each.schedule for each in plan.kernels if isinstance(each.schedule, ContractionSchedule)]
-    assert schedule.k_block > 0
-    assert schedule.epilogue_loop
+    (tree,) = [product_tree(each.scheduled) for each in plan.kernels if product_of(each.scheduled)]
+    assert tree.k_block > 0
+    assert tree.epilogue_loop
     agree(graph, inputs, 5e-5)
 
 

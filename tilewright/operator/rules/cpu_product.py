@@ -12,19 +12,21 @@ rows pass by. For several threads, tiles within a tenth of the fewest cycles com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
+from tilewright.operator.product_point import ProductPoint, k_unroll
+from tilewright.tiles import build
+from tilewright.tiles.build import in_program, register_tile, rooted
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import Product, micro_kernel
+from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, Stage, TileTree
 
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
@@ -33,13 +35,14 @@ SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles late
 MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
 
 
-def schedule_contraction(
+def choose_point(
     work: Product, machine: Cpu, threads: int, a_bytes: int, subject: str
-) -> tuple[ContractionSchedule, Decision]:
-    """The register tile with the fewest predicted cycles, and blocks that fit L2 and feed all threads.
+) -> tuple[ProductPoint, dict[str, int], Decision]:
+    """The register tile with the fewest predicted cycles, and into how many blocks of the grid each loop is dealt.
 
-    A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
+    Blocks fit L2 and feed all threads. A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
     """
+    order = (work.columns.name, *(axis.name for axis in work.rows))
     cost = cycles_from_memory if threads == 1 else tiled_cycles  # threads bring panels side by side, each its own
     ranked = sorted(
         (cost(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
@@ -50,69 +53,84 @@ def schedule_contraction(
     even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
     wasteful = next((each for each in ranked if each[0] > most), None)
     ranked = [each for each in ranked if each[0] <= most]
-    dealt: dict[tuple[tuple[int, ...], int], tuple[dict[str, int], dict[str, int]]] = {}
+    dealt: dict[tuple[tuple[int, ...], int], dict[str, int]] = {}
     compared: list[tuple[float, int, tuple[int, ...], int]] = []
-    for cycles, order, rows, vectors in ranked:
+    for cycles, fewer, rows, vectors in ranked:
         if compared and (threads == 1 or min(compared)[0] < cycles / even):
             break  # no tile from here on can be faster, however evenly it is dealt
-        tile = _tile(work, rows, vectors)
+        tile = ProductPoint(rows, vectors, order).tile(work)
         blocks = _blocks(work, machine, threads, tile, a_bytes) if shared else {}
-        dealt[rows, vectors] = tile, blocks
-        compared.append((cycles / min(even, _balance(work, tile, blocks, threads)), order, rows, vectors))
-    at_best = [(cycles / even, order, rows, vectors) for cycles, order, rows, vectors in ranked[len(dealt) :]]
+        dealt[rows, vectors] = blocks
+        compared.append((cycles / min(even, _balance(work, tile, blocks, threads)), fewer, rows, vectors))
+    at_best = [(cycles / even, fewer, rows, vectors) for cycles, fewer, rows, vectors in ranked[len(dealt) :]]
     compared = sorted(compared + at_best[:1])
     cycles, _, rows, vectors = compared[0]
-    tile, blocks = dealt[rows, vectors]
-    outer, m_order = [axis.name for axis in work.outer], [axis.name for axis in work.rows]
-    schedule = ContractionSchedule(
-        tile=tile,
-        order=(*outer, work.columns.name, *m_order),
-        blocks=blocks,
-        grid_order=(*outer, *m_order, work.columns.name),
-        k_unroll=k_unroll(work),
-        lanes=work.lanes,
-    )
+    point = ProductPoint(rows, vectors, order)
     second = compared[1] if len(compared) > 1 else None
     refused: tuple[Refusal, ...] = ()
     if wasteful:
         values = f"{wasteful[0]:.0f} cycles of all threads together, the fewest are {ranked[0][0]:.0f}"
         rule = f"at most {MOST_WORK} times the fewest"
-        refused = (Refusal(_named(*wasteful[2:]), rule, values, Cost(cycles=wasteful[0])),)
+        refused = (Refusal(ProductPoint(*wasteful[2:], order).tile_text(), rule, values, Cost(cycles=wasteful[0])),)
     decision = Decision(
         f"register tile of {subject}",
-        _named(rows, vectors),
+        point.tile_text(),
         f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles within {_shapes(work.shapes)} registers",
-        _named(*second[2:]) if second else "",
+        ProductPoint(*second[2:], order).tile_text() if second else "",
         f"{'' if second[2:] in dealt else 'at least '}{second[0]:.0f} cycles" if second else "",
         refused,
         Cost(cycles=cycles),
         Cost(cycles=second[0]) if second else None,
     )
-    return schedule, decision
+    return point, dealt[rows, vectors], decision
 
 
-def _named(rows: Sequence[int], vectors: int) -> str:
-    return f"{'x'.join(map(str, rows)) or '1'} rows by {vectors} vectors"
-
-
-def dealt(
-    schedule: ContractionSchedule, work: Product, machine: Cpu, threads: int, a_bytes: int
-) -> ContractionSchedule:
-    """A schedule that was chosen for one thread, its loops dealt to several as the rules deal theirs."""
+def blocks_of(point: ProductPoint, work: Product, machine: Cpu, threads: int, a_bytes: int) -> dict[str, int]:
+    """Into how many blocks each loop is dealt where a point was chosen by others than `choose_point`."""
     if threads == 1:
-        return schedule
-    if product_cycles(work, schedule, machine) < SHARED_CYCLES:
-        return replace(schedule, blocks={})
-    return replace(schedule, blocks=_blocks(work, machine, threads, dict(schedule.tile), a_bytes))
+        return {axis.name: axis.size for axis in work.outer}
+    if product_cycles(work, point, machine) < SHARED_CYCLES:
+        return {}
+    return _blocks(work, machine, threads, point.tile(work), a_bytes)
 
 
-def _tile(work: Product, rows: Sequence[int], vectors: int) -> dict[str, int]:
-    """Points along each loop of a register tile."""
-    tile = {axis.name: extent for axis, extent in zip(work.rows, rows, strict=True) if extent > 1}
-    extent, lanes = work.columns.size, work.lanes
-    whole = min(vectors * lanes, -(-extent // lanes) * lanes)
-    tile[work.columns.name] = extent if extent < lanes else whole
-    return tile
+def scheduled_product(
+    work: Product, point: ProductPoint, blocks: Mapping[str, int], machine: Cpu, *, epilogue_loop: bool = False
+) -> Kernel:
+    """The kernel that runs a product as a point says, its loops dealt in `blocks` to the grid.
+
+    A block of k asks for what comes next while it is computed. With `epilogue_loop` the epilogue is a loop over the
+    vectors of the register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
+    """
+    tile = point.tile(work)
+    names = [axis.name for axis in work.outer]
+    spatial = {axis.name: SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.spatial}
+    loops = [spatial[name] for name in (*names, *point.order)]
+    grid = [spatial[axis.name] for axis in work.spatial]
+    product, *epilogue = work.statements
+    k_block, step = point.k_block(work), k_unroll(work)
+    steps = {axis.name: axis.size for axis in work.depth}
+    first, last = work.depth[0].name, work.depth[-1].name
+    steps[first] = k_block or steps[first]
+    steps[last] = -(-steps[last] // step)
+    leaf = Leaf(product.name, micro_kernel(work, tile, {last: step}))
+    tree = rooted(build.tile("L1", list(steps.items()), leaf))
+    after: TileTree | None = None
+    if epilogue:
+        rows = [(axis.name, tile.get(axis.name, 1)) for axis in work.rows]
+        columns = work.columns.name, tile[work.columns.name]
+        after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), epilogue_loop)
+    if not k_block:
+        tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
+        return Kernel(work.statements, in_program(loops, grid, tree))
+    # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
+    cut = len(names) + point.order.index(work.columns.name) + 1
+    inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
+    hint = Hint("prefetch_lines", (machine.caches[0].line_bytes,))
+    tree = rooted(build.tile("L2", [(first, -(-work.depth[0].size // k_block)), *inside], tree, hints=[hint]))
+    if after is not None:
+        tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
+    return Kernel(work.statements, in_program(loops[:cut], grid, Stage(product.name, "L2", tree)))
 
 
 def tiles_that_fit(work: Product) -> list[tuple[tuple[int, ...], int]]:
@@ -135,47 +153,17 @@ def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{rows}x{vectors}" for rows, vectors in shapes)
 
 
-def k_unroll(work: Product) -> int:
-    """Steps of the last k loop in one product: about four groups of the instruction, so that few are left over.
-
-    Fewer where neighbouring rows overlap (windows over few channels): what one step reads for a row and another for the
-    next would be kept in registers between them.
-    """
-    last, group = work.depth[-1].size, work.group
-    groups = -(-last // group)
-    form = affine(work.a.index)
-    stride = form.coefficient(work.rows[-1]) if form is not None and work.rows else 0
-    if group > 1 and 0 < stride < 4 * group:
-        return group * min(groups, max(1, stride // group))
-    if groups <= 4 or group == 1:
-        return group * min(4, groups)
-    best = min(range(4, 7), key=lambda count: (groups - last // (count * group) * count, count))
-    return group * best
-
-
-def depth_block(work: Product, loops: Sequence[Axis], schedule: ContractionSchedule, machine: Cpu) -> int:
+def depth_block(work: Product, loops: Sequence[Axis], point: ProductPoint, machine: Cpu) -> int:
     """Points of the last of the k loops for which a panel of b, others whole, fills 0.3 of L2; 0 where all fit 0.4."""
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
     others = prod(axis.size for axis in loops) // max(1, loops[-1].size)
-    point_bytes = schedule.tile.get(work.columns.name, 1) * others * dtypes.size_bytes(work.b.tensor.dtype)
+    point_bytes = point.tile(work)[work.columns.name] * others * dtypes.size_bytes(work.b.tensor.dtype)
     if point_bytes * loops[-1].size <= 0.4 * l2_bytes:
         return 0
     return int(0.3 * l2_bytes / point_bytes)
 
 
-def k_block(work: Product, schedule: ContractionSchedule, machine: Cpu) -> int:
-    """Points of the first k loop per block, or 0 for no blocks (`_depth_blocks` says how many)."""
-    blocks = _depth_blocks(work, schedule.tile, machine)
-    if blocks == 1:
-        return 0
-    first = work.depth[0].size
-    size = -(-first // blocks)
-    if len(work.depth) == 1:
-        size = -(-size // schedule.k_unroll) * schedule.k_unroll
-    return size if size < first else 0
-
-
-def _depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
+def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     """Into how many blocks k is cut; 1 for none.
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
@@ -201,7 +189,7 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     blocks = {axis.name: axis.size for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
     rows = prod(axis.size for axis in work.rows)
-    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _depth_blocks(work, tile, machine))
+    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / depth_blocks(work, tile, machine))
     wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())

@@ -6,7 +6,10 @@ from math import prod
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.product_space import BLOCK_COUNTS, ProductPoint, ProductSpace
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import BLOCK_COUNTS, ProductSpace
+from tilewright.operator.rules.cpu_product import scheduled_product
+from tilewright.tiles.notation import print_tree
 from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver5")
@@ -43,21 +46,23 @@ def test_sums_are_cut_only_where_rows_run_inside_the_columns() -> None:
     assert all(point.k_blocks <= 2 for point in ProductSpace(image_product(k=3)))
 
 
-def test_a_point_is_a_schedule() -> None:
+def test_a_point_is_a_tree() -> None:
     work = image_product()
     point = ProductPoint((2, 3), 2, ("j", "q", "p"), 2)
-    schedule = point.schedule(work)
-    assert dict(schedule.tile) == {"p": 2, "q": 3, "j": 32}
-    assert schedule.order == ("j", "q", "p")
-    assert point.k_block(work, schedule) == 12
-    assert ProductPoint((2, 3), 2, ("j", "q", "p")).k_block(work, schedule) == 0
-    assert ProductPoint((1, 1), 1, ("j", "p", "q")).schedule(image_product(n=9)).tile == {"j": 9}
+    assert point.tile(work) == {"p": 2, "q": 3, "j": 32}
+    assert point.k_block(work) == 12
+    assert ProductPoint((2, 3), 2, ("j", "q", "p")).k_block(work) == 0
+    assert ProductPoint((1, 1), 1, ("j", "p", "q")).tile(image_product(n=9)) == {"j": 9}
+    assert print_tree(scheduled_product(work, point, {"q": 2}, MACHINE).tree) == (
+        "@DRAM par q:2 { @L2 for j:2 { stage C in L2 "
+        "{ @L2 for k:2, q:2, p:3 with prefetch_lines(64) { @L1 for k:3 { op C as fma_6x32x4 } } } } }"
+    )
 
 
 def test_blocks_are_whole_steps_of_the_product() -> None:
     work = image_product(k=24)
     point = ProductPoint((2, 3), 2, ("j", "q", "p"), 8)
-    assert point.k_block(work, point.schedule(work)) == 4  # 3 points are no whole step
+    assert point.k_block(work) == 4  # 3 points are no whole step
 
 
 def test_the_same_seed_draws_the_same_points() -> None:

@@ -6,27 +6,27 @@ import pytest
 
 from tilewright.expr.core import Axis, Expr, Read, Tensor, apply
 from tilewright.machine import resolve_cpu
-from tilewright.operator.contraction import ContractionSchedule
+from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.registers import epilogue_in_loop, registers_of, sums_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
 I, J, K = Axis("i", 64), Axis("j", 96), Axis("k", 8)
 SUM = Read(Tensor("sum", (), "f32"), ())
 BIAS = Read(Tensor("bias", (96,), "f32"), (J,))
+SILU = SUM * apply("sigmoid", SUM)
 SCALE = Read(Tensor("scale", (96,), "f32"), (J,))
 
 
-def work(epilogue: Expr) -> Product:
-    a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", 512), ("B", 768), ("C", 6144)))
-    return flat_product(
-        (), (I,), J, (K,), Operand(a, I * 8 + K), Operand(b, K * 96 + J), SUM.tensor, epilogue, c, I * 96 + J,
-        intrinsic="fma",
-        shapes=((4, 6),), lanes=16,
-    )  # fmt: skip
+def work(epilogue: Expr, columns: int = 96, lanes: int = 16) -> Product:
+    j = Axis("j", columns)
+    a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", 512), ("B", 8 * columns), ("C", 64 * columns)))
+    factors = Operand(a, I * 8 + K), Operand(b, K * columns + j)
+    index = I * columns + j
+    return flat_product((), (I,), j, (K,), *factors, SUM.tensor, epilogue, c, index, intrinsic="fma", lanes=lanes)
 
 
-def schedule(rows: int, columns: int, lanes: int = 16) -> ContractionSchedule:
-    return ContractionSchedule({"i": rows, "j": columns}, ("j", "i"), {}, ("i", "j"), k_unroll=4, lanes=lanes)
+def point(rows: int, vectors: int) -> ProductPoint:
+    return ProductPoint((rows,), vectors, ("j", "i"))
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_an_address_needs_no_vector_register() -> None:
 
 
 def test_vectors_of_sums() -> None:
-    assert sums_of(work(SUM), schedule(4, 96)) == 24
-    assert sums_of(work(SUM), schedule(3, 5)) == 3  # fewer columns than lanes
+    assert sums_of(work(SUM), point(4, 6)) == 24
+    assert sums_of(work(SUM, columns=5), point(3, 1)) == 3  # fewer columns than lanes
 
 
 def test_an_epilogue_that_fits_beside_the_sums_is_unrolled() -> None:
     machine = resolve_cpu("znver5")
-    loop, decision = epilogue_in_loop(work(apply("max", SUM + BIAS, 0.0)), schedule(4, 96), machine, "C")
+    loop, decision = epilogue_in_loop(work(apply("max", SUM + BIAS, 0.0)), point(4, 6), machine, "C")
     assert not loop
     assert decision.subject == "epilogue of C"
     assert decision.chosen == "on the register tile"
@@ -66,14 +66,14 @@ def test_an_epilogue_that_fits_beside_the_sums_is_unrolled() -> None:
 
 
 def test_an_epilogue_that_does_not_fit_is_a_loop() -> None:
-    silu = work(SUM * apply("sigmoid", SUM))
+    silu = work(SILU)
     wide, narrow = resolve_cpu("znver5"), resolve_cpu("x86-64-v3")
-    assert epilogue_in_loop(silu, schedule(4, 96), wide, "C")[0]
-    assert not epilogue_in_loop(silu, schedule(2, 96), wide, "C")[0]  # 12 sums leave 20
-    assert epilogue_in_loop(silu, schedule(2, 32, lanes=8), narrow, "C")[0]
+    assert epilogue_in_loop(silu, point(4, 6), wide, "C")[0]
+    assert not epilogue_in_loop(silu, point(2, 6), wide, "C")[0]  # 12 sums leave 20
+    assert epilogue_in_loop(work(SILU, lanes=8), point(2, 4), narrow, "C")[0]
 
 
 def test_one_vector_is_no_loop() -> None:
     gelu = work(SUM * apply("normal_cdf", SUM))
-    assert not epilogue_in_loop(gelu, schedule(1, 16), resolve_cpu("x86-64-v3"), "C")[0]
-    assert epilogue_in_loop(gelu, schedule(2, 16), resolve_cpu("x86-64-v3"), "C")[0]
+    assert not epilogue_in_loop(gelu, point(1, 1), resolve_cpu("x86-64-v3"), "C")[0]
+    assert epilogue_in_loop(gelu, point(2, 1), resolve_cpu("x86-64-v3"), "C")[0]

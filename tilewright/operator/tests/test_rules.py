@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.cycles import cycles_from_memory, tiled_cycles
-from tilewright.operator.rules.cpu_product import EVEN, schedule_contraction
+from tilewright.operator.rules.cpu_product import EVEN, choose_point
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -33,16 +32,18 @@ def matrices(m: int, n: int, k: int) -> Product:
     )  # fmt: skip
 
 
-def scheduled(m: int, n: int, k: int, threads: int) -> ContractionSchedule:
-    return schedule_contraction(matrices(m, n, k), MACHINE, threads, m * k * 4, "C")[0]
+def tile_of(m: int, n: int, k: int, threads: int) -> dict[str, int]:
+    """The register tile."""
+    work = matrices(m, n, k)
+    return choose_point(work, MACHINE, threads, m * k * 4, "C")[0].tile(work)
 
 
-def programs(m: int, n: int, schedule: ContractionSchedule) -> list[int]:
+def programs(m: int, n: int, k: int, threads: int) -> list[int]:
     """Points of each program, in the order of the grid."""
-    loops = [
-        SpatialLoop(Axis(name, extent), schedule.tile.get(name, 1), schedule.blocks.get(name, 1))
-        for name, extent in (("i", m), ("j", n))
-    ]
+    work = matrices(m, n, k)
+    point, blocks, _ = choose_point(work, MACHINE, threads, m * k * 4, "C")
+    tile = point.tile(work)
+    loops = [SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.spatial]
     return [prod(points) for points in product(*(loop.points for loop in loops))]
 
 
@@ -58,16 +59,15 @@ def test_points_of_programs_are_the_loop(extent: int, quantum: int, blocks: int)
 
 def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> None:
     """1024 columns are 11 tiles of 96 or 16 of 64: eleven cannot be halved."""
-    assert scheduled(16, 1024, 1024, threads=1).tile == {"i": 4, "j": 96}
-    two = scheduled(16, 1024, 1024, threads=2)
-    assert two.tile == {"i": 6, "j": 64}
-    sizes = programs(16, 1024, two)
+    assert tile_of(16, 1024, 1024, threads=1) == {"i": 4, "j": 96}
+    assert tile_of(16, 1024, 1024, threads=2) == {"i": 6, "j": 64}
+    sizes = programs(16, 1024, 1024, threads=2)
     assert sum(sizes[: len(sizes) // 2]) == sum(sizes) // 2
 
 
 @given(m=st.integers(1, 300), n=st.integers(1, 3000), k=st.integers(1, 900), threads=st.integers(1, 5))
 def test_the_second_tile_is_not_better(m: int, n: int, k: int, threads: int) -> None:
-    decision = schedule_contraction(matrices(m, n, k), MACHINE, threads, m * k * 4, "C")[1]
+    decision = choose_point(matrices(m, n, k), MACHINE, threads, m * k * 4, "C")[2]
     if decision.runner_up:
         first, second = (float(re.search(r"(\d+) (?:predicted )?cycles", text)[1]) for text in  # type: ignore[index]
                          (decision.reason, decision.runner_up_reason))  # fmt: skip
@@ -77,7 +77,7 @@ def test_the_second_tile_is_not_better(m: int, n: int, k: int, threads: int) -> 
 @pytest.mark.parametrize("threads", [2, 3, 4])
 @pytest.mark.parametrize(("m", "n"), [(128, 4096), (784, 512), (196, 1024), (4, 4096)])
 def test_threads_are_about_evenly_busy(m: int, n: int, threads: int) -> None:
-    sizes = programs(m, n, scheduled(m, n, 512, threads))
+    sizes = programs(m, n, 512, threads)
     count = len(sizes)
     shares = [sum(sizes[count * t // threads : count * (t + 1) // threads]) for t in range(threads)]
     assert max(shares) <= sum(sizes) / threads / (EVEN - 0.15), "before any thread helps another"
@@ -85,13 +85,13 @@ def test_threads_are_about_evenly_busy(m: int, n: int, threads: int) -> None:
 
 def test_a_product_that_ends_before_another_thread_begins_is_one_program() -> None:
     """The gates of a recurrent layer of 64 units took longer on two threads than on one; those of 128 do not."""
-    assert len(programs(1, 256, scheduled(1, 256, 64, threads=2))) == 1
-    assert len(programs(1, 512, scheduled(1, 512, 128, threads=2))) > 1
+    assert len(programs(1, 256, 64, threads=2)) == 1
+    assert len(programs(1, 512, 128, threads=2)) > 1
 
 
 def test_a_product_of_few_rows_takes_taller_tiles_where_b_comes_from_far() -> None:
     """Tiles of 8 rows read each panel twice, tiles of 4 rows four times: they hide less of the first time."""
-    far, near = scheduled(16, 250, 2000, threads=1).tile, scheduled(16, 250, 1000, threads=1).tile
+    far, near = tile_of(16, 250, 2000, threads=1), tile_of(16, 250, 1000, threads=1)
     assert 2000 * 250 * 4 > MACHINE.caches[1].bytes > 1000 * 250 * 4
     assert near == {"i": 4, "j": 96}
     assert far["i"] > near["i"]

@@ -22,14 +22,16 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.module import lower_kernel
 from tilewright.lower.steps import Step
 from tilewright.machine.registry import resolve_cpu
-from tilewright.operator.contraction import ContractionSchedule
 from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.rules.cpu_product import scheduled_product
 from tilewright.operator.tree import kernel_of, row_buffers
+from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import product_of
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import Binding, Path, Tile, TileTree, ancestors, kernels, leaves
 
@@ -224,11 +226,12 @@ def test_the_tree_of_every_kernel_is_legal_and_is_the_program(name: str, machine
             expected = {
                 leaf.op: runs(tree, path, extents_of(problem.compute(leaf.op)), where) for path, leaf in leaves(tree)
             }
-            if isinstance(kernel.work, Product):
+            product = product_of(kernel.scheduled)
+            if product is not None:
                 assert counted.dots == expected[computes[0].name]
                 assert computes[-1].name == kernel.writes[0]
                 path, _ = leaves(tree)[-1]
-                once = {axis.name: 1 for axis in kernel.work.depth}
+                once = {axis.name: 1 for axis in product.depth}
                 tiles = runs(tree, path, {**extents_of(computes[-1]), **once}, where)
                 assert counted.stores[arguments[kernel.writes[0]]] == tiles
             else:
@@ -264,13 +267,22 @@ def test_trees_of_random_graphs_are_legal(seed: int) -> None:
             assert len(scratch) == len(row_buffers(kernel.work))
 
 
-PRODUCT = ContractionSchedule({"i": 8, "j": 16}, ("j", "i"), {"i": 2, "j": 1}, ("i", "j"), k_unroll=4, lanes=8)
+POINT = ProductPoint((8,), 2, ("j", "i"))
+
+
+def product_kernel(name: str, k_blocks: int = 1, *, epilogue_loop: bool = False) -> ScheduledKernel:
+    """A product with tiles of 8 rows by 2 vectors of 8 lanes, its rows in two blocks."""
+    machine = resolve_cpu("x86-64-v3")
+    (kernel,) = planned(GRAPHS[name], "x86-64-v3", 1).kernels
+    work = product_of(kernel.scheduled)
+    assert work is not None
+    point = replace(POINT, k_blocks=k_blocks)
+    return scheduled_product(work, point, {"i": 2}, machine, epilogue_loop=epilogue_loop)
 
 
 def test_a_product() -> None:
     """64 x 32 times 32 x 64: 8 tiles of rows in 2 blocks, 4 of columns, 8 products along k."""
-    (kernel,) = planned(GRAPHS["product"], "x86-64-v3", 1).kernels
-    scheduled = kernel_of(kernel.work, PRODUCT)
+    scheduled = product_kernel("product")
     tree = scheduled.tree
     assert print_tree(tree) == "@DRAM par i:2 { @L2 for j:4, i:4 { @L1 for k:8 { op Y as fma_8_f32_f32_8x16x4 } } }"
     check(tree, Problem.of(expressions(scheduled)))  # perfect factors
@@ -281,11 +293,10 @@ def test_a_product() -> None:
 
 
 def test_a_product_with_epilogue_and_blocks_of_k() -> None:
-    (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
-    scheduled = kernel_of(kernel.work, replace(PRODUCT, k_block=40))
+    scheduled = product_kernel("product with epilogue", k_blocks=3)
     assert print_tree(scheduled.tree) == (
         "@DRAM par i:2 { @L2 for j:5 { stage Y in L2 { "
-        "seq[@L2 for k:3, i:4 { @L1 for k:10 { op Y as fma_8_f32_f32_8x16x4 } }, "
+        "seq[@L2 for k:3, i:4 with prefetch_lines(64) { @L1 for k:9 { op Y as fma_8_f32_f32_8x16x4 } }, "
         "@L2 for i:4 { @REG unroll i:8, j:2 { par j:8 { op Z } } }] } } }"
     )
     check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True)
@@ -296,8 +307,7 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
 
 def test_a_product_with_its_epilogue_in_a_loop() -> None:
     """The vectors are read from L1."""
-    (kernel,) = planned(GRAPHS["product with epilogue"], "x86-64-v3", 1).kernels
-    scheduled = kernel_of(kernel.work, replace(PRODUCT, epilogue_loop=True))
+    scheduled = product_kernel("product with epilogue", epilogue_loop=True)
     assert print_tree(scheduled.tree) == (
         "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8_f32_f32_8x16x4 }, "
         "@L1 for i:8, j:2 { @REG par j:8 { op Z } }] } }"

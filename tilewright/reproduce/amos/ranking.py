@@ -25,7 +25,7 @@ from tilewright.instruction.ranking import accuracy_compat, accuracy_strict, noi
 from tilewright.instruction.search import Candidate, Choice
 from tilewright.machine import Cpu, host, resolve_cpu
 from tilewright.machine.detect import host_limited_to
-from tilewright.operator.product_space import ProductPoint
+from tilewright.operator.product_point import ProductPoint
 from tilewright.options import Options
 from tilewright.reproduce.amos.cpu import RESULT, layer_graph
 from tilewright.reproduce.amos.layers import named_layers

@@ -11,7 +11,7 @@ from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.search import Candidate
 from tilewright.machine import Cpu, host
-from tilewright.operator.product_space import ProductPoint
+from tilewright.operator.product_point import ProductPoint
 from tilewright.reproduce.amos import ranking
 from tilewright.reproduce.amos.operators import Configuration
 from tilewright.reproduce.amos.ranking import Layer, Point, Report, draw, measure

@@ -26,43 +26,28 @@ from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
+from tilewright.lower.product_tree import ProductTree, product_tree
 from tilewright.lower.steps import Parameter
-from tilewright.operator.contraction import ContractionSchedule
-from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product
+from tilewright.tiles.kernel import Kernel
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.
 Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
 
 
-def contraction_loops(work: Product, schedule: ContractionSchedule) -> list[SpatialLoop]:
-    """The spatial loops in order; tile dimensions must come out as m loops first, then n."""
-    loops = {}
-    for axis in (*work.outer, *work.rows, work.columns):
-        lanes = schedule.lanes if axis == work.columns else 0
-        loops[axis.name] = SpatialLoop(axis, schedule.tile.get(axis.name, 1), schedule.blocks.get(axis.name, 1), lanes)
-    return [loops[name] for name in schedule.order]
-
-
-def lower_contraction(
-    name: str,
-    work: Product,
-    schedule: ContractionSchedule,
-    views: Sequence[tuple[Tensor, int]],
-    parameters: Sequence[Parameter] = (),
+def lower_product(
+    name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()
 ) -> tile.FuncOp:
-    """The kernel of a contraction with its epilogue; its arguments are views, then numbers."""
-    loops = contraction_loops(work, schedule)
-    grid = [loop for wanted in schedule.grid_order for loop in loops if loop.axis.name == wanted]
-    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(grid))
+    """The kernel of a product with its epilogue; its arguments are views, then numbers."""
+    tree = product_tree(kernel)
+    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(tree.grid))
     builder = KernelBuilder(func.body.block)
     names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
     memory = dict(zip(names, func.body.block.args, strict=True))
-    tiler = Tiler(builder, grid)
-    if schedule.k_block:
-        _Blocked(builder, work, schedule, memory, tiler, loops).run()
+    tiler = Tiler(builder, tree.grid)
+    if tree.k_block:
+        _Blocked(builder, tree, memory, tiler).run()
     else:
-        tiler.visit(loops, lambda point: _Tile(builder, work, schedule, memory, point).run())
+        tiler.visit(tree.outside, lambda point: _Tile(builder, tree, memory, point).run())
     builder.insert(tile.ReturnOp())
     return func
 
@@ -76,18 +61,16 @@ class _Blocked:
     def __init__(
         self,
         builder: KernelBuilder,
-        work: Product,
-        schedule: ContractionSchedule,
+        tree: ProductTree,
         memory: Mapping[str, SSAValue],
         tiler: Tiler,
-        loops: Sequence[SpatialLoop],
     ) -> None:
-        self.builder, self.work, self.schedule, self.memory, self.tiler = builder, work, schedule, memory, tiler
-        cut = [loop.axis for loop in loops].index(work.columns) + 1
-        self.outside, self.inside = loops[:cut], loops[cut:]
+        self.builder, self.tree, self.work, self.memory, self.tiler = builder, tree, tree.work, memory, tiler
+        work = tree.work
+        self.outside, self.inside = tree.outside, tree.inside
         assert {loop.axis for loop in self.inside} == set(work.rows), "rows are walked inside the blocks of k"
         rows = prod(loop.extent for loop in self.inside)
-        self.width = schedule.tile.get(work.columns.name, 1)
+        self.width = tree.tile[work.columns.name]
         dtype = computed_in(work.total.dtype)
         self.partial = builder.insert(tile.AllocOp(view_type(dtype, rows * self.width)))
 
@@ -99,7 +82,7 @@ class _Blocked:
 
         The first ones leave their sums in scratch, the last one finishes.
         """
-        blocks = -(-int(self.work.depth[0].extent) // self.schedule.k_block)  # type: ignore[arg-type]
+        blocks = -(-int(self.work.depth[0].extent) // self.tree.k_block)  # type: ignore[arg-type]
         block = self._steps()[0]
         builder = self.builder
         self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
@@ -119,19 +102,19 @@ class _Blocked:
         self.tiler.visit(self.inside, lambda p: self._tile(p, hints).complete(self._partial(p), low), point)
 
     def _tile(self, point: Point, hints: Hints | None = None) -> _Tile:
-        return _Tile(self.builder, self.work, self.schedule, self.memory, point, hints)
+        return _Tile(self.builder, self.tree, self.memory, point, hints)
 
     def _steps(self) -> tuple[int, ...]:
         """Steps of every k loop in one block; the last k loop counts products of `k_unroll` points."""
         _, *rest = (int(axis.extent) for axis in self.work.depth)  # type: ignore[arg-type]
-        counts = [self.schedule.k_block, *rest]
-        assert rest or counts[0] % self.schedule.k_unroll == 0
-        counts[-1] = max(1, counts[-1] // self.schedule.k_unroll)
+        counts = [self.tree.k_block, *rest]
+        assert rest or counts[0] % self.tree.step == 0
+        counts[-1] = max(1, counts[-1] // self.tree.step)
         return tuple(counts)
 
     def _hints(self, low: SSAValue) -> Hints | None:
         """What the tiles of the block from step `low` on ask for ahead of time, if the schedule says so."""
-        line_bytes = self.schedule.prefetch_line_bytes
+        line_bytes = self.tree.line_bytes
         if not line_bytes:
             return None
         work, builder, memory = self.work, self.builder, self.memory
@@ -175,18 +158,17 @@ class _Tile(OutputTile):
     def __init__(
         self,
         builder: KernelBuilder,
-        work: Product,
-        schedule: ContractionSchedule,
+        tree: ProductTree,
         memory: Mapping[str, SSAValue],
         point: Point,
         hints: Hints | None = None,
     ) -> None:
-        super().__init__(builder, work, memory, point)
-        self.schedule, self.hints = schedule, hints
+        super().__init__(builder, tree.work, memory, point)
+        self.tree, self.hints = tree, hints
 
     def finish(self, total: SSAValue) -> None:
-        if self.schedule.epilogue_loop:
-            finish_in_loop(self, total, self.schedule.lanes)
+        if self.tree.epilogue_loop:
+            finish_in_loop(self, total, self.work.lanes)
         else:
             super().finish(total)
 
@@ -232,7 +214,7 @@ class _Tile(OutputTile):
 
             end = builder.index(extent) if high is None else high
             return builder.loop(low, end, inside, [total])[0]
-        step, group = self.schedule.k_unroll, self.work.group
+        step, group = self.tree.step, self.work.group
         if self.work.whole_groups:
             extent = -(-extent // group) * group
         full, ragged = divmod(extent, step)

@@ -1,40 +1,16 @@
-"""How products run on CPUs, and the merging of their loops."""
+"""Neighbouring loops of a product as one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Const
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.operator.nest import addresses, outside_reads, walked_as_one
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import ProductMapping
-
-
-@dataclass(frozen=True)
-class ContractionSchedule:
-    """How it runs: tile extents per loop (m loops multiply to the rows of the register tile), order and blocks of the
-    loops.
-
-    `order` lists the spatial loops outermost first; `blocks` deals loops to the grid, whose slowest axis is the first
-    of `grid_order`. `k_unroll` is how many steps of the last k loop one product takes. `k_block` > 0 cuts the first k
-    loop into blocks of so many points that run outside the m loops; with `prefetch_line_bytes`, the cache line, a block
-    asks for what comes next while it is computed. With `epilogue_loop` the epilogue is a loop over the vectors of the
-    register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
-    """
-
-    tile: Mapping[str, int]
-    order: tuple[str, ...]
-    blocks: Mapping[str, int]
-    grid_order: tuple[str, ...]
-    k_unroll: int
-    lanes: int
-    k_block: int = 0
-    prefetch_line_bytes: int = 0
-    epilogue_loop: bool = False
 
 
 def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> Product:
