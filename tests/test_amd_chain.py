@@ -31,7 +31,7 @@ from tilewright.kernel.text import parse_module, print_module
 from tilewright.layouts import Blocked, DotOperand, Mma
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.blocks import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape
 
 RNG = np.random.default_rng(0)
 MACHINES = ("gfx1100", "gfx1201", "gfx942")

@@ -17,9 +17,10 @@ from tilewright.instruction.in_place import walked_dimension
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
-from tilewright.operator.blocks import no_boxes, schedule_blocks
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
+from tilewright.operator.rules.gpu_product import no_boxes, schedule_blocks
+from tilewright.tiles.parts import Parts
 from tilewright.tiles.product import Operand
 
 
@@ -46,15 +47,13 @@ def plan_block_product(planning: Planning, group: Group) -> None:
         cluster=options.cluster,
     )  # fmt: skip
     plan.decisions.append(chosen)
-    work = replace(work, mapping=replace(work.mapping, intrinsic=shape.intrinsic))
-    schedule, dealt = schedule_blocks(work, shape, group.kernel)
-    plan.decisions.append(dealt)
-    written = (result.output.name,)
-    name = planning.add_kernel(group.kernel, work, schedule, written, 2 * points(node))
+    kernel, divided = schedule_blocks(work, shape, group.kernel)
+    plan.decisions.append(divided)
+    name = planning.add_scheduled(group.kernel, kernel, (result.output.name,), 2 * points(node))
     plan.products[node.name] = {
         "kernel": name, "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
-        "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": dict(schedule.tile)},
+        "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": Parts(kernel).points},
     }  # fmt: skip
 
 

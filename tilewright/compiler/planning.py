@@ -30,7 +30,6 @@ from tilewright.intrinsics.registry import Registry, catalogue, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import flatten
 from tilewright.operator.nest import Nest, NestSchedule
@@ -40,7 +39,6 @@ from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.notation import print_tree
-from tilewright.tiles.product import Product
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_product import BlockProduct
@@ -401,8 +399,8 @@ class Planning:
     def add_kernel(
         self,
         name: str,
-        work: Nest | Product,
-        schedule: NestSchedule | BlockSchedule,
+        work: Nest,
+        schedule: NestSchedule,
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),

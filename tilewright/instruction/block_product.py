@@ -35,7 +35,7 @@ from tilewright.intrinsics.registry import Registry, standard
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
-from tilewright.operator.blocks import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape
 
 ROUNDING = "round-operands"  # the pass that rounds what instructions read as tf32
 # Chosen, where the deduction leaves it open and for multiply-adds.

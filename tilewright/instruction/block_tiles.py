@@ -22,7 +22,7 @@ from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
-from tilewright.operator.blocks import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape
 
 # What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together

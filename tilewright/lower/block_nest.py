@@ -111,6 +111,7 @@ class _BlockNest:
         self.covering = {name for name, each in self.nodes.items() if not inner.isdisjoint(each.axes)}
         self.one_pass = {node.op for node, _ in tree.hints("one_pass") if isinstance(node, Leaf)}
         self.chunks = tree.loops("L1")  # how many there are of inner loops that do not lie in the tile whole
+        tree.require_covered(self.chunks, {name: points.get(name, 1) for name in self.chunks})
         self.unrolled = tree.loops("L1", Binding.UNROLL)
         self.point = point_of_block(builder, tree.grid_of_tiles(points))
         dims = [tree.axes[name] for name in points if name not in tree.grid_order]

@@ -1,4 +1,4 @@
-"""Contractions to one kernel of blocks: a tile of the result per block, a loop over slices of k around `tile.dot`.
+"""Products to one kernel of blocks: a tile of the result per block, a loop over k tiles around `tile.dot`.
 
 The rows of a tile are a box over the m loops, a slice of k is a box over the k loops: windows, strides and any order of
 storage are strides of a load, not copies. Where a box sticks out of a loop, loads give zeros and nothing is stored.
@@ -19,26 +19,37 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
-from tilewright.operator.blocks import BlockSchedule
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Operand, Product
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.product import Operand, product_of
+from tilewright.tiles.tree import InvalidTree
 
 
-def lower_blocks(name: str, work: Product, schedule: BlockSchedule, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
-    """The kernel of a contraction with its epilogue, a block for every tile of the result."""
-    grid = schedule.grid(work)
+def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
+    """The kernel of a product with its epilogue, a block for every tile of the result."""
+    tree = Parts(kernel)
+    warps, grid = tree.hint("warps"), tree.grid_of_tiles(tree.points)
+    assert warps is not None, "blocks have warps"
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
-    func.attributes["warps"] = DenseArrayBase.from_list(i64, schedule.shape.warps)
-    func.attributes["stages"] = IntegerAttr(schedule.shape.stages, 64)
-    if schedule.shape.splits > 1:
-        func.attributes["splits"] = IntegerAttr(schedule.shape.splits, 64)
-    if schedule.shape.cluster > 1:
-        func.attributes["cluster"] = IntegerAttr(schedule.shape.cluster, 64)
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, [int(count) for count in warps.arguments])
+    func.attributes["stages"] = IntegerAttr(_stages(tree), 64)
+    for hint in ("splits", "cluster"):
+        if tree.number(hint, 1) > 1:
+            func.attributes[hint] = IntegerAttr(tree.number(hint, 1), 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockTile(builder, work, schedule, memory, point_of_block(builder, grid)).run()
+    _BlockTile(builder, kernel, tree, memory, point_of_block(builder, grid)).run()
     builder.insert(tile.ReturnOp())
     return func
+
+
+def _stages(tree: Parts) -> int:
+    """The buffers of an operand; both operands have the same."""
+    slots = {stage.slots for stage in tree.stages}
+    if len(slots) != 1:
+        raise InvalidTree(f"operands of a product have {sorted(slots)} slots", help="the same number for both")
+    return slots.pop()
 
 
 def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point:
@@ -69,15 +80,21 @@ class _BlockTile(OutputTile):
     """The tile of one block: products over the slices of k, epilogue, store."""
 
     def __init__(
-        self, builder: KernelBuilder, work: Product, schedule: BlockSchedule, memory: Mapping[str, SSAValue],
-        point: Point,
-    ) -> None:  # fmt: skip
+        self, builder: KernelBuilder, kernel: Kernel, tree: Parts, memory: Mapping[str, SSAValue], point: Point
+    ) -> None:
+        work = product_of(kernel)
+        assert work is not None, "a kernel with a product"
         super().__init__(builder, work, memory, point)
-        self.schedule = schedule
+        counts, points = tree.loops("L1"), tree.points
+        tree.require_covered(counts, points)
+        if any(points.get(name) != count for name, count in tree.loops("REG").items()):
+            raise InvalidTree("the epilogue has another tile than the product", help="give both the same points")
+        #: Every depth loop, outermost first, with its points in a k tile, and in how many k tiles it is cut.
+        self.slices = [(tree.axes[name], points[name], count) for name, count in counts.items()]
 
     def run(self) -> None:
         builder = self.builder
-        slices = prod(count for _, _, count in self.schedule.slices(self.work))
+        slices = prod(count for _, _, count in self.slices)
         (total,) = builder.loop(
             builder.index(0), builder.index(slices), lambda index, sums: [self._add(index, sums[0])], [self.zero()]
         )
@@ -96,22 +113,21 @@ class _BlockTile(OutputTile):
                 deep.append((inside, self._left(int(axis.extent), size, number)))  # type: ignore[arg-type]
         rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
         assert self.n_dim is not None, "the n loop is tiled"
-        columns, depth = [self._dim(self.n_dim)], self.schedule.shape.k
+        columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.slices)
         a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
         b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
         unsigned = "".join(
             label for label, operand in (("a", work.a), ("b", work.b)) if dtypes.is_unsigned(operand.tensor.dtype)
         )
-        shape = self.schedule.shape
-        return self.builder.insert(tile.DotOp(shape.intrinsic, a, b, total, unsigned, shape.precision))
+        mapping = work.mapping
+        return self.builder.insert(tile.DotOp(mapping.intrinsic, a, b, total, unsigned, mapping.precision))
 
     def _places(self, index: SSAValue) -> list[tuple[Axis, int, SSAValue]]:
         """Every k loop, the points of it in a slice, and the number of slice `index` along it; the last is fastest."""
         builder, left = self.builder, index
         found: list[tuple[Axis, int, SSAValue]] = []
-        slices = self.schedule.slices(self.work)
-        outer = next((axis for axis, _, count in slices if count > 1), None)
-        for axis, size, count in reversed(slices):
+        outer = next((axis for axis, _, count in self.slices if count > 1), None)
+        for axis, size, count in reversed(self.slices):
             number = builder.index(0)
             if axis == outer:
                 number = left

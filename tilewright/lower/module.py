@@ -25,8 +25,6 @@ from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
 from tilewright.lower.schedules import schedule_of
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
-from tilewright.operator.blocks import BlockSchedule
-from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.tiles.parts import Parts
 
 
@@ -134,25 +132,17 @@ def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     tree = Parts(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
-    elif tree.product is not None and not tree.on_blocks:
+    elif tree.on_blocks:
+        lowered = lower_block_nest if tree.product is None else lower_blocks
+        func = lowered(name, step.kernel, step.arguments)
+    elif tree.product is not None:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)
-    elif tree.on_blocks and tree.product is None:
-        func = lower_block_nest(name, step.kernel, step.arguments)
     else:
-        func = _lower_scheduled(step, name)
+        func = lower_nest(name, *schedule_of(step.kernel), step.arguments, step.parameters)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )
     return func
-
-
-def _lower_scheduled(step: Step, name: str) -> tile.FuncOp:
-    work, schedule = schedule_of(step.kernel)
-    if isinstance(work, Nest):
-        assert isinstance(schedule, NestSchedule)
-        return lower_nest(name, work, schedule, step.arguments, step.parameters)
-    assert isinstance(schedule, BlockSchedule)
-    return lower_blocks(name, work, schedule, step.arguments)
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -4,55 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 from tilewright.expr.ordered import Ordered
-from tilewright.operator.blocks import BlockSchedule, BlockShape
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, Prefetch, nest_loops
-from tilewright.operator.tree import PassNumbers, Schedule, Work
+from tilewright.operator.tree import PassNumbers
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.parts import Parts
-from tilewright.tiles.product import product_of
-from tilewright.tiles.tree import Binding, Kind, Leaf, MicroKernelRef, ProductMapping, walk
+from tilewright.tiles.tree import Binding, Kind, Leaf, walk
 
 
-def schedule_of(kernel: Kernel) -> tuple[Work, Schedule]:
+def schedule_of(kernel: Kernel) -> tuple[Nest, NestSchedule]:
     """What a kernel computes and how, as `operator.tree.kernel_of` took it."""
     tree = Parts(kernel)
-    work = product_of(kernel)
-    if work is not None:
-        return work, _block_schedule(tree)
     nest = _nest(kernel, tree)
     return nest, _nest_schedule(nest, tree)
-
-
-# Products -------------------------------------------------------------------------------------------------------------
-
-
-def _mapping(product: MicroKernelRef | None) -> tuple[ProductMapping, dict[str, int]]:
-    """How an intrinsic executes a product, and the points of each loop in one tile."""
-    assert product is not None
-    assert product.mapping is not None, "a product has its mapping"
-    return product.mapping, {loop.name: loop.trips for loop in product.quantum}
-
-
-def _block_schedule(tree: Parts) -> BlockSchedule:
-    mapping, points = _mapping(tree.product)
-    warps = tree.hint("warps")
-    assert warps is not None
-    rows, columns = (int(argument) for argument in warps.arguments)
-    shape = BlockShape(
-        prod(points[name] for name in mapping.rows),
-        points[mapping.columns],
-        prod(points[name] for name in mapping.depth),
-        (rows, columns),
-        mapping.intrinsic,
-        tree.stages[0].slots,
-        tree.number("splits", 1),
-        tree.number("cluster", 1),
-        mapping.precision,
-    )
-    return BlockSchedule(shape, points, tree.grid_order)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

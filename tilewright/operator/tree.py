@@ -1,43 +1,25 @@
-"""Scheduled kernels from works and schedules: their statements, and the tile tree that has every decision.
+"""Scheduled kernels from nests and schedules: their statements, and the tile tree that has every decision.
 
 Blocks of the grid are `par` loops over data in DRAM, the tiles that one program walks are loops at L2, reduction loops
 are at L1, and REG holds one vector or register tile. Levels say for which memory the schedule's rules choose the sizes;
-they do not prove that it fits. A product's register tile is an opaque micro-kernel; an epilogue, and each pass of a
-nest, is a sibling. Ragged tiles make factors imperfect: their product may exceed an extent. `lower.schedules` reads
-works and schedules from kernels.
+they do not prove that it fits. Each pass of a nest is a sibling. Ragged tiles make factors imperfect: their product may
+exceed an extent. `lower.schedules` reads nests and schedules from kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tilewright.expr.core import COSTLY, Apply, Read, walk
-from tilewright.operator.blocks import BlockSchedule
 from tilewright.operator.nest import Nest, NestNode, NestSchedule, nest_loops, statements_of
-from tilewright.tiles.build import in_blocks, in_program, register_tile, rooted, staged, tile
+from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.product import Product, micro_kernel
-from tilewright.tiles.tree import (
-    Binding,
-    Hint,
-    Kind,
-    Leaf,
-    Scope,
-    TileTree,
-)
-
-Work = Product | Nest
-Schedule = BlockSchedule | NestSchedule
+from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
 
-def kernel_of(work: Work, schedule: Schedule) -> Kernel:
-    """The scheduled kernel: loops and tensors have the names that they have in the work."""
-    if isinstance(work, Product):
-        assert isinstance(schedule, BlockSchedule)
-        return Kernel(work.statements, _block_tree(work, schedule))
-    assert isinstance(schedule, NestSchedule)
-    return Kernel(statements_of(work), _nest_tree(work, schedule))
+def kernel_of(nest: Nest, schedule: NestSchedule) -> Kernel:
+    """The scheduled kernel: loops and tensors have the names that they have in the nest."""
+    return Kernel(statements_of(nest), _nest_tree(nest, schedule))
 
 
 def row_buffers(nest: Nest) -> tuple[str, ...]:
@@ -52,26 +34,6 @@ def row_buffers(nest: Nest) -> tuple[str, ...]:
         if nest.inner and nest.covers_inner(node) and node.index is None and readers.get(node.tensor.name, 0) > 1
         and any(isinstance(e, Apply) and e.function in COSTLY for e in walk(node.body))
     )  # fmt: skip
-
-
-# Products -------------------------------------------------------------------------------------------------------------
-
-
-def _block_tree(work: Product, schedule: BlockSchedule) -> TileTree:
-    """Blocks of the grid around slices of k around the product of a tile, which is a micro-kernel of the block."""
-    product, *epilogue = work.statements
-    shape, slices = schedule.shape, schedule.slices(work)
-    mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
-    kernel = micro_kernel(work, schedule.tile, {axis.name: size for axis, size, _ in slices}, mapping)
-    tree = rooted(tile("L1", [(axis.name, count) for axis, _, count in slices], Leaf(product.name, kernel)))
-    tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
-    if epilogue:
-        dims = [(axis.name, schedule.tile.get(axis.name, 1)) for axis in (*work.rows, work.columns)]
-        tree = Scope(Kind.SEQ, (tree, rooted(tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
-    hints = [Hint("warps", shape.warps)]
-    hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
-    hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
-    return in_blocks(schedule.grid(work), tree, hints)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class Parts:
         self.scopes = [node for node in nodes if isinstance(node, Scope)]
         self.leaves = {node.op: node for node in nodes if isinstance(node, Leaf)}
         self.product = next((leaf.kernel for leaf in self.leaves.values() if leaf.kernel is not None), None)
+        self.points = {loop.name: loop.trips for loop in self.product.quantum} if self.product is not None else {}
         self.on_blocks = self.hint("warps") is not None
         grid = self.loops("DRAM", Binding.SP)
         self.grid_order = tuple(grid)
@@ -38,10 +39,22 @@ class Parts:
         return found
 
     def grid_of_tiles(self, points: Mapping[str, int]) -> list[SpatialLoop]:
-        """The loops of the grid, the slowest first, where a program has one tile of so many points of each."""
+        """The loops of the grid, the slowest first, where a program has one tile of so many points of each.
+
+        Raises InvalidTree where the tiles of the grid are not those that cover a loop.
+        """
         grid = self.loops("DRAM", Binding.SP)
         sizes = {name: points.get(name, 1) for name in grid}
+        self.require_covered(grid, sizes)
         return [SpatialLoop(self.axes[name], sizes[name], count, sizes[name]) for name, count in grid.items()]
+
+    def require_covered(self, counts: Mapping[str, int], points: Mapping[str, int]) -> None:
+        """Raise InvalidTree for a loop whose tiles, so many of so many points, are too few or too many."""
+        for name, count in counts.items():
+            wanted = max(1, -(-self.axes[name].size // points[name]))
+            if count != wanted:
+                message = f"{count} tiles of {points[name]} points of {name}, whose extent is {self.axes[name].size}"
+                raise InvalidTree(message, help=f"{wanted} tiles")
 
     def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
         """The hints of a name with their nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,12 @@ from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.verify import verify
 from tilewright.lower.blocks import lower_blocks
-from tilewright.operator.blocks import BlockShape, schedule_blocks
+from tilewright.operator.rules.gpu_product import BlockShape, schedule_blocks
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.parts import Parts
 from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.tree import InvalidTree, kernels
 
 Array = np.ndarray[Any, Any]
 
@@ -43,21 +48,28 @@ def contraction(
 
 
 def check(work: Product, shape: BlockShape, wanted: Array, arrays: list[Array]) -> None:
-    """Small whole numbers: every sum is exact, whatever its order."""
-    schedule, _ = schedule_blocks(work, shape, "y")
+    """The product as the rule schedules it."""
+    check_kernel(work, schedule_blocks(work, shape, "y")[0], wanted, arrays)
+
+
+def check_kernel(work: Product, scheduled: Kernel, wanted: Array, arrays: list[Array]) -> FuncOp:
+    """Small whole numbers: every sum is exact, whatever its order. Returns the kernel in tile form."""
     tensors = (work.a.tensor, work.b.tensor, work.output)
-    kernel = lower_blocks("k", work, schedule, [(tensor, static_shape(tensor.shape)[0]) for tensor in tensors])
-    module = ModuleOp([kernel])
+    kernel = lower_blocks("k", scheduled, [(tensor, static_shape(tensor.shape)[0]) for tensor in tensors])
+    module, lowered = ModuleOp([kernel]), kernel.clone()
+    hint = Parts(scheduled).hint("warps")
+    assert hint is not None
     verify(module)
     for distributed in (False, True):
         if distributed:
             run_pipeline(module, "gpu", verify_each=True)
             (made,) = module.body.ops
             assert isinstance(made, FuncOp)
-            assert made.block == (32 * shape.warps[0] * shape.warps[1], 1, 1)
+            assert made.block == (32 * int(hint.arguments[0]) * int(hint.arguments[1]), 1, 1)
         found = np.zeros(static_shape(work.output.shape), dtypes.numpy_dtype(work.output.dtype))
         run_kernel(module, "k", [*(array.reshape(-1).copy() for array in arrays), found], races=distributed)
         np.testing.assert_array_equal(found.astype(np.float64), wanted.reshape(-1))
+    return lowered
 
 
 @pytest.mark.parametrize("sizes", [(32, 32, 64), (33, 17, 40), (5, 3, 7), (34, 20, 50)], ids=str)
@@ -92,3 +104,44 @@ def test_windows_are_boxes_of_both(name: str, channels: int) -> None:
         [x[2 * a : 2 * a + 3, 2 * b : 2 * b + 3].reshape(-1) for a in range(rows) for b in range(columns)]
     )
     check(work, SHAPES[name], patches.astype(np.float64) @ w.astype(np.float64).T, [x, w])
+
+
+def edited(kernel: Kernel, old: str, new: str) -> Kernel:
+    """The kernel with another tree: its text with `new` in the place of `old`."""
+    text = print_tree(kernel.tree)
+    assert old in text, text
+    return replace(kernel, tree=parse_tree(text.replace(old, new), kernels(kernel.tree)))
+
+
+def square_product() -> tuple[Product, Kernel, list[Array]]:
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-3, 4, (64, 64)).astype(np.float16) for _ in range(2))
+    i, j, p = Axis("i", 64), Axis("j", 64), Axis("p", 64)
+    work = contraction((i,), j, (p,), i * 64 + p, j * 64 + p, i * 64 + j, (64 * 64,) * 3, "f16")
+    return work, schedule_blocks(work, SHAPES["f16"], "y")[0], [x, w]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("par i:2, j:4", "par j:4, i:2"), ("slots 3", "slots 2"), ("warps(2, 1)", "warps(1, 2)")],
+    ids=["order of blocks", "buffers", "warps"],
+)
+def test_a_tree_that_is_changed_changes_the_code(old: str, new: str) -> None:
+    work, kernel, (x, w) = square_product()
+    wanted = x.astype(np.float64) @ w.astype(np.float64).T
+    by_rule = check_kernel(work, kernel, wanted, [x, w])
+    assert str(check_kernel(work, edited(kernel, old, new), wanted, [x, w])) != str(by_rule)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("par i:2", "par i:1", "1 tiles of 32 points of i, whose extent is 64"),
+        ("for p:2", "for p:3", "3 tiles of 32 points of p, whose extent is 64"),
+        ("stage w in SHARED slots 3", "stage w in SHARED slots 2", "slots"),
+    ],
+)
+def test_a_tree_that_is_none_of_a_product_is_refused(old: str, new: str, message: str) -> None:
+    work, kernel, arrays = square_product()
+    with pytest.raises(InvalidTree, match=message):
+        check_kernel(work, edited(kernel, old, new), np.zeros(64 * 64), arrays)

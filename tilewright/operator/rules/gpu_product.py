@@ -1,4 +1,4 @@
-"""Products on the blocks of a GPU: how the tile of a block is dealt to the loops of a contraction.
+"""Products on the blocks of a GPU: how the tile of a block is divided among the loops of a product, and the tree.
 
 Level 3 says how large a block's tile is, with which instruction its warps compute it, and how many slices of k are on
 their way (`BlockShape`); here the rows of the tile become a box over the m loops, and a slice of k a box over the k
@@ -8,6 +8,7 @@ loops. Every extent is a power of two, as layouts want; what a box has beyond th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from tilewright.dataclass import dataclass
@@ -15,8 +16,11 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TURNED_BYTES, is_distance
+from tilewright.tiles.build import in_blocks, rooted, staged, tile
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import Product, micro_kernel
+from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, Scope, TileTree
 
 
 @dataclass(frozen=True)
@@ -46,43 +50,46 @@ class BlockShape:
         return text + (f", clusters of {self.cluster} blocks" if self.cluster > 1 else "")
 
 
-@dataclass(frozen=True)
-class BlockSchedule:
-    """How a product runs on blocks: points of every m, n and k loop in a tile, and the order of the grid's axes.
+def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Kernel, Decision]:
+    """The tile over the loops of rows with the fewest blocks, and over those of the depth with the fewest k tiles.
 
-    The box of the m loops has `shape.m` points, that of the k loops `shape.k`, that of the n loop `shape.n`; every tile
-    is a block of its own. The slowest axis of the grid is the first of `grid_order`.
+    Ties prefer the longer innermost loop.
     """
-
-    shape: BlockShape
-    tile: Mapping[str, int]
-    grid_order: tuple[str, ...]
-
-    def grid(self, work: Product) -> list[SpatialLoop]:
-        """The loops that are dealt to blocks, the slowest first."""
-        loops = {axis.name: axis for axis in (*work.outer, *work.rows, work.columns)}
-        found = []
-        for name in self.grid_order:
-            quantum = self.tile.get(name, 1)
-            found.append(SpatialLoop(loops[name], quantum, -(-loops[name].size // quantum), quantum))
-        return found
-
-    def slices(self, work: Product) -> list[tuple[Axis, int, int]]:
-        """Every k loop with the points of it in a slice, and how many slices it is cut in."""
-        return [(axis, self.tile[axis.name], -(-axis.size // self.tile[axis.name])) for axis in work.depth]
-
-
-def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[BlockSchedule, Decision]:
-    """The boxes with the fewest blocks, and with the fewest slices of k; among equals the longest innermost loop."""
     rows, deep = _box(work.rows, shape.m), _box(_by_stride(work), shape.k)
-    tile = {**rows, **deep, work.columns.name: shape.n}
-    order = (*(axis.name for axis in (*work.outer, *work.rows)), work.columns.name)
-    schedule = BlockSchedule(shape, tile, order)
+    points = {**rows, **deep, work.columns.name: shape.n}
+    grid = [_in_tiles(axis, points.get(axis.name, 1)) for axis in work.spatial]
+    slices = {axis.name: -(-axis.size // points[axis.name]) for axis in work.depth}
     boxes = " by ".join(_text(box) for box in (rows, {work.columns.name: shape.n}))
-    blocks = prod(loop.programs for loop in schedule.grid(work))
-    slices = prod(count for _, _, count in schedule.slices(work))
-    reason = f"{blocks} blocks with {slices} slices of {_text(deep)} each, the fewest of all boxes with powers of two"
-    return schedule, Decision(f"tile of {subject}", boxes, reason)
+    blocks = prod(loop.programs for loop in grid)
+    reason = (
+        f"{blocks} blocks with {prod(slices.values())} slices of {_text(deep)} each, the fewest of all boxes with "
+        "powers of two"
+    )
+    kernel = Kernel(work.statements, _tree(work, shape, points, grid, slices))
+    return kernel, Decision(f"tile of {subject}", boxes, reason)
+
+
+def _in_tiles(axis: Axis, points: int) -> SpatialLoop:
+    """A loop in tiles, each a block of its own."""
+    return SpatialLoop(axis, points, -(-axis.size // points), points)
+
+
+def _tree(
+    work: Product, shape: BlockShape, points: Mapping[str, int], grid: Sequence[SpatialLoop], slices: Mapping[str, int]
+) -> TileTree:
+    """Blocks of the grid around k tiles around the product of a tile, which is a micro-kernel of the block."""
+    product, *epilogue = work.statements
+    mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
+    kernel = micro_kernel(work, points, {name: points[name] for name in slices}, mapping)
+    tree = rooted(tile("L1", list(slices.items()), Leaf(product.name, kernel)))
+    tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
+    if epilogue:
+        dims = [(axis.name, points[axis.name]) for axis in (*work.rows, work.columns)]
+        tree = Scope(Kind.SEQ, (tree, rooted(tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
+    hints = [Hint("warps", shape.warps)]
+    hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
+    hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
+    return in_blocks(grid, tree, hints)
 
 
 def no_boxes(work: Product, element_bytes: int) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tilewright.expr.core import Axis, Const, Read, Tensor
-from tilewright.operator.blocks import BlockShape, schedule_blocks
-from tilewright.operator.tree import kernel_of
+from tilewright.operator.rules.gpu_product import BlockShape, schedule_blocks
+from tilewright.tiles.kernel import expressions
+from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.parts import Parts
+from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import Operand, Product, flat_product
 
 SHAPE = BlockShape(64, 32, 16, (2, 2), "mma_m16n8k16_f16_f32", 3)
@@ -41,15 +44,16 @@ def convolution(rows: int, columns: int, channels: int, window: int, filters: in
     ],
 )
 def test_the_fewest_boxes_are_taken(extents: tuple[int, int, int, int, int], box: dict[str, int]) -> None:
-    schedule, decision = schedule_blocks(convolution(*extents), SHAPE, "y")
-    assert schedule.tile == box
+    kernel, decision = schedule_blocks(convolution(*extents), SHAPE, "y")
+    assert Parts(kernel).points == box
+    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
     assert "blocks" in decision.reason
 
 
 def test_the_tree_is_blocks_around_slices_around_a_micro_kernel() -> None:
     work = convolution(16, 16, 32, 3, 64)
-    schedule, _ = schedule_blocks(work, SHAPE, "y")
-    text = print_tree(kernel_of(work, schedule).tree)
+    kernel, _ = schedule_blocks(work, SHAPE, "y")
+    text = print_tree(kernel.tree)
     assert text == (
         "@DRAM par i:4, j:1, f:2 with warps(2, 2) { stage x in SHARED slots 3 { stage w in SHARED slots 3 { "
         "@L1 for r:3, s:3, c:2 { op y as mma_m16n8k16_f16_f32_64x32x16 } } } }"
