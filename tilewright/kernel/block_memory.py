@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, SSAValue
@@ -49,6 +50,7 @@ class StageOp(IRDLOperation):
     """
 
     name = "tile.stage"
+    WRITES: ClassVar[int] = 2
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
     buffer = operand_def(MemRefType)

@@ -176,6 +176,7 @@ class StoreOp(IRDLOperation):
     """
 
     name = "tile.store"
+    WRITES: ClassVar[int] = 1
     value = operand_def()
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
@@ -622,6 +623,15 @@ OPERATIONS = (
     BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
     Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
+
+
+def written_view(op: Operation) -> SSAValue | None:
+    """The view that an operation writes; None for one that writes none itself.
+
+    Its class says in `WRITES` which operand it is, in whichever file it is defined.
+    """
+    place: int | None = getattr(op, "WRITES", None)
+    return None if place is None else op.operands[place]
 
 
 def operations(region: Region) -> list[Operation]:

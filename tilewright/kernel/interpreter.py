@@ -46,10 +46,10 @@ from tilewright.kernel.dialect import (
     operations,
     shape,
     strides_of,
+    written_view,
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
 from tilewright.kernel.ring_interpreter import HANDLERS as RINGS
-from tilewright.kernel.simt import written_view
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
 from tilewright.layouts.shared import Padded

@@ -46,9 +46,10 @@ from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, 
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import CompileError
-from tilewright.kernel.dialect import I1, INDEX, FuncOp, StageOp, StoreOp, check_precision, element, shape
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, check_precision, element, shape
 from tilewright.kernel.groups import Commit, Wait
 from tilewright.kernel.records import record_of
+from tilewright.kernel.tile_types import element_bytes as element_bytes
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -63,12 +64,6 @@ def is_shared(view: SSAValue | Attribute) -> bool:
     """Whether a view is of the memory of a block."""
     type_ = view.type if isinstance(view, SSAValue) else view
     return isinstance(type_, MemRefType) and type_.memory_space == SHARED
-
-
-def element_bytes(view: SSAValue | Attribute) -> int:
-    """Bytes of one element of a view or tile."""
-    type_ = element(view)
-    return 8 if isinstance(type_, IndexType) else -(-type_.bitwidth // 8)  # type: ignore[attr-defined]
 
 
 def block_of(op: Operation) -> FuncOp:
@@ -222,6 +217,7 @@ class AsyncCopyOp(IRDLOperation):
     """
 
     name = "simt.async_copy"
+    WRITES: ClassVar[int] = 2
     source = operand_def(MemRefType)
     source_offset = operand_def(IndexType)
     target = operand_def(MemRefType)
@@ -288,6 +284,7 @@ class AtomicOp(IRDLOperation):
     """
 
     name = "simt.atomic"
+    WRITES: ClassVar[int] = 1
     kind = prop_def(StringAttr)
     value = operand_def()
     view = operand_def(MemRefType)
@@ -371,6 +368,7 @@ class StoreMatrixOp(IRDLOperation):
     """Warp: the inverse of `load_matrix`."""
 
     name = "simt.store_matrix"
+    WRITES: ClassVar[int] = 1
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
@@ -439,6 +437,7 @@ class StoreFragmentOp(IRDLOperation):
     """Warp: write the result fragment of an intrinsic to a matrix in memory, the inverse of loading "c"."""
 
     name = "simt.store_fragment"
+    WRITES: ClassVar[int] = 1
     intrinsic = prop_def(StringAttr)
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
@@ -506,20 +505,6 @@ def _reads_tf32(op: MmaOp) -> bool:
         return record_of(op).sources[0].dtype == "tf32"
     except CompileError as error:
         raise VerifyException(error.message) from None
-
-
-_WRITTEN: dict[type[Operation], int] = {
-    StoreOp: 1, StageOp: 2, AsyncCopyOp: 2, AtomicOp: 1, StoreMatrixOp: 1, StoreFragmentOp: 1,
-}  # fmt: skip
-
-
-def written_view(op: Operation) -> SSAValue | None:
-    """The view that an operation writes, of this dialect or `tile`; None for one that writes none itself.
-
-    Operations of the other files of this dialect say which operand it is in `WRITES`.
-    """
-    place: int | None = _WRITTEN.get(type(op), getattr(op, "WRITES", None))
-    return None if place is None else op.operands[place]
 
 
 # Registers of a thread ------------------------------------------------------------------------------------------------

@@ -27,6 +27,12 @@ def element(value: SSAValue | Attribute) -> Attribute:
     return type_.element_type if type(type_) in _OF_ELEMENTS else type_  # type: ignore[attr-defined]
 
 
+def element_bytes(view: SSAValue | Attribute) -> int:
+    """Bytes of one element of a view or tile."""
+    type_ = element(view)
+    return 8 if isinstance(type_, IndexType) else -(-type_.bitwidth // 8)  # type: ignore[attr-defined]
+
+
 def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:
     """The type of a tile; the bare element type where there are no dimensions."""
     return TensorType(element_type, list(extents)) if extents else element_type

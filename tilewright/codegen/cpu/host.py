@@ -15,7 +15,7 @@ from tilewright.codegen.host_program import Launch
 from tilewright.codegen.values import I8, I32, I64, POINTER
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.simt import element_bytes
+from tilewright.kernel.tile_types import element_bytes
 
 #: Fields of the call structure, in order (docs/developers/design.md, "Object code").
 FIELDS = ("inputs", "outputs", "constants", "arena", "scratch", "parallel", "pool", "profile")

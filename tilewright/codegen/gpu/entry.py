@@ -11,7 +11,6 @@ from tilewright.codegen.gpu.control import elements_of, entry_name
 from tilewright.codegen.gpu.emission import GLOBAL, Emission, Place
 from tilewright.codegen.values import llvm_type
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt
 
 
 def declared(
@@ -28,7 +27,7 @@ def declared(
 
 def written_views(func: tile.FuncOp) -> set[SSAValue]:
     """The views that a kernel writes."""
-    return {view for op in tile.operations(func.body) if (view := simt.written_view(op)) is not None}
+    return {view for op in tile.operations(func.body) if (view := tile.written_view(op)) is not None}
 
 
 def place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int], written: Container[SSAValue]) -> None:

@@ -114,7 +114,7 @@ def _only_copies(op: scf.IfOp) -> bool:
     if op.results or op.false_region.blocks:
         return False
     ops = [each for each in op.true_region.block.ops if not isinstance(each, scf.YieldOp)]
-    rest = [each for each in ops if type(each) not in PURE]
+    rest = [each for each in ops if each.name not in PURE]
     return bool(rest) and all(
         isinstance(each, simt.AsyncCopyOp) or (isinstance(each, scf.IfOp) and _only_copies(each)) for each in rest
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -9,7 +11,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp
-from tilewright.kernel.passes.rules import access, arithmetic, control, registers, tiles
+from tilewright.kernel.passes.rules import access, arithmetic, control, tiles
 from tilewright.kernel.rewrite import Rule, rewrite
 
 
@@ -28,15 +30,23 @@ class CanonicalisePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp):
-                rewrite(kernel.body.block, RULES)
+                rewrite(kernel.body.block, _rules_of_blocks() if kernel.block else RULES)
 
 
-def _rules() -> dict[type[Operation], list[Rule]]:
+def _merged(*tables: dict[type[Operation], list[Rule]]) -> dict[type[Operation], list[Rule]]:
     merged: dict[type[Operation], list[Rule]] = {}
-    for table in (arithmetic.RULES, tiles.RULES, access.RULES, control.RULES, registers.RULES):
+    for table in tables:
         for kind, rules in table.items():
             merged.setdefault(kind, []).extend(rules)
     return merged
 
 
-RULES = _rules()
+RULES = _merged(arithmetic.RULES, tiles.RULES, access.RULES, control.RULES)
+
+
+@cache
+def _rules_of_blocks() -> dict[type[Operation], list[Rule]]:
+    """Those of kernels whose programs are blocks of threads."""
+    from tilewright.kernel.passes.rules import threads
+
+    return _merged(RULES, threads.RULES)

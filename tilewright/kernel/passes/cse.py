@@ -48,7 +48,7 @@ class _Walk:
         op = block.first_op
         while op is not None:
             following = op.next_op
-            kind = type(op)
+            kind = op.name
             if kind in PURE:
                 self.merge(op, _key(op, 0), added)
             elif kind in READS:

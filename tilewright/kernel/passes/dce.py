@@ -12,7 +12,6 @@ from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import AllocOp, FuncOp, StoreOp
 from tilewright.kernel.passes.effects import PURE, READS
 from tilewright.kernel.rewrite import erase
-from tilewright.kernel.simt import SharedOp
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class DcePass(ModulePass):
                 _sweep(kernel.body.block)
 
 
-REMOVABLE = PURE | READS | {SharedOp}
+REMOVABLE = PURE | READS | {"simt.shared"}
 
 
 def _sweep(block: Block) -> None:
@@ -42,8 +41,7 @@ def _sweep(block: Block) -> None:
     op = block.last_op
     while op is not None:
         before = op.prev_op
-        kind = type(op)
-        if kind in REMOVABLE:
+        if op.name in REMOVABLE:
             if op.results[0].first_use is None:
                 erase(op)
         elif op.regions:

@@ -178,7 +178,7 @@ class _Expansion(Threads):
         """Whether conversions that are written may be read behind an operation."""
         if any(operand.owner in self.waiting for operand in op.operands):
             return False
-        scalar = type(op) in PURE and not any(map(shape, (*op.operands, *op.results)))
+        scalar = op.name in PURE and not any(map(shape, (*op.operands, *op.results)))
         return scalar or isinstance(op, tile.ConvertOp | tile.LoadOp)
 
     def read_written(self) -> None:

@@ -1,4 +1,7 @@
-"""Which operations only compute, which read, and what memory others write."""
+"""Which operations only compute, which read, and what memory others write.
+
+Operations go by name: those of `simt` are not imported for a CPU.
+"""
 
 from __future__ import annotations
 
@@ -22,36 +25,27 @@ from tilewright.kernel.dialect import (
     ReshapeOp,
     ScanOp,
     operations,
-)
-from tilewright.kernel.elements import ELEMENT
-from tilewright.kernel.simt import (
-    BarrierOp,
-    ClusterBarrierOp,
-    JoinOp,
-    LoadFragmentOp,
-    LoadMatrixOp,
-    MmaOp,
-    PartOp,
-    SharedOp,
-    ShuffleOp,
-    ThreadIdOp,
-    WaitOp,
     written_view,
 )
+from tilewright.kernel.elements import ELEMENT
 
-PURE: frozenset[type[Operation]] = frozenset(
+PURE: frozenset[str] = frozenset(
     {
-        *ELEMENT, arith.ConstantOp, ProgramIdOp, BlockRankOp, ThreadIdOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp,
-        ScanOp, DotOp, ConvertOp, JoinOp, PartOp,
+        *(kind.name for kind in ELEMENT),
+        *(kind.name for kind in (arith.ConstantOp, ProgramIdOp, BlockRankOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp)),
+        *(kind.name for kind in (ScanOp, DotOp, ConvertOp)),
+        "simt.thread_id", "simt.join", "simt.part",
     }
 )  # fmt: skip
-"""Operations that depend on their operands alone and can run at any time: none traps."""
+"""Names of operations that depend on their operands alone and can run at any time: none traps."""
 
-READS: frozenset[type[Operation]] = frozenset({LoadOp, GatherOp, LoadMatrixOp, LoadFragmentOp, ShuffleOp, MmaOp})
-"""Operations that read a view, their first operand, or work with the other lanes of the warp: they may run only where
-they surely would have."""
+READS: frozenset[str] = frozenset(
+    {LoadOp.name, GatherOp.name, "simt.load_matrix", "simt.load_fragment", "simt.shuffle", "simt.mma"}
+)
+"""Names of operations that read a view, their first operand, or work with the other lanes of the warp: they may run
+only where they surely would have."""
 
-_WAITS = frozenset({BarrierOp, ClusterBarrierOp, WaitOp})
+_WAITS = frozenset({"simt.barrier", "simt.cluster_barrier", "simt.wait"})
 
 
 class Writes:
@@ -68,7 +62,8 @@ class Writes:
         self.placed: frozenset[SSAValue] = frozenset()
         if kernel.block:
             ops = operations(kernel.body)
-            self.placed = frozenset(op.result for op in ops if isinstance(op, SharedOp) and op.offset is not None)
+            shared = (op for op in ops if op.name == "simt.shared" and "offset" in op.properties)
+            self.placed = frozenset(op.results[0] for op in shared)
             written = {view for op in ops for view in self.of_one(op)}
             self.shown = frozenset(view for view in written if not isinstance(view.owner, AllocOp))
         self._note(kernel.body.block)
@@ -78,7 +73,7 @@ class Writes:
         return self.inside[op] if op.regions else self.of_one(op)
 
     def of_one(self, op: Operation) -> Collection[SSAValue]:
-        if type(op) in _WAITS:
+        if op.name in _WAITS:
             return self.shown
         view = written_view(op)
         if view is None:

@@ -70,7 +70,7 @@ class _Nest:
     def hoist(self, block: Block, op: Operation) -> None:
         depth = len(self.loops)
         level = depth
-        kind = type(op)
+        kind = op.name
         if kind in PURE or kind in READS:
             level = max((self.level.get(operand, 0) for operand in op.operands), default=0)
             if level < depth and kind in READS:

@@ -22,6 +22,7 @@ from tilewright.kernel.dialect import (
     ReturnOp,
     StoreOp,
     operations,
+    written_view,
 )
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.rules.control import trips
@@ -38,7 +39,6 @@ from tilewright.kernel.simt import (
     StoreFragmentOp,
     StoreMatrixOp,
     WaitOp,
-    written_view,
 )
 
 READ, WRITE, ARRIVED = 1, 2, 4
@@ -70,7 +70,7 @@ class Order:
         self.arriving = {op.target: ARRIVED for op in copies} | {op.source: READ for op in copies}
         loops = [op for op in ops if isinstance(op, scf.ForOp) and trips(op) is None and _has_barrier(op)]
         branches = [op for op in ops if isinstance(op, scf.IfOp) and _has_barrier(op)]
-        plain = all(isinstance(op, _KNOWN) or type(op) in PURE for op in ops)
+        plain = all(isinstance(op, _KNOWN) or op.name in PURE for op in ops)
         whole = all(barrier.number is None for barrier in self.barriers)
         self.known = plain and whole and not branches and len(loops) <= _UNSURE
         self.courses: list[Course] = []

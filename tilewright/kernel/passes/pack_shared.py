@@ -134,7 +134,7 @@ def _home(buffer: SharedOp) -> Block | None:
     for op in body.ops:
         if any(value in varying for each in op.walk() for value in each.operands):
             varying.update(op.results)
-        elif type(op) not in PURE:
+        elif op.name not in PURE:
             varying.update(result for result in op.results if isinstance(result.type, IndexType | IntegerType))
     for op in uses:
         if any(value in varying and isinstance(value.type, IndexType | IntegerType) for value in op.operands):

@@ -68,7 +68,7 @@ def _loops_round(op: Operation) -> list[scf.ForOp]:
 def _is_same_everywhere(value: SSAValue) -> bool:
     """Whether a number depends on no coordinate of the program, on no block of it, and on no counter of a loop."""
     owner = value.owner
-    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp | BlockRankOp) or type(owner) not in PURE:
+    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp | BlockRankOp) or owner.name not in PURE:
         return False
     return all(map(_is_same_everywhere, owner.operands))
 

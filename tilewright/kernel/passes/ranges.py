@@ -8,7 +8,7 @@ from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerType, ModuleOp
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -31,7 +31,6 @@ from tilewright.kernel.dialect import (
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.passes.rules.access import reloaded, restored
 from tilewright.kernel.rewrite import replace, replace_by_number, replace_by_values, uniform
-from tilewright.kernel.simt import ThreadIdOp
 
 Range = tuple[int, int]
 """The smallest and the largest number that any element of a value can be; i1 is 0 or 1."""
@@ -132,8 +131,10 @@ class _Walk:
             self.known[op.result] = (0, self.grid[op.axis.value.data] - 1)
         elif isinstance(op, BlockRankOp):
             self.known[op.result] = (0, self.blocks - 1)
-        elif isinstance(op, ThreadIdOp):
-            self.known[op.result] = (0, self.threads[op.axis.value.data] - 1)
+        elif op.name == "simt.thread_id":
+            axis = op.properties["axis"]
+            assert isinstance(axis, IntegerAttr)
+            self.known[op.results[0]] = (0, self.threads[axis.value.data] - 1)
         elif isinstance(op, IotaOp):
             self.known[op.result] = (0, shape(op.result)[op.axis.value.data] - 1)
 

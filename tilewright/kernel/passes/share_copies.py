@@ -14,12 +14,12 @@ from xdsl.passes import ModulePass
 from tilewright.dataclass import dataclass
 from tilewright.kernel import rings
 from tilewright.kernel.attributes import CLUSTER, MOST_CLUSTER, cluster_of
-from tilewright.kernel.dialect import INDEX, BlockRankOp, CompareOp, FuncOp, ProgramIdOp, operations
+from tilewright.kernel.dialect import INDEX, BlockRankOp, CompareOp, FuncOp, ProgramIdOp, operations, written_view
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.passes.settings import power_of_two
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
-from tilewright.kernel.simt import element_bytes, written_view
+from tilewright.kernel.simt import element_bytes
 from tilewright.kernel.tile_types import i64s
 from tilewright.layouts.copy_engine import CLUSTERS
 
@@ -114,7 +114,7 @@ def _is_same_along(value: SSAValue, axis: int) -> bool:
         return _is_same((loop.lb, loop.ub, loop.step), axis)
     if isinstance(owner, ProgramIdOp):
         return owner.axis.value.data != axis
-    return type(owner) in PURE and _is_same(owner.operands, axis)
+    return owner.name in PURE and _is_same(owner.operands, axis)
 
 
 def _stores_last(kernel: FuncOp, ops: list[Operation]) -> bool:

@@ -59,7 +59,7 @@ def _loop(kernel: FuncOp) -> scf.ForOp | None:
     loop, last = loops[0], loops[0].body.block.last_op
     assert last is not None
     before = [op for op in kernel.body.block.ops if op.is_before_in_block(loop)]
-    if any(not isinstance(op, LoadOp) and type(op) not in PURE for op in before):
+    if any(not isinstance(op, LoadOp) and op.name not in PURE for op in before):
         return None
     if any(isinstance(op, StoreOp) for op in loop.walk()):
         return None
@@ -187,7 +187,7 @@ def _row_major(extents: Sequence[int]) -> list[int]:
 def _without_unused(kernel: FuncOp) -> list[int]:
     """Remove what a kernel computes for nothing, and arguments that nothing uses; which arguments are left."""
     for op in reversed(list(kernel.body.block.ops)):
-        if (type(op) in PURE or isinstance(op, LoadOp)) and not any(any(result.uses) for result in op.results):
+        if (op.name in PURE or isinstance(op, LoadOp)) and not any(any(result.uses) for result in op.results):
             kernel.body.block.erase_op(op)
     block = kernel.body.block
     kept = [number for number, argument in enumerate(block.args) if any(argument.uses)]

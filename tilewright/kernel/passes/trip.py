@@ -17,7 +17,7 @@ def computed(values: Iterable[SSAValue], body: Block) -> tuple[Operation, ...] |
         owner = value.owner
         if value is body.args[0] or not (owner is body or (isinstance(owner, Operation) and owner.parent is body)):
             continue
-        if not isinstance(owner, Operation) or type(owner) not in PURE:
+        if not isinstance(owner, Operation) or owner.name not in PURE:
             return None  # carried from trip to trip, or read
         before = computed(owner.operands, body)
         if before is None:

@@ -12,11 +12,11 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
-from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations
+from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations, written_view
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
-from tilewright.kernel.simt import BarrierOp, ClusterBarrierOp, SharedOp, ThreadIdOp, written_view
+from tilewright.kernel.simt import BarrierOp, ClusterBarrierOp, SharedOp, ThreadIdOp
 from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
 from tilewright.kernel.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
@@ -82,7 +82,7 @@ def _for_all(op: Operation, written: set[SSAValue]) -> bool:
         return all(_for_all(each, written) for region in op.regions for block in region.blocks for each in block.ops)
     if isinstance(op, LoadOp | GatherOp) and op.view in written:
         return False
-    return type(op) in PURE or isinstance(op, _FOR_ALL)
+    return op.name in PURE or isinstance(op, _FOR_ALL)
 
 
 _FOR_ALL = (
@@ -146,7 +146,7 @@ def _fill_only(common: list[Operation], rest: list[Operation], into: Block) -> N
     for op in common:
         if isinstance(op, ThreadIdOp):
             values[op.result] = zero.result
-        elif type(op) in PURE:
+        elif op.name in PURE:
             _copy(op, into, values)
     _copy_fills(rest, into, values, missing, zero.result)
 
@@ -169,7 +169,7 @@ def _copy_fills(
             inside.add_op(scf.YieldOp())
             low, high, step = (values.get(bound, bound) for bound in (op.lb, op.ub, op.step))
             into.add_op(scf.ForOp(low, high, step, [], inside))
-        elif type(op) in PURE and not unknown:
+        elif op.name in PURE and not unknown:
             _copy(op, into, values)
         else:
             missing.update(op.results)

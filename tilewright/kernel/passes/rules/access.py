@@ -10,7 +10,6 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.kernel.dialect import GatherOp, LoadOp, StoreOp, shape, strides_of
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.rewrite import Rule, erase, replace, replace_by_number, uniform
-from tilewright.kernel.simt import AsyncCopyOp
 
 
 def _permits(op: Any, extents: tuple[int, ...]) -> tuple[bool, bool, bool]:
@@ -64,17 +63,6 @@ def gather_permits(op: GatherOp) -> bool:
     return nothing or unmasked
 
 
-def copy_permits(op: AsyncCopyOp) -> bool:
-    """A copy of which every element is valid needs no number that says so."""
-    number = uniform(op.valid) if op.valid is not None else None
-    elements = op.elements.value.data
-    if number is None or number < elements:
-        return False
-    places = (op.source, op.source_offset, op.target, op.target_offset)
-    replace(op, AsyncCopyOp(*places, elements, bypass=op.bypass is not None))
-    return True
-
-
 def reloaded(op: LoadOp, bounds: Sequence[SSAValue], mask: SSAValue | None) -> LoadOp:
     """The same load under other bounds and mask."""
     align = op.align.value.data if op.align is not None else None
@@ -99,5 +87,4 @@ RULES: dict[type[Operation], list[Rule]] = {
     LoadOp: [load_permits],
     StoreOp: [store_permits],
     GatherOp: [gather_permits],
-    AsyncCopyOp: [copy_permits],
 }

@@ -32,7 +32,6 @@ from tilewright.kernel.rewrite import (
     replace_by_number,
     replace_by_values,
 )
-from tilewright.kernel.simt import ThreadIdOp, block_of
 
 
 def splat_constant(op: arith.ConstantOp) -> bool:
@@ -168,14 +167,6 @@ def program_of_one(op: ProgramIdOp) -> bool:
     return True
 
 
-def thread_of_one(op: ThreadIdOp) -> bool:
-    """Along an axis of one thread its coordinate is 0."""
-    if block_of(op).block[op.axis.value.data] != 1:
-        return False
-    replace_by_number(op, 0)
-    return True
-
-
 def reduce_of_one(op: ReduceOp) -> bool:
     """A dimension of extent 1 is reduced already; extremes of a repeated scalar are that scalar."""
     if op.value.type == op.result.type:
@@ -196,6 +187,5 @@ RULES: dict[type[Operation], list[Rule]] = {
     arith.IndexCastOp: [index_cast_once],
     IotaOp: [iota_of_one],
     ProgramIdOp: [program_of_one],
-    ThreadIdOp: [thread_of_one],
     ReduceOp: [reduce_of_one],
 }

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import simt, simt_async
 from tilewright.kernel.box_stores import BoxStoreOp
-from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape
+from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape, written_view
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.interpreter import run_kernel, run_main
@@ -377,7 +377,7 @@ def test_results_that_leave_as_boxes_are_written() -> None:
     run_pass(module, "tensor-copies")
     run_pass(module, "tensor-stores")
     kernel = kernel_of(module, "halves")
-    stored = [simt.written_view(op) for op in operations(kernel.body) if isinstance(op, BoxStoreOp)]
+    stored = [written_view(op) for op in operations(kernel.body) if isinstance(op, BoxStoreOp)]
     assert stored == [kernel.body.block.args[2]]
     launch = """
 tile.main arena 32768 constants 0 {

@@ -1,12 +1,34 @@
-"""Registers of a thread: parts of joined tiles are their parts, neighbouring parts in a row are one part."""
+"""What threads of a block do, in kernels that have them: coordinates, asynchronous copies, parts of joined tiles.
+
+Apart from the other rules, which a CPU needs too: operations of `simt` are not imported for one.
+"""
 
 from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.kernel.dialect import shape
-from tilewright.kernel.rewrite import Rule, replace, replace_by_values
-from tilewright.kernel.simt import JoinOp, PartOp
+from tilewright.kernel.rewrite import Rule, replace, replace_by_number, replace_by_values, uniform
+from tilewright.kernel.simt import AsyncCopyOp, JoinOp, PartOp, ThreadIdOp, block_of
+
+
+def thread_of_one(op: ThreadIdOp) -> bool:
+    """Along an axis of one thread its coordinate is 0."""
+    if block_of(op).block[op.axis.value.data] != 1:
+        return False
+    replace_by_number(op, 0)
+    return True
+
+
+def copy_permits(op: AsyncCopyOp) -> bool:
+    """A copy of which every element is valid needs no number that says so."""
+    number = uniform(op.valid) if op.valid is not None else None
+    elements = op.elements.value.data
+    if number is None or number < elements:
+        return False
+    places = (op.source, op.source_offset, op.target, op.target_offset)
+    replace(op, AsyncCopyOp(*places, elements, bypass=op.bypass is not None))
+    return True
 
 
 def whole_part(op: PartOp) -> bool:
@@ -71,6 +93,8 @@ def joined_neighbours(op: JoinOp) -> bool:
 
 
 RULES: dict[type[Operation], list[Rule]] = {
+    ThreadIdOp: [thread_of_one],
+    AsyncCopyOp: [copy_permits],
     PartOp: [whole_part, part_of_part, part_of_joined],
     JoinOp: [joined_neighbours],
 }
