@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 
+from tests.random_blocks import FEW, random_blocks
+from tests.random_kernels import RandomKernel
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
 from tilewright.codegen.nvptx import pipeline, target
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.errors import CompileError, InvalidProgram
 from tilewright.intrinsics.registry import standard
-from tilewright.kernel.block_random import FEW, random_blocks
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
-from tilewright.kernel.random import RandomKernel
 from tilewright.kernel.simt_interpreter import ORDERS
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify

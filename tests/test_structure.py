@@ -176,10 +176,6 @@ INTRINSIC_NAMES = re.compile(
     r"|\b(MMA_SYNC|NV_WMMA|WMMAR\d|V?MFMA)_"
 )
 READS_RECORDS = ("graph", "operator", "instruction", "kernel", "lower", "codegen", "compiler", "runtime")
-INTRINSIC_FILES = {
-    "kernel/block_random.py": "random programs, which name what they are to use",
-    "kernel/simt_random.py": "random programs, which name what they are to use",
-}
 
 
 def intrinsic_names(source: str) -> list[str]:
@@ -198,9 +194,8 @@ def intrinsic_names(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_facts_are_read_from_records_not_from_names(path: Path) -> None:
-    name = path.relative_to(PACKAGE).as_posix()
-    if package_of(path) not in READS_RECORDS or name in INTRINSIC_FILES:
-        pytest.skip(INTRINSIC_FILES.get(name, "names are shown or described here"))
+    if package_of(path) not in READS_RECORDS:
+        pytest.skip("names are shown or described here")
     assert intrinsic_names(path.read_text()) == []
 
 

@@ -32,7 +32,6 @@ from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.tile_types import element
 from tilewright.layouts.copy_engine import BOX_EXTENT, ROW_MULTIPLE, SPANS, TENSOR_RANK, is_distance
 
-MBARRIER_BYTES = 8
 MOST_ARRIVALS = (1 << 20) - 1  # PTX ISA, "mbarrier.init"
 SWIZZLES = (0, *SPANS)
 FENCES = ("async", "mbarrier")

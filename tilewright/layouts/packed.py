@@ -66,10 +66,6 @@ class Packed(Readable):
         return [(radix, extent, stride) for radix, (extent, stride) in zip(reversed(radixes), mine, strict=True)]
 
     @property
-    def is_row_major(self) -> bool:
-        return self == row_major(self.shape)
-
-    @property
     def padded(self) -> bool:
         """Whether some storage belongs to no element."""
         return self.size != prod(self.shape)

@@ -1,13 +1,11 @@
-"""What level 2 asks of others: a space of points to choose from, and what each costs. `compiler` passes them in."""
+"""What level 2 asks of others: what each point of a choice costs. `compiler` passes them in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 from tilewright.dataclass import dataclass
 
-P_co = TypeVar("P_co", covariant=True)
 P_contra = TypeVar("P_contra", contravariant=True)
 
 
@@ -23,14 +21,6 @@ class Evaluation:
     def refused(cls, reason: str) -> Evaluation:
         """A point that cannot be used: it takes infinitely long."""
         return cls(float("inf"), False, reason)
-
-
-class Space(Protocol[P_co]):
-    """The points of one choice (tile sizes, orders, bindings), each once, in an order that is the same on every run."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[P_co]: ...
 
 
 class Cost(Protocol[P_contra]):

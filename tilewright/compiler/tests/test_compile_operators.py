@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr import dtypes
@@ -29,7 +30,6 @@ from tilewright.expr.ops import (
     shape,
     special_ops,
 )
-from tilewright.expr.random import random_array
 from tilewright.options import Options
 
 MACHINES = os.environ.get("TILEWRIGHT_TEST_MACHINES", "host").split(",")

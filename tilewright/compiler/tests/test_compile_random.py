@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_graph, random_inputs
 from tilewright.codegen.cpu.pipeline import generate
 from tilewright.codegen.cpu.tests.execute import undefined_symbols
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr.graph import Graph
-from tilewright.expr.random import random_graph, random_inputs
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import missing_features

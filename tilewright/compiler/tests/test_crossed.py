@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, shape
-from tilewright.expr.random import random_array
 from tilewright.lower.schedules import schedule_of
 from tilewright.machine import resolve_cpu
 from tilewright.operator.nest import NestSchedule

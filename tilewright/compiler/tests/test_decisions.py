@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import graphs
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import planned_manifest
@@ -14,7 +15,6 @@ from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv, elementwise, linalg, norm
-from tilewright.expr.random import graphs
 from tilewright.machine import Cpu
 from tilewright.runtime.explanation import Explanation
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import elementwise, indexing, linalg, shape
-from tilewright.expr.random import random_array
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module
 from tilewright.machine.registry import resolve

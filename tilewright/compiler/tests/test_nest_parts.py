@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import make_plan as planned
 from tilewright.expr import GraphBuilder
@@ -17,7 +18,6 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, norm, reduce, shape
 from tilewright.expr.ops.nodes import emit
-from tilewright.expr.random import random_array
 from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import parse_graph
 from tilewright.kernel import interpreter

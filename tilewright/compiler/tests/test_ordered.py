@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_array
 from tilewright.compiler import gpu
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
@@ -19,7 +20,6 @@ from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import indexing, order_statistics, reduce, shape
-from tilewright.expr.random import random_array
 from tilewright.kernel import interpreter
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tests.random_graphs import graphs, random_inputs
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import Plan
@@ -22,7 +23,6 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import catalogue, conv, elementwise, linalg
-from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.instruction.in_place import product_factors
 from tilewright.intrinsics.composite import outer

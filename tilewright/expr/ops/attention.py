@@ -6,7 +6,6 @@ Scores and softmax of f16 and bf16 are in f32; the weights round to the type of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Literal
 
 from tilewright.errors import ExtentMismatch
@@ -77,38 +76,6 @@ def attention(
     weights = softmax(scores, simplified=simplified_softmax, out_dtype=v.dtype, name=f"{name}.weights")
     factors = [weights[(*batch, i, l)], v[value_place]]
     return contract(b, (*batch, i, j), factors, [l], accumulate=None, out_dtype=q.dtype, name=name)
-
-
-@operator
-def multi_head_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    *,
-    heads: int,
-    kv_heads: int | None = None,
-    scale: float | None = None,
-    causal: bool = False,
-    causal_offset: int = 0,
-    softcap: float = 0.0,
-    name: str = "attention",
-) -> Tensor:
-    """Attention over sequences whose heads lie side by side: q [b,i,heads*d], k [b,l,kv_heads*d], v [b,l,kv_heads*e].
-
-    Every operand is split into heads, and the result merged to [b,i,heads*e]. `scale` is ``1/sqrt(d)`` if not given.
-    """
-    for operand in (q, k, v):
-        require_rank(operand, 3, "[b, tokens, heads*d]", where=name)
-    q4 = split_heads(q, heads, name=f"{name}.q")
-    k4 = split_heads(k, kv_heads or heads, name=f"{name}.k")
-    v4 = split_heads(v, kv_heads or heads, name=f"{name}.v")
-    (width,) = static_shape(q4.shape[-1:])
-    mixed = attention(
-        q4, k4, v4, mask, scale=1 / sqrt(max(width, 1)) if scale is None else scale, causal=causal,
-        causal_offset=causal_offset, softcap=softcap, name=f"{name}.heads",
-    )  # fmt: skip
-    return merge_heads(mixed, name=name)
 
 
 @operator

@@ -6,7 +6,6 @@ n = a b it takes n (a + b) products instead of n**2. A prime length takes n**2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -152,19 +151,3 @@ def _by_factors(
         return move(x, shape, index, name=f"{name}.{label}")
 
     return unfolded(spectrum[0], "re"), unfolded(spectrum[1], "im")
-
-
-# Windows --------------------------------------------------------------------------------------------------------
-
-
-def cosine_window(length: int, coefficients: Sequence[float], *, periodic: bool = True) -> np.ndarray:
-    """``sum_j (-1)**j c[j] cos(2 pi j n / N)`` for n below `length`, in f64.
-
-    N is `length`, or ``length - 1`` where the window is not periodic, which makes both ends equal.
-    """
-    if length < 0:
-        raise InvalidExpression(f"a window of {length} elements", help="0 or more")
-    period = max(length if periodic else length - 1, 1)
-    angles = 2 * np.pi / period * np.arange(length)
-    terms = [(-1) ** j * c * np.cos(j * angles) for j, c in enumerate(coefficients)]
-    return np.asarray(sum(terms, np.zeros(length)))

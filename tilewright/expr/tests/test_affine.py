@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import computes, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Tensor, apply, const, select
 from tilewright.expr import affine as affine_module
 from tilewright.expr.affine import affine, bounds, rejoined, simplify
 from tilewright.expr.evaluate import evaluate_compute
-from tilewright.expr.random import computes, random_inputs
 
 AXES = (Axis("i", 5), Axis("j", 7), Axis("k", 1))
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import computes, random_array, random_inputs
 from tilewright.errors import InvalidArgument, InvalidExpression
 from tilewright.expr import Apply, Axis, Cast, Compute, Const, Dim, Expr, Graph, Read, Tensor, apply, dtypes, select
 from tilewright.expr import evaluate as module
 from tilewright.expr.core import ACCUMULATIONS, FUNCTIONS, identity
 from tilewright.expr.evaluate import evaluate, evaluate_compute
-from tilewright.expr.random import computes, random_array, random_inputs
 
 Array = np.ndarray[Any, Any]
 

@@ -72,9 +72,13 @@ def test_masks_and_causality(offset: int) -> None:
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_multi_head_attention_shares_keys_between_heads(kv_heads: int) -> None:
+def test_heads_share_keys_and_values(kv_heads: int) -> None:
+    def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (attention.split_heads(each, kv_heads) for each in (k, v))
+        return attention.merge_heads(attention.attention(attention.split_heads(q, 6), k, v, scale=0.5))
+
     q, k, v = random(2, 7, 6 * 4), random(2, 5, kv_heads * 4, seed=1), random(2, 5, kv_heads * 3, seed=2)
-    got = run(lambda *t: attention.multi_head_attention(*t, heads=6, kv_heads=kv_heads), q, k, v)
+    got = run(mixed, q, k, v)
     heads = [
         array.reshape(*array.shape[:2], n, -1).swapaxes(1, 2) for array, n in ((q, 6), (k, kv_heads), (v, kv_heads))
     ]
@@ -138,4 +142,4 @@ def test_width_that_is_no_multiple_of_the_heads_is_refused() -> None:
     b = GraphBuilder()
     x = b.input("x", (1, 3, 10), "f32")
     with pytest.raises(ExtentMismatch, match=r"10 columns of x.* for 4 heads"):
-        attention.multi_head_attention(x, x, x, heads=4)
+        attention.split_heads(x, 4)

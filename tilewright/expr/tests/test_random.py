@@ -2,11 +2,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import DTYPES, EXTENTS, computes, graphs, random_compute, random_graph, random_inputs
 from tilewright.expr import Compute, Graph, Read
 from tilewright.expr.core import walk
 from tilewright.expr.evaluate import evaluate, evaluate_compute
 from tilewright.expr.infer import check, check_bounds
-from tilewright.expr.random import DTYPES, EXTENTS, computes, graphs, random_compute, random_graph, random_inputs
 from tilewright.expr.text import print_graph
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_inputs
 from tilewright.expr import Axis, Compute, Expr, Graph, Tensor, apply, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.infer import check_bounds
-from tilewright.expr.random import random_inputs
 from tilewright.expr.text import parse_graph, print_graph
 
 

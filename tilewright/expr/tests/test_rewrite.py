@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import graphs, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Graph, Read, Tensor
 from tilewright.expr.evaluate import evaluate
-from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import inline, substitute, transform
 
 

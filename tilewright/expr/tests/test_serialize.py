@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import graphs, random_graph
 from tilewright.errors import CompileError, InvalidFile
 from tilewright.expr import Axis, Compute, Const, Dim, Graph, Read, Tensor, apply
 from tilewright.expr.core import Expr
-from tilewright.expr.random import graphs, random_graph
 from tilewright.expr.rewrite import transform
 from tilewright.expr.serialize import compute_digest, content_digest, dumps, from_json, loads, to_json
 

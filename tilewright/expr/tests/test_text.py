@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import computes, graphs
 from tilewright.errors import CompileError, InvalidExpression
 from tilewright.expr import Axis, Cast, Compute, Const, Dim, Expr, Graph, Tensor, apply, select
 from tilewright.expr.core import FUNCTIONS
 from tilewright.expr.evaluate import evaluate_compute
-from tilewright.expr.random import computes, graphs
 from tilewright.expr.text import parse_compute, parse_graph, print_compute, print_expr, print_graph
 
 I, J = Axis("i", 4), Axis("j", 5)

@@ -133,18 +133,6 @@ def copies(config: MatmulConfig, a: ElementType) -> tuple[int, int]:
     return _div_up(m * k * bits(a), per_round), _div_up(k * n * bits(a), per_round)
 
 
-def products_per_slice(config: MatmulConfig, instruction: Extents) -> int:
-    """Matrix instructions of a warp for one slice."""
-    (m, n, _), k = warp_tile(config), config.block[2]
-    return (m // instruction[0]) * (n // instruction[1]) * (k // instruction[2])
-
-
-def fragment_loads(config: MatmulConfig, instruction: Extents) -> tuple[int, int]:
-    """Fragments of A and of B that a warp loads for one slice, each once."""
-    (m, n, _), steps = warp_tile(config), config.block[2] // instruction[2]
-    return m // instruction[0] * steps, n // instruction[1] * steps
-
-
 def accumulator_registers(config: MatmulConfig, c: ElementType) -> int:
     """Registers of 32 bits per lane that hold a warp's tile of C."""
     m, n, _ = warp_tile(config)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import computes
+from tests.random_graphs import random_inputs as random_arrays
 from tilewright.expr.core import Axis, Compute, Tensor, select, walk
 from tilewright.expr.dtypes import is_float
 from tilewright.expr.evaluate import evaluate_compute
-from tilewright.expr.random import computes
-from tilewright.expr.random import random_inputs as random_arrays
 from tilewright.expr.text import parse_compute, print_statement
 from tilewright.instruction.canonical import Canonical, canonicalise
 from tilewright.instruction.emulate import emulate, reference

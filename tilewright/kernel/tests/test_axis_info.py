@@ -12,10 +12,10 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import SSAValue
 
+from tests.random_kernels import random_kernel
 from tilewright.kernel.axis_info import ANYTHING, AxisAnalysis, AxisInfo
 from tilewright.kernel.dialect import FuncOp, element, shape
 from tilewright.kernel.interpreter import _Program
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module
 from tilewright.kernel.views import View
 

@@ -6,9 +6,9 @@ import re
 
 from xdsl.dialects.builtin import UnknownLoc
 
+from tests.random_kernels import random_kernel
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.passes.table import run_pipeline
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 
 

@@ -10,6 +10,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from tests.random_distributed import random_distributed
+from tests.random_kernels import RandomKernel
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import operations
@@ -25,9 +27,7 @@ from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.ranges import RangesPass
 from tilewright.kernel.passes.split_products import SplitProductsPass
 from tilewright.kernel.passes.table import run_pipeline
-from tilewright.kernel.random import RandomKernel
 from tilewright.kernel.simt_interpreter import ORDERS, Order
-from tilewright.kernel.simt_random import random_distributed
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
 

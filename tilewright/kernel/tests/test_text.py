@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, bf16, f16, f32, f64
 
+from tests.random_kernels import random_kernel
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, ReturnOp
 from tilewright.kernel.elements import dtype_of
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 
 VALID = """\

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from xdsl.dialects import arith, scf
 
+from tests.random_graphs import random_graph, random_inputs
 from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
@@ -27,7 +28,6 @@ from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, norm, pool, reduce, shape
-from tilewright.expr.random import random_graph, random_inputs
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape as tile_shape
 from tilewright.machine.description import Gpu

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 
+from tests.random_graphs import random_array
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.expr.core import Tensor
@@ -17,7 +18,6 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import indexing, reduce
 from tilewright.expr.ordered import Ordered
-from tilewright.expr.random import random_array
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module

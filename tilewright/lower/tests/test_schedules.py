@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_graph
 from tilewright.compiler.plan import make_plan
-from tilewright.expr.random import random_graph
 from tilewright.expr.text import parse_graph
 from tilewright.lower.schedules import schedule_of
 from tilewright.machine.registry import resolve

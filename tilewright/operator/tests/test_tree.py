@@ -13,10 +13,10 @@ import pytest
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, SSAValue
 
+from tests.random_graphs import random_graph
 from tilewright.compiler.plan import Kernel, Plan, make_plan
 from tilewright.compiler.program import steps
 from tilewright.expr.core import Compute, Read, walk
-from tilewright.expr.random import random_graph
 from tilewright.expr.text import parse_graph, print_statement
 from tilewright.kernel import dialect as tile
 from tilewright.lower.module import lower_kernel

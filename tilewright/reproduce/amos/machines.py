@@ -10,7 +10,6 @@ from math import inf
 from tilewright.instruction.model import Hierarchy, Memory
 
 WMMA_CYCLES = 64.0  # per 16x16x16 on one sub-core
-GLOBAL_UNITS_PER_CYCLE = 256  # out of device memory, for all multiprocessors together
 MULTIPROCESSORS, SUBCORES = 84, 4
 
 #: The clock is that of the real device: the code counts cycles.

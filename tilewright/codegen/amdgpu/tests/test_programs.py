@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 
+from tests import random_distributed
+from tests.random_kernels import random_kernel
 from tilewright.codegen.amdgpu import link
 from tilewright.codegen.amdgpu.pipeline import generate, llvm_text
 from tilewright.codegen.amdgpu.resources import resources_of
@@ -15,8 +17,6 @@ from tilewright.codegen.amdgpu.target import ATTRIBUTE, Target
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt_random
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module
 from tilewright.machine import targets
 from tilewright.machine.registry import names
@@ -44,12 +44,12 @@ def test_random_distributed_programs_compile(seed: int, monkeypatch: pytest.Monk
     machine = MACHINES[seed % len(MACHINES)]
     lanes = targets.lanes(machine)
     other = {"product"} if lanes == 32 else {"product", "matrices"}  # of warps of 32, on other processors
-    steps = [step for step in simt_random._TOGETHER if step.__name__ not in other]
-    monkeypatch.setattr(simt_random, "_TOGETHER", steps)
+    steps = [step for step in random_distributed._TOGETHER if step.__name__ not in other]
+    monkeypatch.setattr(random_distributed, "_TOGETHER", steps)
     if lanes == 64:
-        monkeypatch.setattr(simt_random, "WARP", 64)
-        monkeypatch.setattr(simt_random, "BLOCKS", ((64, 1, 1), (16, 4, 2)))
-    code = compiled(simt_random.random_distributed(seed).module, machine)
+        monkeypatch.setattr(random_distributed, "WARP", 64)
+        monkeypatch.setattr(random_distributed, "BLOCKS", ((64, 1, 1), (16, 4, 2)))
+    code = compiled(random_distributed.random_distributed(seed).module, machine)
     assert code.resources["random"].lanes == lanes
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.random_graphs import random_graph, random_inputs
+from tests.random_kernels import random_kernel
 from tilewright.codegen.cpu.pipeline import generate
 from tilewright.codegen.cpu.tests.emulate import Array, missing, run_aarch64
 from tilewright.codegen.cpu.tests.execute import compile_program
@@ -17,9 +19,7 @@ from tilewright.compiler.tests.test_compile_functions import check_function, fun
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import catalogue
-from tilewright.expr.random import random_graph, random_inputs
 from tilewright.kernel.interpreter import run_main
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.random_kernels import random_kernel
 from tilewright.codegen.cpu import pipeline
 from tilewright.codegen.cpu.target import target_of
 from tilewright.codegen.cpu.tests.execute import Array, aimed, compile_program, run_program, undefined_symbols
@@ -18,7 +19,6 @@ from tilewright.compiler.compile import compile_graph
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import conv
 from tilewright.kernel.interpreter import run_main
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import missing_features
 from tilewright.machine.detect import host

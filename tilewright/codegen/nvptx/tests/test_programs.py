@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.random_kernels import random_kernel
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate, llvm_text
 from tilewright.codegen.nvptx.target import ATTRIBUTE, Target
@@ -18,7 +19,6 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.table import run_pipeline
-from tilewright.kernel.random import random_kernel
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.runtime.emulated import run_module
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import graphs, random_inputs
 from tilewright.compiler.compile import compile_graph
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute, Const, Expr, Read, Tensor, select
@@ -21,7 +22,6 @@ from tilewright.expr.ops.linalg import matmul
 from tilewright.expr.ops.norm import batch_norm, layer_norm
 from tilewright.expr.ops.pool import max_pool
 from tilewright.expr.ops.shape import reshape, transpose
-from tilewright.expr.random import graphs, random_inputs
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, REQUIRED, fitting, run_passes, simplifying, storing

@@ -32,8 +32,6 @@ def test_spec4_example_e1() -> None:
     assert rules.warps(E1) == (2, 4, 1)
     assert rules.grid(E1, (8192, 8192, 8192)) == (64, 64)
     assert rules.shared_bytes(E1, "f16", "f32") == 18432 + 17408
-    assert rules.products_per_slice(E1, WMMA) == 32
-    assert rules.fragment_loads(E1, WMMA) == (16, 8)
     assert rules.copies(E1, "f16") == (4, 4)
     assert rules.accumulator_registers(E1, "f32") == 64
     assert rules.staging_registers(E1, "f16") == 32
@@ -61,7 +59,6 @@ def test_spec4_structure_counts() -> None:
     assert rules.shared_bytes(large, "f16", "f32") == 73728
     assert rules.copies(large, "f16") == (2, 4)
     square = MatmulConfig((64, 64, 64), (128, 1, 1), warp=(32, 32, 64), pad=8)
-    assert rules.products_per_slice(square, WMMA) == 16
     assert (rules.copies(square, "f16"), rules.shared_bytes(square, "f16", "f32")) == ((4, 4), 18432)
 
 

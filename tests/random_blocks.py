@@ -30,6 +30,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, SSAValue
 
+from tests.random_kernels import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
 from tilewright.dataclass import dataclass
 from tilewright.intrinsics.registry import standard
 from tilewright.kernel.dialect import (
@@ -53,7 +54,6 @@ from tilewright.kernel.dialect import (
     shape,
 )
 from tilewright.kernel.elements import Array, dtype_of
-from tilewright.kernel.random import FLOATS, INPUT_ELEMENTS, INTEGERS, STEPS, STORED, Generator, RandomKernel
 from tilewright.kernel.records import FMA
 from tilewright.kernel.simt import THREE_PRODUCTS
 

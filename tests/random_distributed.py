@@ -17,9 +17,7 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerType, MemRefType, StringAttr, f16, f32, i16, i32
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
-from tilewright.kernel import simt
-from tilewright.kernel.dialect import INDEX, REDUCTIONS, CompareOp, DotOp, FuncOp, LoadOp, ReduceOp, StoreOp
-from tilewright.kernel.random import (
+from tests.random_kernels import (
     FLOATS,
     INPUT_ELEMENTS,
     INTEGERS,
@@ -30,6 +28,8 @@ from tilewright.kernel.random import (
     Generator,
     RandomKernel,
 )
+from tilewright.kernel import simt
+from tilewright.kernel.dialect import INDEX, REDUCTIONS, CompareOp, DotOp, FuncOp, LoadOp, ReduceOp, StoreOp
 
 WARP = 32
 BLOCKS = ((32, 1, 1), (64, 1, 1), (16, 4, 1), (8, 4, 2))
