@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
@@ -76,6 +76,8 @@ class Options:
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search
+    trees          the tile trees of some kernels by their names, as `compile --emit plan` writes them under "trees":
+                   these kernels run as they say, others as the rules do
     """
 
     cache: bool = field(default_factory=_default_cache)
@@ -93,6 +95,7 @@ class Options:
     route: str = "auto"
     search: str = "rules"
     trials: int = 16
+    trees: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cache_dir", as_path(self.cache_dir, "cache_dir"))  # a str is a path too
@@ -111,6 +114,8 @@ class Options:
             _check_choice(name, getattr(self, name), choices)
         _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")
+        are_trees = isinstance(self.trees, Mapping) and all(isinstance(name, str) for name in self.trees)
+        _check("trees", self.trees, are_trees, "a mapping from names of kernels to their trees")
         if self.search != "joint" and self.trials != Options.trials:
             fact = f"trials is {self.trials}, but search={self.search!r} times no schedules"
             raise InvalidArgument(fact, where="trials", help='add search="joint"')

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,7 +39,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
 from tilewright.decision import Decision
-from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidFile, InvalidProgram
 from tilewright.files import read_input, read_text, require_writable, write_file
 from tilewright.options import Options
 
@@ -51,6 +51,7 @@ EPILOG = """\
 example: tilewright compile model.onnx -o model.twm
          tilewright compile model.onnx --search joint --trials 32
          tilewright compile model.onnx --emit tile | tilewright opt -p dce -
+         tilewright compile model.onnx --emit plan -o model.plan
          tilewright compile model.onnx --machine nvidia-h200-sxm --emit ptx
 exit status: 0 compiled, 2 bad usage or a model that cannot be compiled,
              3 a missing package
@@ -78,6 +79,10 @@ class Form(StrEnum):
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="where to write (default: MODEL as .twm)")
 ]
+SavedPlan = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="tile trees of some kernels, as `--emit plan` writes them"),
+]
 Emit = Annotated[Form | None, typer.Option("--emit", help="write this form instead of a .twm (default: to stdout)")]
 
 
@@ -93,6 +98,7 @@ def compile_model(
     no_cache: NoCache = False,
     search: SearchName = Search.RULES,
     trials: Trials = None,
+    plan: SavedPlan = None,
     route: RouteName = Route.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     cluster: Cluster = Options.cluster,
@@ -108,14 +114,14 @@ def compile_model(
     shapes = shapes_of(shape)
     joint = search is Search.JOINT
     decisions = given_decisions(machine, threads, disable, route, input_precision, cluster)
-    decisions |= {"--search": joint, "--trials": trials is not None}
+    decisions |= {"--search": joint, "--trials": trials is not None, "--plan": plan is not None}
     _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
     refuse(
         {"--trials": trials is not None and not joint}, f"{trials}, but rules time no schedules", "add --search joint"
     )
     options = options_of(
         disable, no_cache, search=search.value, trials=trials or Options.trials, route=route.value,
-        input_precision=input_precision.value, cluster=cluster,
+        input_precision=input_precision.value, cluster=cluster, trees=_trees_of(plan),
     )  # fmt: skip
     if joint:
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")
@@ -192,7 +198,7 @@ def _model_form(
         return print_graph(import_graph(model, shapes))
     plan, target = plan_model(model, shapes, machine, threads, options)
     if emit is Form.PLAN:
-        return _plan_text(plan.decisions)
+        return _plan_text(plan.decisions, plan.trees())
     if emit is Form.MAPPED:
         return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
@@ -213,7 +219,8 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
 
         return print_graph(stored_graph(artifact))
     if emit is Form.PLAN:
-        return _plan_text(artifact.stored_plan().decisions)
+        stored = artifact.stored_plan()
+        return _plan_text(stored.decisions, stored.trees)
     if emit is Form.MAPPED:
         return artifact.stored_plan().mapped
     if artifact.manifest.code == "object":
@@ -223,8 +230,23 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
     return artifact.code if emit is Form.PTX else _program_form(artifact.program, emit, f"{path}: program.tile")
 
 
-def _plan_text(decisions: Iterable[Decision]) -> str:
-    return json.dumps({"decisions": [decision.to_json() for decision in decisions]}, indent=1) + "\n"
+def _plan_text(decisions: Iterable[Decision], trees: Mapping[str, Any]) -> str:
+    plan = {"decisions": [decision.to_json() for decision in decisions], "trees": trees}
+    return json.dumps(plan, indent=1) + "\n"
+
+
+def _trees_of(plan: Path | None) -> dict[str, Any]:
+    """The trees of a saved plan, or of a file that has these alone."""
+    if plan is None:
+        return {}
+    try:
+        content = json.loads(read_text(plan, InvalidFile))
+    except ValueError as error:
+        raise InvalidFile(f"is no JSON: {error}", where=str(plan), help="a file that `--emit plan` wrote") from error
+    trees = content.get("trees") if isinstance(content, dict) else None
+    if not isinstance(trees, dict):
+        raise InvalidFile("has no trees", where=str(plan), help='an object {"trees": {KERNEL: TREE}}')
+    return trees
 
 
 def _read_program(path: Path) -> str:

@@ -277,7 +277,7 @@ def _generate(
         if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
     }
     graph = StoredGraph(serialize.to_json(plan.graph), constants_of)
-    stored = StoredPlan(tuple(plan.decisions), plan.products, print_graph(plan.mapped_graph()), tiles)
+    stored = StoredPlan(tuple(plan.decisions), plan.products, print_graph(plan.mapped_graph()), tiles, plan.trees())
     return Artifact(
         manifest=manifest,
         code=code,

@@ -55,6 +55,7 @@ def make_plan(
     _plan_nodes(planning)
     for tensor in planning.closed.outputs:
         assert planning.plan.stored[tensor.name].space == "output"
+    planning.trees.require_used(planning.kernel_names)
     planning.keep_constants()
     return planning.plan
 

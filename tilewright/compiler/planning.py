@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.compiler.mapped import with_mapped
+from tilewright.compiler.trees import GivenTrees
 from tilewright.compiler.views import View, view_of
 from tilewright.dataclass import dataclass
-from tilewright.decision import Decision, Refusal
+from tilewright.decision import ASKED, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
@@ -39,6 +40,7 @@ from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.tree import to_json
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_product import BlockProduct
@@ -153,6 +155,10 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
     intrinsics: Registry | None = None
 
+    def trees(self) -> dict[str, Any]:
+        """The tile tree of every kernel by its name, as data."""
+        return {kernel.name: to_json(kernel.scheduled.tree) for kernel in self.kernels}
+
     def mapped_graph(self) -> Graph:
         """The graph that kernels compute, relayouts as nodes, those of constants (folded when compiled) too.
 
@@ -183,6 +189,7 @@ class Planning:
         self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
         self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
         self.threads = threads
+        self.trees = GivenTrees(options.trees)
         self.borders = dict(rewritten.borders)
         self.kernel_names: set[str] = set()
         self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
@@ -426,6 +433,9 @@ class Planning:
     ) -> str:
         """Launch a scheduled kernel next. Returns its name, which is unique."""
         name = claim(name, self.kernel_names)
+        scheduled, why = self.trees.instead(name, scheduled), "its schedule makes these loops"
+        if name in self.trees.given:
+            why = ASKED
         bodies = [statement.body for statement in scheduled.statements]
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
@@ -436,7 +446,7 @@ class Planning:
         )
         self.plan.kernels.append(kernel)
         tree = print_tree(scheduled.tree)
-        self.plan.decisions.append(Decision(f"tile tree of {name}", tree, "its schedule makes these loops"))
+        self.plan.decisions.append(Decision(f"tile tree of {name}", tree, why))
         return name
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
 from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
+from tilewright.compiler.trees import cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -82,9 +83,13 @@ class _Product:
         threads, kernel = planning.threads, self.group.kernel
         point, blocks, decision = choose_point(work, self.machine, threads, a_bytes, kernel)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
-        asked = planning.choose.point(space, self.node.name)
+        asked, given = planning.choose.point(space, self.node.name), planning.trees.tree(kernel)
+        if given is not None:
+            asked, blocks = point_of_tree(given, work)
+        elif asked is not None:
+            blocks = blocks_of(asked, work, self.machine, threads, a_bytes)
         if asked is not None:
-            point, blocks = asked, blocks_of(asked, work, self.machine, threads, a_bytes)
+            point = asked
             decision = Decision(
                 decision.subject, str(point), ASKED, decision.chosen, decision.reason, runner_up_cost=decision.cost
             )
@@ -94,6 +99,8 @@ class _Product:
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if packs:
             depth = self._depth(mapping, work, point) if asked is None else 0
+            if given is not None:
+                depth = cut_of_tree(given, mapping.k_loops[-1].name)
             b = self._packed_operand(mapping, tile[mapping.n_loop.name], depth)
             work = self._contraction(self._cut(mapping, depth), b, packs)
         if asked is None:

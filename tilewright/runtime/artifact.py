@@ -32,12 +32,14 @@ class StoredPlan(Readable):
     """The member `plan.json`: the decisions, what was chosen for each product by its node, and forms of the program.
 
     `mapped` is the graph that kernels compute. `tile` is the program of whole tiles, "" where that is `program.tile`.
+    `trees` has the tile tree of every kernel by its name, as `tiles.tree.to_json` writes it.
     """
 
     decisions: tuple[Decision, ...] = optional(several(record(Decision)), ())
     products: dict[str, Any] = field(default_factory=dict, metadata={"kind": table(string, table(string, anything))})
     mapped: str = optional(string, "")
     tile: str = optional(string, "")
+    trees: dict[str, Any] = field(default_factory=dict, metadata={"kind": table(string, table(string, anything))})
 
 
 @dataclass(frozen=True, eq=False)
