@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from math import prod
 from typing import Any
 
 from tilewright.errors import InvalidArgument
@@ -53,7 +54,7 @@ class GivenTrees:
 
 def _require_same_loops(scheduled: Kernel, tree: TileTree, where: str) -> None:
     known = {axis.name for each in scheduled.statements for axis in (*each.axes, *each.reduce)}
-    computed = {leaf.op for _, leaf in leaves(scheduled.tree)}
+    needed = {each.name for each in scheduled.statements if each.accum is not None or each.address is not None}
     for _, node in walk(tree):
         names = factors(node).keys() if isinstance(node, Tile) else ()
         for name in names:
@@ -63,8 +64,9 @@ def _require_same_loops(scheduled: Kernel, tree: TileTree, where: str) -> None:
                 )
         if isinstance(node, Tile) and any(loop.factor is None for loop in node.loops):
             raise InvalidTree("a factor is open", where=where, help="a number for every loop")
-    if {leaf.op for _, leaf in leaves(tree)} != computed:
-        raise InvalidTree("other values are computed", where=where, help=f"leaves {', '.join(sorted(computed))}")
+    missing = needed - {leaf.op for _, leaf in leaves(tree)}
+    if missing:
+        raise InvalidTree(f"{', '.join(sorted(missing))} is not computed", where=where, help="a leaf for each")
 
 
 def _require_same_mapping(scheduled: Kernel, tree: TileTree, where: str) -> None:
@@ -99,11 +101,19 @@ def point_of_tree(tree: TileTree, work: Product) -> tuple[ProductPoint, dict[str
             (_, k_blocks), *inside = factors(node).items()
             order += [name for name, _ in inside]
             break
-    outer = {axis.name for axis in work.outer}
+    outer, tiled = [axis.name for axis in work.outer], [axis.name for axis in (work.columns, *work.rows)]
+    for name in order:
+        if name not in outer and name not in tiled:
+            raise InvalidTree(f"{name} is no loop of the result", help=f"tiles at L2 of {', '.join((*outer, *tiled))}")
+    order = [name for name in order if name in tiled]
+    if sorted(order) != sorted(tiled):
+        raise InvalidTree(f"tiles are walked along {', '.join(order)}", help=f"{', '.join(tiled)} at L2, each once")
     rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
     vectors = -(-tile.get(work.columns.name, 1) // work.lanes)
-    point = ProductPoint(rows, vectors, tuple(name for name in order if name not in outer), k_blocks)
-    return point, program.grid
+    if not any(prod(rows) <= height and vectors <= width for height, width in work.shapes):
+        shapes = ", ".join(f"{height} rows by {width} vectors" for height, width in work.shapes)
+        raise InvalidTree(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
+    return ProductPoint(rows, vectors, tuple(order), k_blocks), program.grid
 
 
 def cut_of_tree(tree: TileTree, last: str) -> int:

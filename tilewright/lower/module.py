@@ -25,7 +25,10 @@ from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
 from tilewright.lower.schedules import schedule_of
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
+from tilewright.tiles.kernel import expressions
+from tilewright.tiles.legality import check
 from tilewright.tiles.parts import Parts
+from tilewright.tiles.problem import Problem
 
 
 def build_module(
@@ -128,7 +131,8 @@ class _Building:
 
 
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
-    """The tile program of the kernel of one launch."""
+    """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
+    check(step.kernel.tree, Problem.of(expressions(step.kernel)), imperfect=True)
     tree = Parts(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
