@@ -31,12 +31,9 @@ from tilewright.intrinsics.registry import Registry, catalogue, standard
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import flatten
-from tilewright.operator.nest import Nest, NestSchedule
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
-from tilewright.operator.tree import kernel_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.notation import print_tree
@@ -94,8 +91,6 @@ class Kernel:
     updates: tuple[str, ...] = ()
     cycles: float = 0.0
     instruction: str = ""
-    work: Any = None
-    schedule: Any = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -403,22 +398,6 @@ class Planning:
 
     # Kernels --------------------------------------------------------------------------------------------------
 
-    def add_kernel(
-        self,
-        name: str,
-        work: Nest,
-        schedule: NestSchedule,
-        writes: Sequence[str],
-        flops: int,
-        updates: Sequence[str] = (),
-        instruction: str = "",
-    ) -> str:
-        """Launch `work` next. Returns the name of the kernel, which is unique."""
-        cycles = _cycles(work, schedule, self.machine)
-        return self.add_scheduled(
-            name, kernel_of(work, schedule), writes, flops, updates, cycles, instruction, work, schedule
-        )
-
     def add_scheduled(
         self,
         name: str,
@@ -428,8 +407,6 @@ class Planning:
         updates: Sequence[str] = (),
         cycles: float = 0.0,
         instruction: str = "",
-        work: Any = None,
-        schedule: Any = None,
     ) -> str:
         """Launch a scheduled kernel next. Returns its name, which is unique."""
         name = claim(name, self.kernel_names)
@@ -441,22 +418,11 @@ class Planning:
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)
-        kernel = Kernel(
-            name, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction, work, schedule
-        )
+        kernel = Kernel(name, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction)
         self.plan.kernels.append(kernel)
         tree = print_tree(scheduled.tree)
         self.plan.decisions.append(Decision(f"tile tree of {name}", tree, why))
         return name
-
-
-def _cycles(work: Any, schedule: Any, machine: Cpu | Gpu) -> float:
-    """`Kernel.cycles`: there is a model for what runs on CPUs."""
-    if not isinstance(machine, Cpu):
-        return 0.0
-    if isinstance(work, Nest) and isinstance(schedule, NestSchedule):
-        return nest_cycles(work, schedule, machine)
-    return 0.0
 
 
 def _rows(tensor: Tensor) -> Packed:

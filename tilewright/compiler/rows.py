@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, identity, static_shape, walk
 from tilewright.expr.dtypes import INDEX
@@ -17,11 +18,13 @@ from tilewright.instruction.element_wise import decide
 from tilewright.instruction.in_place import walked_dimension
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
+from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import address, guarded, storage_loops
-from tilewright.operator.nest import Nest, NestNode, NestSchedule, drop_unit_loops, merge_loops
+from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
 from tilewright.operator.nest_parts import SMALLEST_POINTS, nest_points, parts_of
 from tilewright.operator.nest_split import choose_split
-from tilewright.operator.rules.cpu_rows import schedule_nest
+from tilewright.operator.rules.cpu_rows import schedule_rows
+from tilewright.operator.rules.gpu_rows import schedule_on_blocks
 from tilewright.tiles.kernel import Kernel
 
 
@@ -102,20 +105,24 @@ def write_rows(planning: Planning, group: Group) -> None:
         _add_nest(planning, name, tidy, group.stored, share, lanes)
 
 
-def _add_nest(planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0) -> None:
-    schedule, decision = schedule_nest(nest, planning.machine, planning.threads, name, lanes)
+def _add_nest(
+    planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0, threads: int = 0
+) -> None:
+    """Schedule a nest and add its kernel, for all threads unless `threads` says how many."""
+    kernel, decision = schedule_nest(nest, planning.machine, threads or planning.threads, name, lanes)
+    cycles = nest_cycles(kernel, planning.machine) if isinstance(planning.machine, Cpu) else 0.0
     with planning.about(name):
         planning.plan.decisions.append(decision)
-        _add_scheduled(planning, name, nest, schedule, writes, flops)
+        planning.add_scheduled(name, kernel, writes, flops, cycles=cycles)
 
 
-def _add_scheduled(
-    planning: Planning, name: str, nest: Nest, schedule: NestSchedule | Kernel, writes: Sequence[str], flops: int
-) -> None:
-    if isinstance(schedule, Kernel):
-        planning.add_scheduled(name, schedule, writes, flops)
-    else:
-        planning.add_kernel(name, nest, schedule, writes, flops)
+def schedule_nest(
+    nest: Nest, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
+) -> tuple[Kernel, Decision]:
+    """The kernel of a nest by the rule for the machine; vectors have `lanes` lanes where an instruction was chosen."""
+    if isinstance(machine, Gpu):
+        return schedule_on_blocks(nest, machine, subject)
+    return schedule_rows(nest, machine, threads, subject, lanes)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
@@ -127,9 +134,7 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
         for number, (loops, index) in enumerate(_border_loops(stored)):
             fill = NestNode(stored.tensor, planning.borders[name].value, None, index)
             nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
-            schedule, _ = schedule_nest(nest, planning.machine, 1, name)
-            with planning.about(f"{name}.border{number}"):
-                _add_scheduled(planning, f"{name}.border{number}", nest, schedule, (name,), 0)
+            _add_nest(planning, f"{name}.border{number}", nest, (name,), 0, threads=1)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

@@ -50,11 +50,6 @@ def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:
     return [loop.programs for loop in loops if loop.programs > 1] or [1]
 
 
-def for_each_tile(builder: KernelBuilder, loops: Sequence[SpatialLoop], body: Callable[[Point], None]) -> None:
-    """Emit `loops`, outermost first, around `body`; the order of tile dimensions is the order of the loops."""
-    Tiler(builder, loops).visit(loops, body)
-
-
 def rows_of_program(builder: KernelBuilder, loop: SpatialLoop) -> tuple[SSAValue, SSAValue]:
     """The range of the points of a loop of quantum 1 that this program runs, when no other loop is dealt."""
     assert loop.quantum == 1

@@ -23,7 +23,6 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
-from tilewright.lower.schedules import schedule_of
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
@@ -142,7 +141,7 @@ def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     elif tree.product is not None:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)
     else:
-        func = lower_nest(name, *schedule_of(step.kernel), step.arguments, step.parameters)
+        func = lower_nest(name, step.kernel, step.arguments, step.parameters)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )

@@ -1,7 +1,7 @@
 """Loop nests of element-wise work and reductions to one kernel: maps, pools, row reductions, softmax, norms, relayouts.
 
-A nest walks *outer* loops; at each outer point its nodes run in order, each as its own pass over the *inner* loops (the
-reduction loops, absent in a map), or, in a pipeline of rows, each on a row of its own.
+A nest walks *outer* loops; at each outer point its passes run in order over the *inner* loops (the reduction loops,
+absent in a map), or, in a pipeline of rows, each on a row of its own. The tree says all of it (`row_tree`).
 """
 
 from __future__ import annotations
@@ -12,37 +12,31 @@ from tilewright.expr.core import Tensor
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types
 from tilewright.lower.builder import KernelBuilder
-from tilewright.lower.loops import Point, for_each_tile, grid_of
+from tilewright.lower.loops import Point, Tiler, grid_of
 from tilewright.lower.passes import Passes, Scratch
 from tilewright.lower.row_pipeline import RowPipeline
+from tilewright.lower.row_tree import RowTree
 from tilewright.lower.steps import Parameter
-from tilewright.operator.nest import Nest, NestSchedule, nest_loops
+from tilewright.tiles.kernel import Kernel
 
 
 def lower_nest(
-    name: str,
-    nest: Nest,
-    schedule: NestSchedule,
-    views: Sequence[tuple[Tensor, int]],
-    parameters: Sequence[Parameter] = (),
+    name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()
 ) -> tile.FuncOp:
     """The kernel of a nest. Its arguments are `views`, tensors with the elements of their storage, and then numbers."""
-    loops = nest_loops(nest, schedule)
-    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(loops))
+    tree = RowTree(kernel)
+    func = tile.FuncOp(name, argument_types(views, parameters), grid_of(tree.grid))
     builder = KernelBuilder(func.body.block)
     names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
     memory = dict(zip(names, func.body.block.args, strict=True))
-    if schedule.stages:
-        (loop,) = loops
-        RowPipeline(builder, nest, schedule, memory, loop).run()
+    if tree.pipelined:
+        RowPipeline(builder, tree, memory).run()
     else:
-        scratch = Scratch(builder, nest, schedule)
-        names = [loop.axis.name for loop in loops if loop.axis.name in (schedule.unroll, schedule.vector)]
-        swapped = names == [schedule.vector, schedule.unroll]  # a tile has the vector as its last dimension
+        scratch = Scratch(builder, tree)
 
         def run(point: Point) -> None:
-            Passes(builder, nest, schedule, memory, scratch, point.swapped() if swapped else point).run()
+            Passes(builder, tree, memory, scratch, point if tree.vector_last else point.swapped()).run()
 
-        for_each_tile(builder, loops, run)
+        Tiler(builder, tree.grid).visit(tree.loops, run)
     builder.insert(tile.ReturnOp())
     return func

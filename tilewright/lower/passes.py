@@ -24,8 +24,8 @@ from tilewright.lower.body import BodyEmitter, Provider, Value, combine, compute
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.moments import RunningMoments
-from tilewright.operator.nest import Nest, NestNode, NestSchedule
-from tilewright.operator.tree import row_buffers
+from tilewright.lower.row_tree import Pass, RowTree
+from tilewright.tiles.tree import InvalidTree
 
 #: Functions of floats that are not continuous.
 JUMPS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod"})
@@ -45,22 +45,20 @@ class Reduction:
 
 
 class Scratch:
-    """Row buffers for costly values that several passes read; `slots` rows have buffers of their own at once."""
+    """The row buffers that a tree stages: costly values that several passes read."""
 
-    def __init__(self, builder: KernelBuilder, nest: Nest, schedule: NestSchedule, slots: int = 1) -> None:
+    def __init__(self, builder: KernelBuilder, tree: RowTree) -> None:
         self.views: dict[str, SSAValue] = {}
-        self.slots, self.slot = slots, TileAxis("row.slot", slots)
-        self.inner = nest.inner
-        vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
+        self.slots, self.slot = tree.slots, TileAxis("row.slot", tree.slots)
+        self.inner = tree.inner
         # A row buffer holds one value per inner point, times the outer tile where vectors run along an outer loop.
-        outer_tile = 1 if vector_inside else max(1, schedule.vector_extent) * max(1, schedule.unroll_extent)
-        self.outer_tile = outer_tile
-        for name in row_buffers(nest):
-            size = prod(axis.size for axis in nest.inner) * outer_tile
-            size += 0 if outer_tile > 1 else schedule.vector_extent
-            self.slot_extent = size
-            (dtype,) = (computed_in(node.tensor.dtype) for node in nest.nodes if node.tensor.name == name)
-            self.views[name] = builder.insert(tile.AllocOp(view_type(dtype, size * slots)))
+        self.outer_tile = prod(points for _, points in tree.tile.points)
+        self.slot_extent = prod(axis.size for axis in tree.inner) * self.outer_tile
+        if self.outer_tile == 1:
+            self.slot_extent += max(each.step_points for each in tree.passes)  # the last step may hold fewer points
+        for name in tree.buffers:
+            dtype = computed_in(tree.statements[name].tensor.dtype)
+            self.views[name] = builder.insert(tile.AllocOp(view_type(dtype, self.slot_extent * self.slots)))
 
     def index(self) -> Expr:
         """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""
@@ -75,52 +73,39 @@ class Passes:
     """All passes of a nest at one outer tile."""
 
     def __init__(
-        self,
-        builder: KernelBuilder,
-        nest: Nest,
-        schedule: NestSchedule,
-        memory: Mapping[str, SSAValue],
-        scratch: Scratch,
-        point: Point,
+        self, builder: KernelBuilder, tree: RowTree, memory: Mapping[str, SSAValue], scratch: Scratch, point: Point
     ) -> None:
         self.builder = builder
-        self.nest = nest
-        self.schedule = schedule
+        self.tree = tree
         self.memory = memory
         self.scratch = scratch
         self.point = point
-        self.nodes = {node.tensor.name: node for node in nest.nodes}
         self.kept: dict[str, Value] = {}  # values per outer point
         self.stored: set[str] = set()  # names whose row buffer is filled
-        self.passes = 0  # begun so far
-        self.alternative = False  # the last pass begun was in a branch
         self.pending: set[str] = set()  # names whose row buffer the current pass fills
-        self.vector_inside = any(axis.name == schedule.vector for axis in nest.inner)
-        self.covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
 
     def run(self) -> None:
-        if not self.nest.inner:
-            self._prefetch(self._outer_emitter(), {}, 0)
-        for node in self.nest.nodes:
-            self.run_node(node)
+        for each in self.tree.passes:
+            self.run_pass(each)
 
-    def run_node(self, node: NestNode) -> None:
-        """One node: a pass, or a value of this outer point."""
-        name = node.tensor.name
-        if name in self.covering:
-            if node.index is not None:
-                self._map(node)
+    def run_pass(self, each: Pass) -> None:
+        """One child of the scope of passes: a walk over the inner loops, or a value of this outer point."""
+        statement = each.statement
+        name = statement.name
+        if name in self.tree.covering:
+            self._map(each)
             return
-        if node.accum is not None:
-            if self.schedule.moments is not None and name in self.schedule.moments:
-                self._moments()
-            else:
-                self.kept[name] = self.reduce(node)
-        else:
-            self.kept[name] = self._outer_emitter().emit(self._here(node.body))
-        if node.index is not None:
-            view, streams = self.memory[name], name in self.schedule.nontemporal
-            self._outer_emitter().store(self.kept[name], view, self._here(node.index), node.tensor.dtype, streams)
+        if not each.loops:
+            self._prefetch(each, self._outer_emitter(), {})
+        if statement.accum is None:
+            self.kept[name] = self._outer_emitter().emit(self._here(statement.body))
+        elif not each.one_pass:
+            self.kept[name] = self.reduce(each)
+        elif name not in self.kept:
+            self._moments()
+        if statement.address is not None:
+            view, place = self.memory[name], self._here(statement.address)
+            self._outer_emitter().store(self.kept[name], view, place, statement.tensor.dtype, each.streams)
 
     # Outer values -----------------------------------------------------------------------------------------------
 
@@ -136,33 +121,34 @@ class Passes:
 
     # Passes over the inner loops ----------------------------------------------------------------------------------
 
-    def _map(self, node: NestNode) -> None:
-        divisors = self.invariant_divisors(node.body) if self.nest.inner else []
+    def _map(self, each: Pass) -> None:
+        divisors = self.invariant_divisors(each)
         if not divisors:
-            self.sweep(self.storing(node), [])
+            self.sweep(each, self.storing(each), [])
             return
         safe = self.reciprocals(divisors)
-        fast = multiply_by_reciprocals(node, divisors)
-        self.builder.branch(safe, lambda: _ignore(self.sweep(self.storing(fast), [], certain=False)))
+        fast = multiply_by_reciprocals(each, divisors)
+        self.builder.branch(safe, lambda: _ignore(self.sweep(each, self.storing(fast), [], certain=False)))
         unsafe = self.builder.insert(arith.XOrIOp(safe, self.builder.number(True, "bool")))
-        self.builder.branch(unsafe, lambda: _ignore(self.sweep(self.storing(node), [], certain=False)))
+        self.builder.branch(unsafe, lambda: _ignore(self.sweep(each, self.storing(each), [], certain=False)))
 
-    def storing(self, node: NestNode) -> Step:
+    def storing(self, each: Pass) -> Step:
         """The step of a pass that computes a stored value and writes it."""
-        name, index = node.tensor.name, node.index
-        assert index is not None
+        statement, view = each.statement, self.memory[each.statement.name]
+        address = statement.address
+        assert address is not None
 
         def body(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(node.body), where))
-            place = substitute(self._here(index), where)
-            emitter.store(value, self.memory[name], place, node.tensor.dtype, name in self.schedule.nontemporal)
+            value = emitter.emit(substitute(self._here(statement.body), where))
+            place = substitute(self._here(address), where)
+            emitter.store(value, view, place, statement.tensor.dtype, each.streams)
             return []
 
         return body
 
-    def invariant_divisors(self, body: Expr) -> list[str]:
+    def invariant_divisors(self, each: Pass) -> list[str]:
         """Names of per-row scalars that every element of a float row is divided by, where the last place may differ."""
-        return divisors_of(body, self.kept) if self.vector_inside else []
+        return divisors_of(each.statement.body, self.kept) if each.vector is not None else []
 
     def reciprocals(self, divisors: Sequence[str]) -> SSAValue:
         """Compute the reciprocals, and whether all are far from overflow and underflow, so that they may be used."""
@@ -179,45 +165,44 @@ class Passes:
         assert safe is not None
         return safe
 
-    def reduce(self, node: NestNode) -> Value:
+    def reduce(self, each: Pass) -> Value:
         """The sum (product, extreme) over the inner loops, in a pass of its own."""
-        reduction = self.reduction(node)
-        (total,) = self.sweep(reduction.step, [reduction.start])
+        reduction = self.reduction(each)
+        (total,) = self.sweep(each, reduction.step, [reduction.start])
         return reduction.finish(total)
 
     def _moments(self) -> None:
-        """Both of the schedule's moments in one pass, at the first of them."""
-        assert self.schedule.moments is not None
-        total, squares = (self.nodes[name] for name in self.schedule.moments)
-        if total.tensor.name in self.kept:
-            return
-        (axis,), (lanes,) = self.nest.inner, self._sweep_extents()
-        running = RunningMoments(self.builder, total.tensor.dtype, axis.size, lanes)
+        """Both moments in one pass, at the first of them."""
+        total, squares = (each for each in self.tree.passes if each.one_pass)
+        ((axis,), (lanes,)) = total.loops, self._step_extents(total)
+        running = RunningMoments(self.builder, total.statement.tensor.dtype, axis.size, lanes)
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(total.body), where))
+            value = emitter.emit(substitute(self._here(total.statement.body), where))
             return running.step(emitter, emitter.full(value), carried)
 
-        for node, found in zip((total, squares), running.finish(self.sweep(step, running.start())), strict=True):
-            self.kept[node.tensor.name] = Value(found, node.tensor.dtype)
+        carried = self.sweep(total, step, running.start())
+        for each, found in zip((total, squares), running.finish(carried), strict=True):
+            self.kept[each.statement.name] = Value(found, each.statement.tensor.dtype)
 
-    def reduction(self, node: NestNode) -> Reduction:
-        """How to reduce a node over the inner loops, for a pass that may do other work besides."""
-        assert node.accum is not None
-        accum, dtype = node.accum, computed_in(node.tensor.dtype)
-        extents = self._sweep_extents()
+    def reduction(self, each: Pass) -> Reduction:
+        """How to reduce a statement over the inner loops, for a pass that may do other work besides."""
+        statement, vectors = each.statement, each.vector is not None
+        assert isinstance(statement.accum, str)
+        accum, dtype = statement.accum, computed_in(statement.tensor.dtype)
+        extents = self._step_extents(each)
         first = self.builder.number(identity(accum, dtype).value, dtype)
         start = self.builder.insert(tile.BroadcastOp(first, extents)) if extents else first
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(node.body), where))
-            if self.vector_inside and (emitter.extents != extents or emitter.bounds):
+            value = emitter.emit(substitute(self._here(statement.body), where))
+            if vectors and (emitter.extents != extents or emitter.bounds):
                 return [self._fold_ragged(emitter, value, carried[0], accum, dtype, extents)]
             full = Value(emitter.full(value) if extents else value.ssa, value.dtype)
             return [combine(accum, self.builder, Value(carried[0], dtype), full).ssa]
 
         def finish(total: SSAValue) -> Value:
-            if self.vector_inside and extents:
+            if vectors:
                 unsigned = dtypes.is_unsigned(dtype)
                 total = self.builder.insert(tile.ReduceOp(accum, total, len(extents) - 1, unsigned))
                 total = self.builder.insert(tile.ReshapeOp(total, ()))
@@ -254,33 +239,27 @@ class Passes:
         )
         return combine(accum, self.builder, Value(total, dtype), Value(spread, dtype)).ssa
 
-    def _sweep_extents(self) -> tuple[int, ...]:
+    def _step_extents(self, each: Pass) -> tuple[int, ...]:
         """The tile of one step of a pass: the outer tile, or a vector along an inner loop."""
-        if not self.vector_inside:
+        if each.vector is None:
             return self.point.extents
-        (axis,) = (axis for axis in self.nest.inner if axis.name == self.schedule.vector)
-        size = min(self.schedule.vector_extent, axis.size)
-        return (self.schedule.vector_extent,) if size >= self.schedule.vector_extent else (self._rounded(size),)
+        points = each.step_points
+        return (points,) if each.vector.size >= points else (_rounded(each.vector.size, each.tile.lanes),)
 
-    def _rounded(self, size: int) -> int:
-        lanes = self.schedule.lanes
-        return -(-size // lanes) * lanes
-
-    def sweep(self, body: Step, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:
+    def sweep(self, each: Pass, body: Step, initial: list[SSAValue], certain: bool = True) -> list[SSAValue]:
         """Run `body(emitter, replaced inner loops, carried)` over all inner points; returns what was carried last.
 
         `certain` says that the pass is not inside a branch, so that later passes find the row buffers it fills.
         """
         self.pending = set()
-        self.passes += 1 if certain or not self.alternative else 0  # two versions of a pass count once
-        self.alternative = not certain
-        carried = self._sweep_axis(list(self.nest.inner), {}, {}, body, initial)
+        carried = self._sweep_axis(each, list(each.loops), {}, {}, body, initial)
         if certain:
             self.stored |= self.pending
         return carried
 
     def _sweep_axis(
         self,
+        each: Pass,
         axes: list[Axis],
         where: dict[Axis, Expr],
         counters: dict[Axis, SSAValue],
@@ -289,48 +268,48 @@ class Passes:
     ) -> list[SSAValue]:
         if not axes:
             dims = {axis: position for position, axis in enumerate(self.point.dims)}
-            return self._step(body, where, counters, dims, self.point.extents, self.point.bounds, carried)
+            return self._step(each, body, where, counters, dims, self.point.extents, self.point.bounds, carried)
         axis, *rest = axes
-        if axis.name == self.schedule.vector:
-            rest = [*rest]
-            if rest:  # the vector loop runs innermost
-                return self._sweep_axis([*rest, axis], where, counters, body, carried)
-            return self._sweep_vector(axis, where, counters, body, carried)
+        if axis == each.vector:
+            assert not rest, "the vector's loop is innermost"
+            return self._sweep_vector(each, axis, where, counters, body, carried)
         counter = TileAxis(f"{axis.name}.t", axis.extent)
 
         def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
-            return self._sweep_axis(rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
+            return self._sweep_axis(each, rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
 
         return self.builder.loop(self.builder.index(0), self.builder.index(axis.size), inside, carried)
 
     def _sweep_vector(
         self,
+        each: Pass,
         axis: Axis,
         where: dict[Axis, Expr],
         counters: dict[Axis, SSAValue],
         body: Step,
         carried: list[SSAValue],
     ) -> list[SSAValue]:
-        extent, size = axis.size, self.schedule.vector_extent
-        full, ragged = divmod(extent, size)
+        size = each.step_points
+        full, ragged = divmod(axis.size, size)
         counter, inside = TileAxis(f"{axis.name}.t", max(full, 1)), TileAxis(f"{axis.name}.i", size)
 
         def step(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             place = {**where, axis: counter * size + inside}
-            return self._step(body, place, {**counters, counter: index}, {inside: 0}, (size,), {}, values)
+            return self._step(each, body, place, {**counters, counter: index}, {inside: 0}, (size,), {}, values)
 
         if full:
             carried = self.builder.loop(self.builder.index(0), self.builder.index(full), step, carried)
         if ragged:
-            rounded = self._rounded(ragged)
+            rounded = _rounded(ragged, each.tile.lanes)
             last = TileAxis(f"{axis.name}.i", rounded)
             bounds = {0: self.builder.index(ragged)} if rounded != ragged else {}
             place = {**where, axis: last + full * size if full else last}
-            carried = self._step(body, place, counters, {last: 0}, (rounded,), bounds, carried)
+            carried = self._step(each, body, place, counters, {last: 0}, (rounded,), bounds, carried)
         return carried
 
     def _step(
         self,
+        each: Pass,
         body: Step,
         where: dict[Axis, Expr],
         counters: dict[Axis, SSAValue],
@@ -341,7 +320,8 @@ class Passes:
     ) -> list[SSAValue]:
         """One step of a pass: an emitter that knows the kept values, the row buffers, and how to recompute the rest."""
         emitter = self.emitter_at(where, counters, dims, extents, bounds)
-        self._prefetch(emitter, where, self.passes - 1)
+        if each.loops:
+            self._prefetch(each, emitter, where)
         return body(emitter, where, carried)
 
     def emitter_at(
@@ -356,29 +336,31 @@ class Passes:
         loops = {**self.point.counters, **counters}
         views = {**self.memory, **self.scratch.views}
         emitter = BodyEmitter(self.builder, views, loops, dims, extents, bounds, branches=True)
-        emitter.provided = {name: self._provider(name, emitter, where) for name in (*self.nodes, *self.kept)}
+        names = (*self.tree.statements, *self.kept)
+        emitter.provided = {name: self._provider(name, emitter, where) for name in names}
         return emitter
 
-    def _prefetch(self, emitter: BodyEmitter, where: Mapping[Axis, Expr], pass_number: int) -> None:
-        """Ask for what the schedule wants ahead of this step of a pass."""
-        for ahead in self.schedule.prefetch:
-            if ahead.pass_number == pass_number:
-                read = self._streamed(ahead.tensor)
-                form = affine(substitute(self._here(read.indices[0]), where))
-                assert form is not None
-                place = self.builder.affine(Affine(form.constant + ahead.distance, form.terms), emitter.loops)
-                size = ahead.elements * dtypes.size_bytes(read.dtype)
-                self.builder.insert(tile.PrefetchOp(self.memory[ahead.tensor], place, size))
+    def _prefetch(self, each: Pass, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> None:
+        """Ask for what the hints of a pass want ahead of this step."""
+        for hint in each.asked:
+            tensor, distance, elements = str(hint.arguments[0]), int(hint.arguments[1]), int(hint.arguments[2])
+            read = self._streamed(tensor, each)
+            form = affine(substitute(self._here(read.indices[0]), where))
+            assert form is not None
+            place = self.builder.affine(Affine(form.constant + distance, form.terms), emitter.loops)
+            size = elements * dtypes.size_bytes(read.dtype)
+            self.builder.insert(tile.PrefetchOp(self.memory[tensor], place, size))
 
-    def _streamed(self, name: str) -> Read:
-        """The first read of a tensor along the vector, for which the schedule prefetches it."""
-        for node in self.nest.nodes:
-            for read in walk(node.body):
-                if isinstance(read, Read) and read.tensor.name == name:
+    def _streamed(self, name: str, each: Pass) -> Read:
+        """The first read of a tensor along the vector, for which a hint prefetches it."""
+        for statement in self.tree.statements.values():
+            for read in walk(statement.body):
+                if isinstance(read, Read) and read.indices and read.tensor.name == name:
                     form = affine(read.indices[0])
-                    if form is not None and (self.schedule.vector, 1) in ((a.name, c) for a, c in form.terms.items()):
+                    if form is not None and (each.tile.vector, 1) in ((a.name, c) for a, c in form.terms.items()):
                         return read
-        raise AssertionError(f"no read of {name} walks along {self.schedule.vector}")
+        fact = f"prefetch asks for {name}, of which no read walks along {each.tile.vector or 'a vector'}"
+        raise InvalidTree(fact, where=f"tile tree, pass of {each.statement.name}", help="leave the hint out")
 
     def _provider(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Provider:
         return lambda read: self._provide(name, emitter, where)
@@ -387,28 +369,29 @@ class Passes:
         """A value of this nest inside a pass: kept, read back from its row buffer, or computed here."""
         if name in self.kept:
             return self.kept[name]
-        node = self.nodes[name]
+        statement = self.tree.statements[name]
         buffer = self.scratch.views.get(name)
         if buffer is None:
-            return emitter.emit(substitute(self._here(node.body), where))
-        index = substitute(self.scratch.index(), where)
-        if not self.vector_inside:
-            index = self._with_outer_tile(index, emitter)
-        dtype = computed_in(node.tensor.dtype)
+            return emitter.emit(substitute(self._here(statement.body), where))
+        index = self._with_outer_tile(substitute(self.scratch.index(), where))
+        dtype = computed_in(statement.tensor.dtype)
         if name in self.stored:
             flat = Tensor(f"{name}.row", (1,), dtype)
             return replace_views(emitter, {flat.name: buffer}).emit(Read(flat, (index,)))
-        value = emitter.emit(substitute(self._here(node.body), where))
+        value = emitter.emit(substitute(self._here(statement.body), where))
         emitter.store(Value(emitter.full(value), value.dtype), buffer, index, dtype)
         self.pending.add(name)
         return value
 
-    def _with_outer_tile(self, index: Expr, emitter: BodyEmitter) -> Expr:
+    def _with_outer_tile(self, index: Expr) -> Expr:
         """Place the points of the outer tile next to each other in a row buffer."""
-        for axis in sorted(emitter.dims, key=emitter.dims.__getitem__):
-            inner = prod(emitter.extents[emitter.dims[axis] + 1 :])
-            index = index + axis * inner
+        for position, axis in enumerate(self.point.dims):
+            index = index + axis * prod(self.point.extents[position + 1 :])
         return index
+
+
+def _rounded(size: int, lanes: int) -> int:
+    return -(-size // lanes) * lanes
 
 
 def replace_views(emitter: BodyEmitter, views: Mapping[str, SSAValue]) -> BodyEmitter:
@@ -450,8 +433,8 @@ def reciprocal_of(name: str) -> str:
     return f"1/{name}"
 
 
-def multiply_by_reciprocals(node: NestNode, divisors: Sequence[str]) -> NestNode:
-    """The node with divisions by these values turned into products with their reciprocals."""
+def multiply_by_reciprocals(each: Pass, divisors: Sequence[str]) -> Pass:
+    """The pass with divisions by these values turned into products with their reciprocals."""
 
     def rule(expr: Expr) -> Expr | None:
         if isinstance(expr, Apply) and expr.function == "div" and isinstance(expr.args[1], Read):
@@ -461,4 +444,4 @@ def multiply_by_reciprocals(node: NestNode, divisors: Sequence[str]) -> NestNode
                 return Apply("mul", (expr.args[0], inverse), expr.dtype)
         return None
 
-    return replace(node, body=transform(node.body, rule))
+    return replace(each, statement=replace(each.statement, body=transform(each.statement.body, rule)))

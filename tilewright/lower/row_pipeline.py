@@ -11,105 +11,65 @@ passes one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.core import Axis, Expr, Read, walk
+from tilewright.expr.core import Axis, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Value, computed_in
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, TileAxis, rows_of_program
 from tilewright.lower.passes import Passes, Scratch, multiply_by_reciprocals, reciprocal_of
-from tilewright.operator.nest import Nest, NestNode, NestSchedule
-from tilewright.operator.tree import row_buffers
-from tilewright.tiles.loops import SpatialLoop
+from tilewright.lower.row_tree import Pass, RowTree
+from tilewright.operator.passes import values_read
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass with the values per row that follow it: `filled` are the row buffers it fills, `needed` the names of
-    values that later stages read.
+    """One pass with what follows it: `filled` are the row buffers it fills, `needed` the names of values that later
+    stages read.
     """
 
-    node: NestNode
-    after: tuple[NestNode, ...]
+    first: Pass
+    after: tuple[Pass, ...]
     filled: tuple[str, ...]
     needed: tuple[str, ...]
 
 
-def stages_of(nest: Nest, starts: Sequence[int], buffered: Sequence[str]) -> list[Stage]:
-    """The nodes of a nest in stages; `starts` numbers the passes with which a stage begins."""
-    covering = {node.tensor.name for node in nest.nodes if nest.covers_inner(node)}
-    nodes = {node.tensor.name: node for node in nest.nodes}
-    groups: list[list[NestNode]] = []
-    passes = 0
-    for node in nest.nodes:
-        if node.accum is not None or (node.tensor.name in covering and node.index is not None):
-            if passes in starts:
-                groups.append([])
-            passes += 1
-        elif node.tensor.name in covering:
-            continue
-        groups[-1].append(node)
-    reads = [{name for node in group for name in _reads(node.body, nodes, covering)} for group in groups]
-    stages, filled = [], set[str]()
-    for number, group in enumerate(groups):
-        fills = tuple(sorted((reads[number] & set(buffered)) - filled))
-        filled.update(fills)
-        made = {node.tensor.name for earlier in groups[: number + 1] for node in earlier} - covering
+def stages_of(tree: RowTree) -> list[Stage]:
+    """The children of a `pipe` scope. Every stage that runs alone asks ahead as the first one does."""
+    asked = tree.stages[0][0].asked
+    reads = [
+        {name for each in group for name in values_read(each.statement.body, tree.covering)} for group in tree.stages
+    ]
+    stages, made = [], set[str]()
+    for number, group in enumerate(tree.stages):
+        made |= {each.statement.name for each in group} - set(tree.covering)
         later = {name for names in reads[number + 1 :] for name in names}
-        stages.append(Stage(group[0], tuple(group[1:]), fills, tuple(sorted(made & later))))
+        filled = tuple(sorted(name for each in group for name in each.fills))
+        first, *after = group
+        stages.append(Stage(replace(first, asked=asked), tuple(after), filled, tuple(sorted(made & later))))
     return stages
-
-
-def _reads(body: Expr, nodes: Mapping[str, NestNode], covering: set[str]) -> set[str]:
-    """Names of this nest that a body reads, itself or through what it may compute again."""
-    found: set[str] = set()
-    bodies = [body]
-    while bodies:
-        for read in walk(bodies.pop()):
-            if isinstance(read, Read) and not read.indices and read.tensor.name not in found:
-                found.add(read.tensor.name)
-                if read.tensor.name in covering:
-                    bodies.append(nodes[read.tensor.name].body)
-    return found
 
 
 class RowPipeline:
     """Emits one kernel body for the only outer loop of a nest."""
 
-    def __init__(
-        self,
-        builder: KernelBuilder,
-        nest: Nest,
-        schedule: NestSchedule,
-        memory: Mapping[str, SSAValue],
-        loop: SpatialLoop,
-    ) -> None:
-        self.builder, self.nest, self.schedule, self.memory, self.loop = builder, nest, schedule, memory, loop
-        self.stages = stages_of(nest, schedule.stages, row_buffers(nest))
-        self.scratch = Scratch(builder, nest, schedule, slots=self._slots())
-        self.counter: Axis = TileAxis(f"{loop.axis.name}.t", loop.extent)
-        self.kinds = {node.tensor.name: computed_in(node.tensor.dtype) for node in nest.nodes}
+    def __init__(self, builder: KernelBuilder, tree: RowTree, memory: Mapping[str, SSAValue]) -> None:
+        self.builder, self.tree, self.memory = builder, tree, memory
+        (self.loop,) = tree.loops
+        self.stages = stages_of(tree)
+        self.scratch = Scratch(builder, tree)
+        self.counter: Axis = TileAxis(f"{self.loop.axis.name}.t", self.loop.extent)
+        self.kinds = {name: computed_in(each.tensor.dtype) for name, each in tree.statements.items()}
         probe = self._passes(builder.index(0), {}, ())
         probe.kept = {name: Value(builder.index(0), kind) for name, kind in self.kinds.items()}
-        last = nest.nodes[-1]
-        self.divisors = probe.invariant_divisors(last.body)
+        last = self.stages[-1].first
+        self.divisors = probe.invariant_divisors(last)
         self.finish = multiply_by_reciprocals(last, self.divisors)
-
-    def _slots(self) -> int:
-        """Rows whose buffers are in use at once."""
-        nodes = {node.tensor.name: node for node in self.nest.nodes}
-        covering = {node.tensor.name for node in self.nest.nodes if self.nest.covers_inner(node)}
-        most = 1
-        for first, stage in enumerate(self.stages):
-            for last, reader in enumerate(self.stages[first + 1 :], first + 1):
-                for node in (reader.node, *reader.after):
-                    if set(stage.filled) & _reads(node.body, nodes, covering):
-                        most = max(most, last - first + 1)
-        return most
 
     def run(self) -> None:
         """Fill the pipeline, run it, drain it."""
@@ -157,7 +117,7 @@ class RowPipeline:
         if slots > 1:
             counters[self.scratch.slot] = self.builder.insert(arith.RemUIOp(row, self.builder.index(slots)))
         point = Point({self.loop.axis: self.counter}, counters)
-        passes = Passes(self.builder, self.nest, self.schedule, self.memory, self.scratch, point)
+        passes = Passes(self.builder, self.tree, self.memory, self.scratch, point)
         passes.kept = dict(kept)
         passes.stored = set(stored)
         return passes
@@ -186,7 +146,7 @@ class RowPipeline:
     def _sweep(self, row: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
         before, _ = self._unpacked(carried)
         at = self._at_stages(row, before)
-        reductions = [passes.reduction(stage.node) for passes, stage in zip(at, self.stages[:-1], strict=False)]
+        reductions = [passes.reduction(stage.first) for passes, stage in zip(at, self.stages[:-1], strict=False)]
         write = at[-1].storing(self.finish)
         lead = at[0]
 
@@ -204,12 +164,12 @@ class RowPipeline:
             write(there(at[-1]), where, [])  # after the loads, which would wait for it where addresses look alike
             return totals
 
-        totals = lead.sweep(step, [reduction.start for reduction in reductions])
+        totals = lead.sweep(self.stages[0].first, step, [reduction.start for reduction in reductions])
         for passes, stage, reduction, total in zip(at, self.stages, reductions, totals, strict=False):
-            passes.kept[stage.node.tensor.name] = reduction.finish(total)
+            passes.kept[stage.first.statement.name] = reduction.finish(total)
             passes.stored |= passes.pending
-            for node in stage.after:
-                passes.run_node(node)
+            for each in stage.after:
+                passes.run_pass(each)
         return self._packed(at[:-1])
 
     def _one_by_one(self, row: SSAValue, low: SSAValue, high: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
@@ -232,8 +192,8 @@ class RowPipeline:
         """One stage in a pass of its own where its row exists; the values that later stages need."""
 
         def run() -> list[SSAValue]:
-            for node in (stage.node, *stage.after):
-                passes.run_node(node)
+            for each in (stage.first, *stage.after):
+                passes.run_pass(each)
             return [passes.kept[name].ssa for name in stage.needed]
 
         if not stage.needed:

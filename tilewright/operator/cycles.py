@@ -16,8 +16,9 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cache, Cpu
-from tilewright.operator.nest import Nest, NestNode, NestSchedule
 from tilewright.operator.product_point import ProductPoint
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
@@ -119,27 +120,33 @@ def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
 # Nests ----------------------------------------------------------------------------------------------------------------
 
 
-def nest_cycles(nest: Nest, schedule: NestSchedule, machine: Cpu) -> float:
+def nest_cycles(kernel: Kernel, machine: Cpu) -> float:
     """Cycles of element-wise work and reductions, of all threads together."""
-    return sum(_node_cycles(nest, node, schedule, machine) for node in nest.nodes)
+    tiles = {leaf.op: tile for leaf, tile in register_tiles(kernel.tree)}
+    usual = next(
+        (tile for tile in tiles.values() if tile.vector), RegisterTile()
+    )  # of what is computed where it is read
+    return sum(_statement_cycles(each, tiles.get(each.name, usual), machine) for each in kernel.statements)
 
 
-def _node_cycles(nest: Nest, node: NestNode, schedule: NestSchedule, machine: Cpu) -> float:
-    inside = node.accum is not None or nest.covers_inner(node)
-    loops = (*nest.outer, *nest.inner) if inside else nest.outer
-    vector = next((axis for axis in loops if axis.name == schedule.vector), None)
-    lanes = 1 if vector is None else min(schedule.lanes, schedule.vector_extent)
-    unrolled = next((axis for axis in nest.outer if axis.name == schedule.unroll), None)
-    arithmetic, loads = body_counts(node.body, vector, lanes, unrolled, schedule.unroll_extent)
-    if node.accum is not None:
-        arithmetic += EXTREME_INSTRUCTIONS if node.accum in EXTREMES and is_float(node.tensor.dtype) else 1
-    stores = 0.0 if node.index is None else _access_cycles(node.index, vector, lanes)
+def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu) -> float:
+    loops = (*statement.axes, *statement.reduce)
+    vector = next((axis for axis in loops if axis.name == tile.vector), None)
+    extent = tile.along(tile.vector)
+    lanes = 1 if vector is None else min(tile.lanes, extent)
+    unrolled = next((axis for axis in statement.axes if axis != vector and tile.along(axis.name) > 1), None)
+    times = 1 if unrolled is None else tile.along(unrolled.name)
+    arithmetic, loads = body_counts(statement.body, vector, lanes, unrolled, times)
+    if statement.accum is not None:
+        floats = is_float(statement.tensor.dtype)
+        arithmetic += EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and floats else 1
+    stores = 0.0 if statement.address is None else _access_cycles(statement.address, vector, lanes)
     points = prod(axis.size for axis in loops if axis != vector)
-    vectors = 1 if vector is None else -(-vector.size // schedule.vector_extent) * schedule.vector_extent / lanes
+    vectors = 1 if vector is None else -(-vector.size // extent) * extent / lanes
     cycles = points * vectors * slowest_port(arithmetic, loads, stores, machine)
-    if node.accum is None or vector not in nest.inner:
+    if statement.accum is None or vector not in statement.reduce:
         return cycles
-    return cycles + prod(axis.size for axis in nest.outer) * 2 * FMA_LATENCY_CYCLES * log2(lanes)  # lanes are combined
+    return cycles + prod(axis.size for axis in statement.axes) * 2 * FMA_LATENCY_CYCLES * log2(lanes)  # lanes combined
 
 
 def body_counts(

@@ -1,4 +1,4 @@
-"""Loop nests of element-wise work and reductions: the loops, what each pass computes, and how they run.
+"""Loop nests of element-wise work and reductions: the loops, and what each pass computes.
 
 A nest walks *outer* loops; at each outer point its nodes run in order, each as its own pass over the *inner* loops (the
 reduction loops, absent in a map). A node writes a value per outer point or per outer and inner point.
@@ -7,7 +7,7 @@ reduction loops, absent in a map). A node writes a value per outer point or per 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
@@ -17,7 +17,6 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.loops import SpatialLoop
 
 
 @dataclass(frozen=True)
@@ -77,57 +76,6 @@ def statements_of(nest: Nest) -> tuple[Statement, ...]:
         reduced = nest.inner if node.accum is not None else ()
         found.append(Statement(node.tensor, axes, node.body, reduced, node.accum, node.index))
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class Prefetch:
-    """Each step of a pass (from 0) asks for so many elements of a tensor, `distance` after the first that it reads."""
-
-    tensor: str
-    distance: int
-    elements: int
-    pass_number: int = 0
-
-
-@dataclass(frozen=True)
-class NestSchedule:
-    """How a nest runs (level 2): which loop is the vector, how long, which loop is unrolled beside it, blocks of the
-    grid.
-
-    `vector` may be an outer or an inner loop; `unroll` is an outer loop. `order` names the outer loops, outermost
-    first; empty: as the nest has them, then the unrolled one, then the vector. `blocks` says how many blocks each outer
-    loop is dealt in. `nontemporal` names the outputs that bypass the caches. `stages` numbers the passes with which
-    a stage of a pipeline of rows begins; without them a row's passes run in turn. `moments` names the sum and the
-    squared deviations that one pass computes together, instead of two.
-    """
-
-    vector: str = ""
-    vector_extent: int = 1
-    unroll: str = ""
-    unroll_extent: int = 1
-    blocks: Mapping[str, int] = field(default_factory=dict)
-    nontemporal: tuple[str, ...] = ()
-    prefetch: tuple[Prefetch, ...] = ()
-    stages: tuple[int, ...] = ()
-    moments: tuple[str, str] | None = None
-    lanes: int = 16
-    order: tuple[str, ...] = ()
-
-
-def nest_loops(nest: Nest, schedule: NestSchedule) -> list[SpatialLoop]:
-    """The outer loops, outermost first, as the schedule orders and tiles them."""
-    loops = []
-    for axis in nest.outer:
-        blocks = schedule.blocks.get(axis.name, 1)
-        if axis.name == schedule.vector:
-            loops.append(SpatialLoop(axis, schedule.vector_extent, blocks, schedule.lanes))
-        elif axis.name == schedule.unroll:
-            loops.append(SpatialLoop(axis, schedule.unroll_extent, blocks))
-        else:
-            loops.append(SpatialLoop(axis, 1, blocks))
-    last = {schedule.unroll: 1, schedule.vector: 2}
-    order = {name: place for place, name in enumerate(schedule.order)} or last
-    return sorted(loops, key=lambda loop: order.get(loop.axis.name, 0))
 
 
 def merge_loops(nest: Nest) -> Nest:
@@ -215,7 +163,7 @@ def value_read(expr: Expr) -> str:
     return expr.tensor.name if isinstance(expr, Read) and not expr.indices else ""
 
 
-def written_out(body: Expr, values: Mapping[str, NestNode]) -> Expr:
+def written_out(body: Expr, values: Mapping[str, NestNode] | Mapping[str, Statement]) -> Expr:
     """A body with the named values that it reads written out."""
 
     def rule(expr: Expr) -> Expr | None:

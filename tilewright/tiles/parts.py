@@ -8,7 +8,20 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.tree import ONCE, Binding, Hint, InvalidTree, Leaf, Node, Scope, Stage, Tile, TileTree, walk
+from tilewright.tiles.tree import (
+    ONCE,
+    Binding,
+    Hint,
+    InvalidTree,
+    Leaf,
+    Node,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    children,
+    walk,
+)
 
 
 class Parts:
@@ -132,3 +145,43 @@ def spatial_loop(axis: Axis, quantum: int, programs: int, tiles: int, lanes: int
             help=f"{wanted[0]} programs and {wanted[1]} tiles, or tiles of another size",
         )
     return loop
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """What one step of a leaf computes: points along each loop, outermost first, and the loop whose points are lanes.
+
+    A register has `lanes` lanes; `vector` is empty and `lanes` 1 where a step computes one number at a time.
+    """
+
+    points: tuple[tuple[str, int], ...] = ()
+    vector: str = ""
+    lanes: int = 1
+
+    def along(self, loop: str) -> int:
+        """Points along a loop."""
+        return dict(self.points).get(loop, 1)
+
+    def inside(self, tile: Tile) -> RegisterTile:
+        """This tile with the loops of a node below it."""
+        points = dict(self.points)
+        for loop in tile.loops:
+            points[loop.name] = points.get(loop.name, 1) * loop.trips
+        points.pop(ONCE, None)
+        if tile.binding is not Binding.SP:
+            return RegisterTile(tuple(points.items()), self.vector, self.lanes)
+        (vector,) = tile.loops
+        lanes = next((int(hint.arguments[0]) for hint in tile.hints if hint.name == "lanes"), vector.trips)
+        return RegisterTile(tuple(points.items()), vector.name, lanes)
+
+
+def register_tiles(tree: Node, above: RegisterTile | None = None) -> Iterator[tuple[Leaf, RegisterTile]]:
+    """The leaves of a tree for a CPU, left to right, with what the loops at REG above them make of one step."""
+    above = above or RegisterTile()
+    if isinstance(tree, Leaf):
+        yield tree, above
+        return
+    if isinstance(tree, Tile):
+        above = above.inside(tree) if tree.level == "REG" else RegisterTile()
+    for child in children(tree):
+        yield from register_tiles(child, above)

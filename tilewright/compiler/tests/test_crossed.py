@@ -1,8 +1,13 @@
 """Transposing maps give what the NumPy evaluator does, in either order of their squares."""
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+import tilewright.compiler.rows as rows_module
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import make_plan
@@ -10,10 +15,10 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, shape
-from tilewright.lower.schedules import schedule_of
 from tilewright.machine import resolve_cpu
-from tilewright.operator.nest import NestSchedule
 from tilewright.options import Options
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.parts import Parts
 
 
 def transposed(size: tuple[int, int, int], dtype: str) -> Graph:
@@ -36,12 +41,28 @@ def test_transposed(size: tuple[int, int, int], dtype: str, threads: int) -> Non
 
 def test_ragged_squares_are_among_those_that_follow_the_read() -> None:
     (kernel,) = make_plan(transposed((3, 33, 1024), "f32"), resolve_cpu("znver5"), 1).kernels
-    assert isinstance(kernel.schedule, NestSchedule)
-    assert kernel.schedule.order
+    *_, innermost = Parts(kernel.scheduled).loops("L2").items()
+    assert innermost == ("i1", 64)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [(3, 33, 1024), (3, 1024, 33)])
-def test_the_order_of_squares_is_read_back_from_the_tree(size: tuple[int, int, int], threads: int) -> None:
-    (kernel,) = make_plan(transposed(size, "f32"), resolve_cpu("znver5"), threads).kernels
-    assert schedule_of(kernel.scheduled) == (kernel.work, kernel.schedule)
+def test_squares_run_in_the_order_of_the_tree(
+    size: tuple[int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduled, trees = rows_module.schedule_nest, []
+
+    def swapped(*arguments: Any) -> Any:
+        kernel, decision = scheduled(*arguments)
+        text = re.sub(r"@L2 for (.*?)(\w+:\d+), (\w+:\d+) \{", r"@L2 for \1\3, \2 {", print_tree(kernel.tree))
+        trees.append((kernel.tree, parse_tree(text)))
+        return replace(kernel, tree=trees[-1][1]), decision
+
+    graph = transposed(size, "f32")
+    x = random_array(graph.inputs[0], seed=1)
+    usual = compile_graph(graph, threads=threads, options=Options(cache=False))
+    monkeypatch.setattr(rows_module, "schedule_nest", swapped)
+    other = compile_graph(graph, threads=threads, options=Options(cache=False))
+    assert all(before != after for before, after in trees)
+    np.testing.assert_array_equal(other(x), usual(x))
+    assert other.artifact.program != usual.artifact.program

@@ -205,7 +205,7 @@ def test_a_choice_that_slows_the_whole_graph_is_dropped(several: Options, monkey
     plan = plan_graph(graph, host(), 1, several)
     assert all("choice" not in each for each in found_in(plan).values())
     assert found_in(plan).keys() == {"c0", "c1"}
-    assert [kernel.schedule for kernel in plan.kernels] == [kernel.schedule for kernel in rules.kernels]
+    assert [kernel.scheduled for kernel in plan.kernels] == [kernel.scheduled for kernel in rules.kernels]
     text = "\n".join(decision.explain() for decision in plan.decisions)
     assert "search of c0: as the rules say, because the whole graph is not slower" in text
 

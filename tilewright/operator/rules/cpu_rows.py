@@ -9,18 +9,22 @@ the next row. Outputs that no cache holds bypass the caches.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
-from tilewright.machine.description import Cpu, Gpu
+from tilewright.machine.description import Cpu
 from tilewright.operator.crossed import crossed_read, order_of_squares
-from tilewright.operator.moments import moments_of
-from tilewright.operator.nest import Nest, NestSchedule, Prefetch, addresses
-from tilewright.operator.rules.gpu_rows import schedule_on_blocks
-from tilewright.tiles.kernel import Kernel
+from tilewright.operator.moments import Moments, moments_of
+from tilewright.operator.nest import Nest, addresses, statements_of
+from tilewright.operator.passes import inner_loops, passes_of, row_buffers, rows_in_use, walks_inner
+from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
+from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
@@ -34,19 +38,17 @@ def vector_lanes(machine: Cpu) -> int:
     return machine.vector_bits // 32
 
 
-def schedule_nest(
-    nest: Nest, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
-) -> tuple[NestSchedule | Kernel, Decision]:
-    """Vector loop, unrolled loop, blocks; `lanes` of a vector where an instruction was chosen. On a GPU, tiles."""
-    if isinstance(machine, Gpu):
-        return schedule_on_blocks(nest, machine, subject)
+def schedule_rows(nest: Nest, machine: Cpu, threads: int, subject: str, lanes: int = 0) -> tuple[Kernel, Decision]:
+    """The kernel of a nest; vectors have `lanes` lanes where an instruction was chosen."""
     lanes = lanes or vector_lanes(machine)
+    statements = statements_of(nest)
+    assert inner_loops(statements) == nest.inner, "inner loops are those of sums"
     vector = _vector_loop(nest, lanes)
     if vector is None:
-        return (
-            NestSchedule(blocks=_nest_blocks(nest, {}, threads), lanes=lanes),
-            Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output"),
-        )
+        blocks = _nest_blocks(nest, {}, threads)
+        loops = [SpatialLoop(axis, 1, blocks.get(axis.name, 1)) for axis in nest.outer]
+        kernel = Kernel(statements, row_tree(statements, loops))
+        return kernel, Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output")
     extent = vector.size
     inside = vector in nest.inner
     length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
@@ -61,32 +63,100 @@ def schedule_nest(
         if candidate is not None:
             length = min(length, 2 * lanes)
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
-    if inside and extent < lanes:
-        length = extent
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(nest, machine) if length % lanes == 0 else ()
     stages = _stages(nest, vector, machine) if streams else ()
     moments = None if stages else _moments(nest, vector, length, machine)
-    schedule = NestSchedule(
-        vector=vector.name,
-        vector_extent=length,
-        unroll=unroll,
-        unroll_extent=unroll_extent,
-        order=order,
-        blocks=_nest_blocks(nest, tiled, threads, len(stages)),
-        nontemporal=streams,
-        prefetch=_prefetches(nest, vector, length, machine, bool(stages), moments),
-        moments=moments,
-        stages=stages,
-        lanes=lanes,
-    )
+    blocks = _nest_blocks(nest, tiled, threads, len(stages))
+    places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
+    loops = [
+        SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
+        for axis in sorted(nest.outer, key=lambda axis: places.get(axis.name, -1))
+    ]
+    asked = _prefetches(nest, vector, length, machine, bool(stages), moments)
+    hints = _hints(statements, streams, moments, asked)
+    tree = row_tree(statements, loops, (vector.name, length) if inside else None, lanes, hints, stages)
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
     beside += ", along the lines that are read" if order else ""
-    beside += f", {moments[0]} and {moments[1]} in one pass, for rows come from main memory" if moments else ""
-    return schedule, Decision(
+    beside += f", {moments.total} and {moments.squares} in one pass, for rows come from main memory" if moments else ""
+    return Kernel(statements, tree), Decision(
         f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
     )
+
+
+# The tree -------------------------------------------------------------------------------------------------------------
+
+
+def row_tree(
+    statements: Sequence[Statement],
+    loops: Sequence[SpatialLoop],
+    vector: tuple[str, int] | None = None,
+    lanes: int = 1,
+    hints: Mapping[str, Sequence[Hint]] | None = None,
+    starts: Collection[int] = (),
+) -> TileTree:
+    """Tiles of the outer `loops` around the passes, which run in turn or in a pipeline of rows.
+
+    `vector` is an inner loop with its points in one step; without it, vectors run along the outer loop that has lanes.
+    `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
+    pipeline begin.
+    """
+    buffers, inner = row_buffers(statements), inner_loops(statements)
+    rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
+    across = next(((loop.axis.name, loop.quantum) for loop in loops if loop.vector_lanes), None)
+    stages: list[list[list[Statement]]] = [[]]
+    trees: list[list[TileTree]] = [[]]
+    swept = 0
+    for step in passes_of(statements, buffers):
+        sweeps = walks_inner(step[-1], statements)
+        if sweeps and swept and swept in starts:
+            stages.append([])
+            trees.append([])
+        swept += sweeps
+        along = vector if sweeps and vector else across
+        leaves = [Leaf(each.name, None, tuple((hints or {}).get(each.name, ()))) for each in step]
+        bodies = [register_tile(rows, along, lanes, leaf) for leaf in leaves]
+        body = bodies[0] if len(bodies) == 1 else Scope(Kind.SEQ, tuple(bodies))
+        stages[-1].append(step)
+        trees[-1].append(rooted(tile("L1", _trips(inner, vector) if sweeps else [], body)))
+    groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in trees]
+    tree = Scope(Kind.PIPE, tuple(groups)) if starts else groups[0]
+    return in_program(loops, loops, staged(buffers, "L1", tree, rows_in_use(stages, statements)))
+
+
+def _trips(inner: Sequence[Axis], vector: tuple[str, int] | None) -> list[tuple[str, int]]:
+    """The steps of a pass along the inner loops; the vector's runs innermost."""
+    steps = {axis.name: axis.size for axis in inner}
+    if vector is not None:
+        name, extent = vector
+        steps[name] = -(-steps.pop(name) // extent)
+    return list(steps.items())
+
+
+def _hints(
+    statements: Sequence[Statement],
+    streams: Collection[str],
+    moments: Moments | None,
+    asked: Sequence[tuple[int, Hint]],
+) -> dict[str, list[Hint]]:
+    """The hints of leaves by name: `streams` bypass the caches, and `asked` has what passes prefetch, by number."""
+    found: dict[str, list[Hint]] = {each.name: [] for each in statements}
+    for name in streams:
+        found[name].append(Hint("stream"))
+    for name in (moments.total, moments.squares) if moments is not None else ():
+        found[name].append(Hint("one_pass"))
+    passes = [step[-1] for step in passes_of(statements, row_buffers(statements))]
+    if inner_loops(statements):
+        joined = moments.squares if moments is not None else ""
+        passes = [each for each in passes if walks_inner(each, statements) and each.name != joined]
+    for number, hint in asked:
+        if number < len(passes):
+            found[passes[number].name].append(hint)
+    return found
+
+
+# Vectors and tiles ----------------------------------------------------------------------------------------------------
 
 
 def _vector_loop(nest: Nest, lanes: int) -> Axis | None:
@@ -160,18 +230,17 @@ def _streamed(nest: Nest, vector: Axis, machine: Cpu) -> list[tuple[Read, int]]:
     return list(found.values())
 
 
-def _moments(nest: Nest, vector: Axis, length: int, machine: Cpu) -> tuple[str, str] | None:
+def _moments(nest: Nest, vector: Axis, length: int, machine: Cpu) -> Moments | None:
     """Sum and squared deviations that take one pass: of rows longer than a vector that come from main memory."""
     if nest.inner != (vector,) or vector.size < length or not _streamed(nest, vector, machine):
         return None
-    found = moments_of(nest)
-    return (found.total, found.squares) if found is not None else None
+    return moments_of(statements_of(nest))
 
 
 def _prefetches(
-    nest: Nest, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: tuple[str, str] | None
-) -> tuple[Prefetch, ...]:
-    """Which of the streamed inputs to ask for, how far ahead, and in which pass.
+    nest: Nest, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: Moments | None
+) -> list[tuple[int, Hint]]:
+    """Which of the streamed inputs each step asks for, how far ahead, with the number of the pass.
 
     A single pass, and the first of a pipeline, ask a few kilobytes ahead. Several passes in turn ask for the next row,
     so that it arrives while this row is computed on and written: all but the first, each for its share of every step.
@@ -185,13 +254,14 @@ def _prefetches(
         name, size = read.tensor.name, dtypes.size_bytes(read.tensor.dtype)
         lead, beyond = PREFETCH_BYTES // size, machine.caches[0].bytes // ROW_LEAD // size
         if pipelined or not (nest.inner == (vector,) and passes > 1 and row):
-            found.append(Prefetch(name, PIPELINE_PREFETCH_BYTES // size if pipelined else lead, length))
+            distances = [(0, PIPELINE_PREFETCH_BYTES // size if pipelined else lead, length)]
         elif moments is not None and passes == 2:
-            found += [Prefetch(name, beyond, length, 0), Prefetch(name, row + beyond, length, 1)]
+            distances = [(0, beyond, length), (1, row + beyond, length)]
         else:
             share = -(-length // (passes - 1))
-            found += [Prefetch(name, row + (turn - 1) * share, share, turn) for turn in range(1, passes)]
-    return tuple(found)
+            distances = [(turn, row + (turn - 1) * share, share) for turn in range(1, passes)]
+        found += [(turn, Hint("prefetch", (name, distance, elements))) for turn, distance, elements in distances]
+    return found
 
 
 def _stages(nest: Nest, vector: Axis, machine: Cpu) -> tuple[int, ...]:

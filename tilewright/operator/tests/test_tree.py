@@ -22,13 +22,14 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.module import lower_kernel
 from tilewright.lower.steps import Step
 from tilewright.machine.registry import resolve_cpu
-from tilewright.operator.nest import Nest, NestSchedule
+from tilewright.operator.passes import row_buffers
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.rules.cpu_product import scheduled_product
-from tilewright.operator.tree import kernel_of, row_buffers
+from tilewright.operator.rules.cpu_rows import row_tree
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
+from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import product_of
@@ -262,9 +263,9 @@ def test_trees_of_random_graphs_are_legal(seed: int) -> None:
         tree = kernel.scheduled.tree
         check(tree, Problem.of(expressions(kernel.scheduled)), imperfect=True, resources=MACHINE)
         assert prod(programs(tree).values()) == prod(func.extents)
-        if isinstance(kernel.work, Nest):
+        if product_of(kernel.scheduled) is None:
             scratch = [op for op in func.body.walk() if isinstance(op, tile.AllocOp)]
-            assert len(scratch) == len(row_buffers(kernel.work))
+            assert len(scratch) == len(row_buffers(kernel.scheduled.statements))
 
 
 POINT = ProductPoint((8,), 2, ("j", "i"))
@@ -317,10 +318,12 @@ def test_a_product_with_its_epilogue_in_a_loop() -> None:
 
 def test_a_map_and_a_reduction() -> None:
     (kernel,) = planned(GRAPHS["map"], "x86-64-v3", 1).kernels
-    tree = kernel_of(kernel.work, NestSchedule("i_j", 32, blocks={"i_j": 4}, lanes=8)).tree
+    (statement,) = kernel.scheduled.statements
+    tree = row_tree((statement,), [SpatialLoop(statement.axes[0], 32, 4, 8)], lanes=8)
     assert print_tree(tree) == "@DRAM par i_j:4 { @L2 for i_j:24 { @REG unroll i_j:4 { par i_j:8 { op Y } } } }"
     (kernel,) = planned(GRAPHS["columns"], "x86-64-v3", 1).kernels
-    tree = kernel_of(kernel.work, NestSchedule("j", 16, lanes=8)).tree
+    (statement,) = kernel.scheduled.statements
+    tree = row_tree((statement,), [SpatialLoop(statement.axes[0], 16, 1, 8)], lanes=8)
     assert print_tree(tree) == "@L2 for j:5 { @L1 for i:30 { @REG unroll j:2 { par j:8 { op Y } } } }"
 
 
@@ -335,6 +338,5 @@ def test_a_wrong_factor_is_found() -> None:
 
 def test_row_buffers_are_filled_by_the_first_pass_that_reads_them() -> None:
     (kernel,) = planned(GRAPHS["softmax"], "x86-64-v3", 1).kernels
-    assert isinstance(kernel.work, Nest)
-    assert row_buffers(kernel.work) == ("E",)
+    assert row_buffers(kernel.scheduled.statements) == ("E",)
     assert [compute.name for compute in expressions(kernel.scheduled)] == ["M", "E", "T", "P"]
