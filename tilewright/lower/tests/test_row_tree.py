@@ -11,11 +11,11 @@ import pytest
 
 import tilewright.compiler.rows as rows_module
 from tilewright.compiler.compile import compile_graph
+from tilewright.errors import CompileError
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops.norm import softmax
 from tilewright.options import Options
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.tree import InvalidTree
 
 STAGE = r"stage ([\w.]+) in L1 \{ (.*) \}"
 LAST = r"@L1 for (\w+):\d+ \{ @REG unroll \w+:\d+ \{ par \w+:\d+ \{ op softmax \} \} \}"
@@ -24,10 +24,12 @@ EDITS = {
     "one number at a time in one pass": (LAST, r"@L1 for \1:100 { @REG for once:1 { op softmax } }"),
 }
 REFUSED = {
-    "too few steps": (LAST, r"@L1 for \1:2 { @REG par \1:8 with lanes(8) { op softmax } }", "loops at L1"),
+    "too few steps": (LAST, r"@L1 for \1:2 { @REG par \1:8 with lanes(8) { op softmax } }", "L1 coverage"),
+    "too many steps": (LAST, r"@L1 for \1:14 { @REG par \1:8 with lanes(8) { op softmax } }", "loops at L1|coverage"),
     "no buffer for a value that a pass fills": (STAGE, r"\2", "the passes are"),
     "a buffer of what is stored": (STAGE, r"stage softmax in L1 { \2 }", "is stored"),
-    "too few rows": (r"^@L2 for (\w+):\d+", r"@L2 for \1:3", "programs"),
+    "too few rows": (r"^@L2 for (\w+):\d+", r"@L2 for \1:3", "L1 coverage"),
+    "too many rows": (r"^@L2 for (\w+):\d+", r"@L2 for \1:9", "programs walk 9 tiles|coverage"),
 }
 
 
@@ -62,5 +64,5 @@ def test_passes_may_have_other_vectors(edit: tuple[str, str], monkeypatch: pytes
 @pytest.mark.parametrize("edit", REFUSED.values(), ids=REFUSED)
 def test_other_trees_are_refused(edit: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, other, fact = edit
-    with pytest.raises(InvalidTree, match=fact):
+    with pytest.raises(CompileError, match=fact):
         _run(monkeypatch, pattern, other)
