@@ -419,7 +419,7 @@ def test_a_tree_that_is_changed_changes_the_code(
 
 def test_passes_that_differ_in_their_tile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled = rows_module.schedule_nest
-    other = (r"par r1:1024 \{ op softmax \}", "par r1:512 { op softmax }")
+    other = (r"@REG par r1:1024 \{ op softmax \}", "@L1 for r1:2 { @REG par r1:512 { op softmax } }")
     monkeypatch.setattr(
         rows_module, "schedule_nest", lambda *given: (edited(scheduled(*given)[0], other), Decision("tile", "", ""))
     )
