@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tilewright.compiler.in_place import place_in_initial
 from tilewright.compiler.planning import Planning, points
@@ -39,7 +40,7 @@ def plan_ordered(planning: Planning, group: Group) -> None:
         return
     kernel, decision = ordered_kernel(_statement(planning, node, parts), machine, planning.threads, name)
     planning.plan.decisions.append(decision)
-    cycles = ordered_cycles(kernel, machine)
+    cycles = partial(ordered_cycles, machine=machine)
     planning.add_scheduled(name, kernel, group.stored, points(node), updates, cycles)
 
 

@@ -112,6 +112,11 @@ class PlannedLoop:
     local: frozenset[str]
 
 
+def no_model(_: ScheduledKernel) -> float:
+    """The cycles of kernels for which there is no model."""
+    return 0.0
+
+
 def _undecided(*_: Any) -> None:
     """Leave a choice to the rules."""
 
@@ -405,23 +410,24 @@ class Planning:
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
-        cycles: float = 0.0,
+        cycles: Callable[[ScheduledKernel], float] = no_model,
         instruction: str = "",
     ) -> str:
-        """Launch a scheduled kernel next. Returns its name, which is unique."""
+        """Launch a scheduled kernel next. Returns its name, which is unique.
+
+        `cycles` predicts those of the kernel, with the tree that was given for it where there is one.
+        """
         name = claim(name, self.kernel_names)
-        scheduled, why = self.trees.instead(name, scheduled), "its schedule makes these loops"
-        if name in self.trees.given:
-            why = ASKED
+        scheduled = self.trees.instead(name, scheduled)
         bodies = [statement.body for statement in scheduled.statements]
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)
-        kernel = Kernel(name, scheduled, others, tuple(writes), flops, tuple(updates), cycles, instruction)
+        kernel = Kernel(name, scheduled, others, tuple(writes), flops, tuple(updates), cycles(scheduled), instruction)
         self.plan.kernels.append(kernel)
-        tree = print_tree(scheduled.tree)
-        self.plan.decisions.append(Decision(f"tile tree of {name}", tree, why))
+        why = ASKED if self.trees.tree(name) is not None else "its rules make these loops"
+        self.plan.decisions.append(Decision(f"tile tree of {name}", print_tree(scheduled.tree), why))
         return name
 
 

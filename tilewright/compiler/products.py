@@ -112,7 +112,7 @@ class _Product:
         cycles = product_cycles(work, point, self.machine) + epilogue_cycles(work, self.machine)
         name = planning.add_scheduled(
             kernel, scheduled, (self.target.name,), 2 * points(self.node),
-            cycles=cycles, instruction=running.instruction,
+            cycles=lambda _: cycles, instruction=running.instruction,
         )  # fmt: skip
         chosen = {
             "tile": tile,

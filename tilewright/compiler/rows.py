@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.compiler.planning import Planning, Stored, no_model, points
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, identity, static_shape, walk
@@ -110,7 +111,7 @@ def _add_nest(
 ) -> None:
     """Schedule a nest and add its kernel, for all threads unless `threads` says how many."""
     kernel, decision = schedule_nest(nest, planning.machine, threads or planning.threads, name, lanes)
-    cycles = nest_cycles(kernel, planning.machine) if isinstance(planning.machine, Cpu) else 0.0
+    cycles = partial(nest_cycles, machine=planning.machine) if isinstance(planning.machine, Cpu) else no_model
     with planning.about(name):
         planning.plan.decisions.append(decision)
         planning.add_scheduled(name, kernel, writes, flops, cycles=cycles)

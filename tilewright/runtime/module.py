@@ -136,6 +136,11 @@ class Module:
         ]  # fmt: skip
         return Profile(times, self.manifest, self.threads)
 
+    @property
+    def trees(self) -> dict[str, Any]:
+        """The tile tree of every kernel by its name, as data: what `Options.trees` takes."""
+        return self.artifact.stored_plan().trees
+
     def explain(self, kernel: str = "", *, top: int = 3, all: bool = False, profile: Profile | None = None) -> str:
         """What was decided: summaries of the `top` most expensive kernels, or of `kernel` with all its decisions.
 

@@ -203,6 +203,19 @@ def test_every_form_can_be_emitted(invoke: Invoke, model: str) -> None:
         assert mark in invoke("compile", "model.twm", "--emit", form).stdout, form
 
 
+def test_a_plan_that_was_emitted_is_taken(invoke: Invoke, model: str, tmp_path: Path) -> None:
+    plan, program = str(tmp_path / "model.plan"), ("compile", model, "--shape", "x=4,6", "--emit", "tile")
+    invoke("compile", model, "--shape", "x=4,6", "--emit", "plan", "-o", plan)
+    assert invoke(*program, "--plan", plan).stdout == invoke(*program).stdout
+    content = json.loads(Path(plan).read_text())
+    name, tree = next(iter(content["trees"].items()))
+    Path(plan).write_text(json.dumps({"trees": {f"{name}.other": tree}}))
+    assert f"no kernel '{name}.other'" in invoke(*program, "--plan", plan, status=2).stderr
+    for damaged in ("{", "[]", '{"trees": {"a": 1}}'):
+        Path(plan).write_text(damaged)
+        assert "error[" in invoke(*program, "--plan", plan, status=2).stderr
+
+
 def test_emitted_tile_program_compiles_to_the_same_bytes(invoke: Invoke, model: str) -> None:
     invoke("compile", model, "--shape", "x=4,6")
     invoke("compile", model, "--shape", "x=4,6", "--emit", "tile", "-o", "first.tile")

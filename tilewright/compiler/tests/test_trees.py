@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import build, plan_graph, resolve_target, thread_count
+from tilewright.decision import ASKED
 from tilewright.errors import CompileError
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.text import parse_graph
 from tilewright.options import Options
 from tilewright.runtime.container import opened
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.tree import to_json
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, Any]
@@ -252,3 +255,16 @@ def test_a_tree_for_no_kernel_is_refused() -> None:
     with pytest.raises(CompileError, match="no kernel 'Y\\+Q'") as caught:
         compiled(graph, "host", {"Y+Q": trees[name]})
     assert name in caught.value.help
+
+
+def test_cycles_of_an_edited_tree_are_its_own() -> None:
+    graph = parse_graph(SOFTMAX)
+    plan = plan_graph(graph, resolve_target("host"), 1, Options(cache=False))
+    (kernel,) = plan.kernels
+    text = print_tree(kernel.scheduled.tree)
+    last = r"@L1 for l:\d+ \{ @REG unroll l:\d+ \{ par l:\d+ \{ op P \} \} \}"
+    tree = to_json(parse_tree(re.sub(last, "@L1 for l:130 { @REG for once:1 { op P } }", text)))
+    slower = plan_graph(graph, resolve_target("host"), 1, Options(cache=False, trees={kernel.name: tree}))
+    assert slower.kernels[0].cycles > 1.5 * kernel.cycles
+    (decision,) = [each for each in slower.decisions if each.subject == f"tile tree of {kernel.name}"]
+    assert decision.reason == ASKED
