@@ -44,14 +44,6 @@ class Nest:
     inner: tuple[Axis, ...]
     nodes: tuple[NestNode, ...]
 
-    def renamed(self, names: Mapping[str, str]) -> Nest:
-        """The same nest over tensors with other names."""
-        nodes = tuple(
-            replace(node, tensor=replace(node.tensor, name=names[node.tensor.name]), body=renamed(node.body, names))
-            for node in self.nodes
-        )
-        return replace(self, nodes=nodes)
-
     def covers_inner(self, node: NestNode) -> bool:
         """Whether a node has a value per inner point, directly or through the values it reads."""
         return node.tensor.name in self._covering
@@ -115,17 +107,6 @@ def outside_reads(body: Expr, axes: Sequence[Axis]) -> bool:
     if isinstance(body, Read):
         return False
     return body in axes or any(outside_reads(child, axes) for child in body.children())
-
-
-def renamed(body: Expr, names: Mapping[str, str]) -> Expr:
-    """A body that reads tensors by other names."""
-
-    def rule(node: Expr) -> Expr | None:
-        if not isinstance(node, Read):
-            return None
-        return Read(replace(node.tensor, name=names.get(node.tensor.name, node.tensor.name)), node.indices)
-
-    return transform(body, rule)
 
 
 def addresses(body: Expr) -> list[Expr]:
