@@ -70,7 +70,7 @@ class Options:
                    ("tf32"); as sums of two such numbers, which three products multiply, nearly as exact as f32
                    ("tf32x3"). A permission: where a machine has no instruction that reads tf32, f32 is multiplied
     route          which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
-                   fragments are told ("mma.sync") or those whose fragments only memory knows ("wmma")
+                   fragment layouts are documented ("mma.sync") or those whose fragments only memory knows ("wmma")
     cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
                    the copy engine: 1, 2 or 4. No GPU has measured what it gains
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the

@@ -164,7 +164,7 @@ def _print(shown: Layout, shape: tuple[int, ...], facts: dict[str, Any]) -> None
         places = "one place" if facts["replication"] == 1 else f"{facts['replication']} places"
         print(f"  {facts['elements_per_thread']} registers per thread, each element in {places}")
     if facts.get("opaque"):
-        print("  opaque: which lane holds which element is not told; shown is one assignment that has the size")
+        print("  opaque: which lane holds which element is unspecified; shown is one assignment that has the size")
     if memory := facts.get("row_major_memory"):
         print(
             f"  row-major memory, {facts['bits']} bits: {memory['elements_per_access']} elements per access, "

@@ -161,7 +161,7 @@ def block_candidates(
 
     `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
     type in which the result is stored (default: that of the sums). `route` is one of `options.ROUTES`; "auto" takes
-    instructions whose fragments are not told only where there are no others. `input_precision` is that of `Options`.
+    instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of `Options`.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes

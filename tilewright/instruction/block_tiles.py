@@ -28,7 +28,7 @@ from tilewright.operator.rules.gpu_product import BlockShape
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
 RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of a swizzled buffer, by PTX
 STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of rows so long, in so many buffers
-PADDING_BYTES = 16  # of a row, by `distribute` where fragments are not told: one vector
+PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
 THREE = 3  # products on tf32 for one of f32
 
@@ -86,7 +86,7 @@ def precision_of(record: Intrinsic, input_precision: str) -> str:
 
 
 def is_opaque(record: Intrinsic) -> bool:
-    """Whether which lane holds what of a record is not told, so that its operands pass through memory in rows."""
+    """Whether the fragment layout of a record is unspecified, so that its operands pass through memory in rows."""
     return all(operand.layout == "opaque" for operand in record.operands)
 
 
@@ -241,10 +241,10 @@ def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, mach
 
 
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
-    """Block memory of all slices and of the result on its way out.
+    """Shared memory of all slices and of the result on its way out.
 
-    Where threads copy, the result takes the place of the slices; a ring goes on turning beside it. Fragments that are
-    not told come from padded rows, of one order, and leave as the sums that they are.
+    Where threads copy, the result takes the place of the slices; a circular buffer stays in use beside it. Fragments of
+    an unspecified layout come from padded rows, of one order, and leave as the sums that they are.
     """
     slots = shape.stages * slice_bytes(shape, problem)
     if is_opaque(record):

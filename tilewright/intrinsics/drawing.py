@@ -71,7 +71,7 @@ _KINDS = {"S": "spatial", "R": "reduced"}
 _WORDS = {
     "box": "lies in the order of its loops, the last one fastest",
     "descriptor": "is read from shared memory, where a descriptor says",
-    "opaque": "has a layout that is not told: only the same operation on every element is possible",
+    "opaque": "has an unspecified layout: only the same operation on every element is possible",
 }
 
 

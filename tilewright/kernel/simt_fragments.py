@@ -45,7 +45,7 @@ def check_element(record: Intrinsic, operand: str, dtype: np.dtype[Any], lanes: 
 def granularity(record: Intrinsic, operand: str, lanes: int) -> tuple[int, int]:
     """Bytes to which a matrix in memory is aligned, and elements of which its stride is a multiple, both 1 if free.
 
-    Only instructions that move whole fragments, whose layout is not told, are bound to that.
+    Only instructions that move whole fragments, whose layout is unspecified, are bound to that.
     """
     _check_lanes(record, lanes)
     one = record.operands[_OPERANDS.index(operand)]

@@ -55,13 +55,13 @@ class Opaque(LinearLayout):
 
 
 def opaque(form: Wmma | DotOperand, shape: Sequence[int]) -> Opaque:
-    """The layout of a tile of `shape`; raises InvalidArgument for a form that is told.
+    """The layout of a tile of `shape`; raises InvalidArgument for a form whose layout is documented.
 
     >>> print(opaque(Wmma((2, 2)), (32, 64)))
     #wmma<W=[2,2], instr=[16,16,16]>
     """
     if not form.opaque:
-        raise InvalidArgument(f"{form} is told", help="#wmma<...>, or an operand of one")
+        raise InvalidArgument(f"the layout of {form} is documented", help="#wmma<...>, or an operand of one")
     told = form.to_linear(shape)
     outs = tuple(zip(dims(len(told.shape)), told.shape, strict=True))
     return Opaque(tuple((name, told.of(name)) for name in PLACE[:3]), outs, form)

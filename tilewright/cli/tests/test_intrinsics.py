@@ -60,7 +60,7 @@ def test_layouts_are_drawn() -> None:
     assert len(table) == 16
     assert table[2][1:] == ["1:0", "5:0", "9:0", "13:0", "17:0", "21:0", "25:0", "29:0"]
     assert "4/20:3" in output("wmmar3_16x16x16_f16_f32", "--layout")
-    assert "not told" in output("wmma_16x16x16_f16_f32", "--layout")
+    assert "unspecified" in output("wmma_16x16x16_f16_f32", "--layout")
     assert "more columns" in output("wgmma_m64n256k16_f16_f32", "--layout")
     assert "not drawn" in output("mad_910", "--layout")
     elements = json.loads(output("mma_m16n8k16_f16_f32", "--layout", "--json"))["elements"]

@@ -89,7 +89,7 @@ def test_refusals(words: tuple[str, ...], message: str) -> None:
 @pytest.mark.parametrize("layout", ["wmma<W=[1,1]>", "dot<idx=0, parent=#wmma<W=[1,1]>, w=2>"])
 def test_of_opaque_layouts_only_the_size_is_told(layout: str) -> None:
     text = output(layout, "--shape", "16x16", "--bits", "16")
-    assert "opaque: which lane holds which element is not told" in text
+    assert "opaque: which lane holds which element is unspecified" in text
     assert "sectors" not in text
     assert "wavefronts" not in output(layout, "--shape", "16x16", "--bits", "16", "--to", "padded<pad=8, O=[1,0]>")
     facts = json.loads(output(layout, "--shape", "16x16", "--bits", "16", "--json"))

@@ -1,4 +1,4 @@
-"""Tiles of fragments that are not told, as warps load and store them: all ways in and out lead through memory."""
+"""Tiles of fragments of an unspecified layout, as warps load and store them: all go through memory."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class AssignLayoutsPass(ModulePass):
     Tiles in fragments that hardware does not tell (`layouts.opaque`) stay in them from product to product, through
     loops and what treats all elements alike; whatever else reads one has it converted. Where `stage_c` is not on, warps
     load and store such results in global memory itself, if they lie there as whole matrices; off, threads do so with
-    results that are told too.
+    results of a documented layout too.
     """
 
     name = "assign-layouts"
@@ -81,7 +81,7 @@ class AssignLayoutsPass(ModulePass):
     lanes: int = 32
     access_bytes: int = ACCESS_BYTES  # of the widest access to global memory
     promote: bool = True  # operands of products to shared memory; else lanes load what they hold of them
-    stage_c: str = "auto"  # what is added to, and results, through shared memory: "on", "off"; auto: if they are told
+    stage_c: str = "auto"  # what is added to, and results, through shared memory: "on", "off"; auto: if documented
 
     def __post_init__(self) -> None:
         power_of_two(self, "warps", "lanes")

@@ -532,7 +532,7 @@ class _Expansion(Threads):
         return read()
 
     def convert_fragments(self, op: tile.ConvertOp, source: LinearLayout, target: LinearLayout) -> SSAValue:
-        """To or from fragments that are not told: through shared memory, in rows."""
+        """To or from fragments of an unspecified layout: through shared memory, in rows."""
         value, type_, extents = self.values[op.value], element(op.value), shape(op.value)
         if source == target:
             return value

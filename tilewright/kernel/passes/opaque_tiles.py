@@ -1,4 +1,4 @@
-"""What may be done to tiles of fragments that are not told, and in which layout the rest is done."""
+"""What may be done to tiles of fragments of an unspecified layout, and in which layout the rest is done."""
 
 from __future__ import annotations
 

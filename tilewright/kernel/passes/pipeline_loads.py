@@ -44,7 +44,7 @@ class PipelineLoadsPass(ModulePass):
              scf.for %k { await 2  %y = tile.unstage …  …  barrier  stage(%k + 3)  commit }
     The first is the `schedule` "tensor-core": a trip fills the buffer that the trip before has read, with one barrier,
     and `stages` - 1 tiles are on their way. The second, "load-first", fills its own again behind what it computes: one
-    tile more, and one barrier more; "auto" takes it where fragments are not told, since such products do not mix with
+    tile more, and one barrier more; "auto" takes it for unspecified fragment layouts, since these do not mix with
     the loads of fragments of the next step. Tiles lie as `memory` says: swizzled, or in rows that are padded or plain.
 
     Legal for loads without mask whose only use is a conversion, perhaps of another shape, of memory that the kernel

@@ -219,7 +219,7 @@ def staged_gemm(
 
 
 def fragment_gemm(m: int, n: int, k: int, block: tuple[int, int] = (32, 32), depth: int = 16) -> ModuleOp:
-    """``C += A @ B`` with fragments whose layout is not told: a: f16[m, k], b: f16[k, n], c: f32[m, n], row-major.
+    """``C += A @ B`` with fragments whose layout is unspecified: a: f16[m, k], b: f16[k, n], c: f32[m, n], row-major.
 
     Sizes are multiples of the block's; slices are staged through registers, two barriers to a slice.
     """

@@ -387,7 +387,7 @@ def _claims(found: Report) -> Iterable[Claim]:
     names = [name for name in LEVELS if name >= "L2"]
     yield _ladder_claim("ladder", "predicted", _slower(found.seconds, names), "by the model")
     yield from _device_claims(found, names)
-    # Without padding, say, what a later level brings costs fragments that are not told more conflicts or barriers.
+    # Without padding, say, what a later level brings costs fragments of unspecified layouts conflicts or barriers.
     if not found.without or found.route != "wmma":
         yield _counters_claim(found.route, [steps[name] for name in names])
     if found.without:
@@ -420,7 +420,7 @@ def _ladder_claim(name: str, how: str, slower: list[str] | None, reason: str) ->
 
 
 def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
-    # Rows of L3 are four times as long as those of L2, and fragments that are not told want padding, which is L4.
+    # Rows of L3 are four times as long as those of L2, and fragments of unspecified layouts want padding, L4.
     excused = {("L3", "conflicts")} if route == "wmma" else set()
     worse = [
         f"{later.name}: {what}" for earlier, later in pairwise(steps)

@@ -24,7 +24,7 @@ INTRINSIC: Final = "mma_m16n8k16_f16_f32"
 INTRINSICS: Final[Mapping[str, str]] = {"mma.sync": INTRINSIC, "wmma": "wmma_16x16x16_f16_f32"}
 """Of every route the instruction."""
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {"mma.sync": (), "wmma": ("ldmatrix", "swizzle", "prefetch")}
-"""The switches that a route has not: warps load fragments whose places are not told from rows."""
+"""The switches that a route has not: warps load fragments whose layout is unspecified from rows."""
 
 
 @dataclass(frozen=True)

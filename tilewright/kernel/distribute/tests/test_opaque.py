@@ -1,4 +1,4 @@
-"""Layouts that are not told, and the memory from which their fragments are loaded."""
+"""Unspecified layouts, and the memory from which their fragments are loaded."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_programs_that_cannot_be() -> None:
         dot_layouts(standard().find("wmma_8x8x32_s4_s32"), (8, 8, 32), (1, 1))
     with pytest.raises(InvalidProgram, match="with sums of bf16"):
         record_with_sums(standard(), (16, 16, 16), "bf16")
-    with pytest.raises(InvalidArgument, match="is told"):
+    with pytest.raises(InvalidArgument, match="is documented"):
         opaque(Mma(2, (1, 1)), (16, 16))  # type: ignore[arg-type]
 
 
