@@ -167,7 +167,7 @@ class _Tile(OutputTile):
         self.tree, self.hints = tree, hints
 
     def finish(self, total: SSAValue) -> None:
-        if self.tree.epilogue_loop:
+        if self.tree.epilogue_loop and self.point.dims:  # a tile of one point has no vectors
             finish_in_loop(self, total, self.work.lanes)
         else:
             super().finish(total)

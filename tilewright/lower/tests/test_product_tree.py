@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
@@ -53,6 +53,7 @@ def lowered(kernel: Kernel, work: Product) -> str:
     return print_module(module)
 
 
+@example(sizes=(1, 1, 1), rows=1, vectors=1, k_blocks=1, columns_first=False, shares=(1, 1), loop=True)
 @given(
     sizes=st.tuples(st.integers(1, 21), st.integers(1, 50), st.integers(1, 23)), rows=st.integers(1, 6),
     vectors=st.integers(1, 3), k_blocks=st.sampled_from((1, 2, 4)), columns_first=st.booleans(),
