@@ -15,7 +15,7 @@ import pytest
 
 from tilewright.collection import collect_new, imports, paused_collection
 from tilewright.compiler import compile as compiling
-from tilewright.compiler import stopwatch
+from tilewright.compiler import timer
 from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
@@ -76,7 +76,7 @@ def test_a_collector_that_the_user_paused_is_left_alone() -> None:
 
 def test_each_timed_schedule_is_followed_by_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     collections: list[None] = []
-    monkeypatch.setattr(stopwatch, "collect_new", lambda: collections.append(None))
+    monkeypatch.setattr(timer, "collect_new", lambda: collections.append(None))
     monkeypatch.setattr(calibrate, "measure", lambda machine: machine)
     b = GraphBuilder("product")
     product = linalg.matmul(b.input("x", (40, 24), "f32"), b.input("w", (24, 48), "f32"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.products import contraction_of
-from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, is_plain, points
-from tilewright.compiler.relaid import place_relayout
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.compiler.trees import cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision

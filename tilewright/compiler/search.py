@@ -1,12 +1,12 @@
 """The joint search for whole graphs: mapping and schedule of every product, ranked by the model, timed on this machine.
 
 In: a graph, and `Options` with ``search="joint"``. Out: for each product a choice, or that the rules' own stays, with
-the reason, both as data. A product is searched in its *surroundings*, the nodes around it as far as the next products,
+the reason, both as data. A product is searched in its *neighbourhood*, the nodes around it as far as the next products,
 because these decide how its operands are stored. What counts is the time of all kernels there, each kernel of a
 certain content timed once, so that a choice also pays for the copies and the slower neighbours that it causes. At the
 end the whole graph is timed with the choices and without; choices that do not pay there are dropped.
 
-Products in equal surroundings share one search. Results are kept in the compile cache: neither they nor the whole
+Products in equal neighbourhoods share one search. Results are kept in the compile cache: neither they nor the whole
 graph are searched again by the same version on the same machine.
 """
 
@@ -24,10 +24,10 @@ import numpy as np
 
 from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
+from tilewright.compiler.neighbourhood import neighbourhood, shape_digest, structural_hash, tensor_names
 from tilewright.compiler.plan import make_plan, prepare
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
-from tilewright.compiler.stopwatch import Stopwatch, content, own_kernels
-from tilewright.compiler.surroundings import likeness, shape_digest, surroundings, tensor_names
+from tilewright.compiler.timer import Timer, content, own_kernels
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError, InvalidArgument
@@ -221,16 +221,16 @@ class _Search:
     kept: _Kept
 
     def run(self) -> dict[str, Outcome]:
-        self.watch = Stopwatch(self.machine, self.threads, self.options)
+        self.timer = Timer(self.machine, self.threads, self.options)
         rules = self._plan(self.graph)
         parts, found = list(rules.computed.explicit().parts()), dict[str, Outcome]()
         for number, node in enumerate(rules.products, 1):
             inside = next(each for each in parts if node in each.producers())
-            part = surroundings(inside, node, rules.products)
+            part = neighbourhood(inside, node, rules.products)
             _log.info("search: product %d of %d, %s", number, len(rules.products), node)
             outcome = self.kept.remembered(
                 "product",
-                likeness(part, node),
+                structural_hash(part, node),
                 lambda: self._product(part, node),  # noqa: B023
                 lambda stored: _of_alike(stored, part, node),  # noqa: B023
             )
@@ -255,12 +255,12 @@ class _Search:
         return make_plan(graph, self.machine, self.threads, self.options, choose)
 
     def _product(self, part: Graph, node: str) -> dict[str, Any]:
-        """Search one product in its surroundings: the outcome, if there was a choice, and the names it is told in."""
+        """Search one product in its neighbourhood: the outcome, if there was a choice, and the names it is told in."""
         outcome = self._outcome(part, node)
         return {"outcome": None if outcome is None else outcome.to_json(), "names": tensor_names(part), "node": node}
 
     def _outcome(self, part: Graph, node: str) -> Outcome | None:
-        """None where the product has no mapping to choose in these surroundings."""
+        """None where the product has no mapping to choose in this neighbourhood."""
         rules = self._plan(part)
         if node not in rules.products:
             return None
@@ -333,9 +333,9 @@ class _Search:
             if strange:
                 outcomes |= {name: _dropped(outcomes[name], "the whole graph offers it", "") for name in strange}
                 continue
-            by_rule = by_rule or self.watch.module(rules, rules.kernels)
-            modules = (by_rule, self.watch.module(plan, plan.kernels))
-            turns = [[self.watch.times(module) for module in modules] for _ in range(TURNS)]
+            by_rule = by_rule or self.timer.module(rules, rules.kernels)
+            modules = (by_rule, self.timer.module(plan, plan.kernels))
+            turns = [[self.timer.times(module) for module in modules] for _ in range(TURNS)]
             slow, fast = ([min(each) for each in zip(*(turn[i] for turn in turns), strict=True)] for i in range(2))
             before, after = sum(slow), sum(fast)
             _log.info("search: the whole graph takes %.3g s, as the rules say %.3g s", after, before)
@@ -349,7 +349,7 @@ class _Search:
 
 @dataclass
 class _Timed:
-    """Seconds of a choice in the surroundings of its product: of all kernels but the neighbours' own by the rules."""
+    """Seconds of a choice in the neighbourhood of its product: of all kernels but the neighbours' own by the rules."""
 
     search: _Search
     part: Graph
@@ -360,9 +360,9 @@ class _Timed:
     met: set[Choice] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        watch = self.search.watch
-        watch.total(self.by_rule)
-        self._neighbours = watch.of(self.by_rule, self.others)
+        timer = self.search.timer
+        timer.total(self.by_rule)
+        self._neighbours = timer.of(self.by_rule, self.others)
         self._unchanged = {content(self.by_rule, kernel) for kernel in self.by_rule.kernels}
 
     def __call__(self, choice: Choice) -> float:
@@ -372,31 +372,31 @@ class _Timed:
             self.refused.append(Refusal(str(choice), error.code, error.message))
             return inf
         if choice in self.met:  # it is among the best: another timing is wanted
-            self.search.watch.forget(plan, but=self._unchanged)
+            self.search.timer.forget(plan, but=self._unchanged)
         self.met.add(choice)
-        return self._seconds(plan, self.search.watch.total(plan))
+        return self._seconds(plan, self.search.timer.total(plan))
 
     def in_turns(self, choice: Choice) -> tuple[float, float]:
         """Seconds of what the rules choose and of a choice, timed in turns: the kernels in which they differ."""
-        watch, plan = self.search.watch, self.search._plan(self.part, preferring({self.node: choice}))
+        timer, plan = self.search.timer, self.search._plan(self.part, preferring({self.node: choice}))
         chosen = {content(plan, kernel) for kernel in plan.kernels}
         shared = chosen & self._unchanged
         modules, known = [], []
         for each in (self.by_rule, plan):
             kernels = [kernel for kernel in each.kernels if content(each, kernel) not in shared]
-            modules.append(watch.module(each, kernels) if kernels else None)
-            known.append(watch.total(each) - watch.of(each, kernels))
-        turns = [[sum(watch.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
+            modules.append(timer.module(each, kernels) if kernels else None)
+            known.append(timer.total(each) - timer.of(each, kernels))
+        turns = [[sum(timer.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
         rules, other = (min(each) for each in zip(*turns, strict=True))
         return self._seconds(self.by_rule, known[0] + rules), self._seconds(plan, known[1] + other)
 
     def _seconds(self, plan: Plan, total: float) -> float:
         """Without the neighbours; where they become faster by a choice, that is not to its credit."""
-        return max(total - self._neighbours, self.search.watch.of(plan, own_kernels(plan, self.node)))
+        return max(total - self._neighbours, self.search.timer.of(plan, own_kernels(plan, self.node)))
 
 
 def _of_alike(stored: Mapping[str, Any], part: Graph, node: str) -> Outcome | None:
-    """The outcome of a product in surroundings that are alike, in the names of these."""
+    """The outcome of a product in a neighbourhood of the same structure, in its names."""
     if stored["outcome"] is None:
         return None
     outcome, other = Outcome.from_json(stored["outcome"]), stored["node"]

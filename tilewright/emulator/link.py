@@ -114,7 +114,7 @@ class Linked:
     waits: bool = False  # may wait for other blocks: has atomic or ordered accesses
     reserved: bool = False  # names the shared memory that hardware keeps for itself
     whole_grid: bool = False  # names the memory through which all blocks of a launch wait for each other
-    guesses: frozenset[int] = frozenset()  # registers of loads that a compare-and-swap confirms
+    speculative_reads: frozenset[int] = frozenset()  # registers of loads that a compare-and-swap confirms
     sums: dict[int, str] = field(default_factory=dict)  # registers that may hold sums of floats, and their type
 
 

@@ -18,7 +18,6 @@ from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.ends import Ends
 from tilewright.emulator.findings import Finding, Findings
-from tilewright.emulator.guesses import guesses
 from tilewright.emulator.lanes import Launch, State, Step
 from tilewright.emulator.link import Linked, Scope, link
 from tilewright.emulator.mbarriers import Mbarriers
@@ -29,6 +28,7 @@ from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
 from tilewright.emulator.shared import SharedMemory
 from tilewright.emulator.special import RESERVED_BYTES
+from tilewright.emulator.speculative_reads import speculative_reads
 from tilewright.emulator.sums import float_sums
 from tilewright.emulator.syntax import Instruction, Module
 from tilewright.emulator.warpgroups import Warpgroups
@@ -94,7 +94,7 @@ def run(
         shared_bytes = known.shared_bytes if shared_bytes is None else shared_bytes
         cluster = cluster or (known.blocks_per_program, 1, 1)
     linked = link(module, entry)
-    linked.sums, linked.guesses = float_sums(linked), guesses(linked)
+    linked.sums, linked.speculative_reads = float_sums(linked), speculative_reads(linked)
     limits = linked.entry.limits
     threads = threads or _extents(limits.get("reqntid", (1, 1, 1)), "block")
     clusters = _extents(cluster or limits.get("reqnctapercluster", (1, 1, 1)), "cluster")

@@ -13,9 +13,9 @@ import pytest
 import tilewright
 from tilewright.compiler.compile import compile_graph, resolve_target
 from tilewright.compiler.cpu import tile_program
+from tilewright.compiler.neighbourhood import neighbourhood
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import Placement
-from tilewright.compiler.surroundings import surroundings
 from tilewright.expr import Graph, GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.ops import recurrent as ops
@@ -380,7 +380,7 @@ def test_products_in_loops_are_searched_too() -> None:
     assert len(plan.products) == 3
     for node in plan.products:
         (inside,) = [part for part in parts if node in part.producers()]
-        assert surroundings(inside, node, plan.products).producers()[node].accum == "sum"
+        assert neighbourhood(inside, node, plan.products).producers()[node].accum == "sum"
 
 
 def test_saved_and_cached_modules_hold_the_loop(tmp_path: Path) -> None:

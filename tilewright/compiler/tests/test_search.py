@@ -16,10 +16,10 @@ import pytest
 
 from tilewright.compiler import search
 from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
+from tilewright.compiler.neighbourhood import neighbourhood, structural_hash
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import Kernel, Plan
-from tilewright.compiler.stopwatch import Stopwatch
-from tilewright.compiler.surroundings import likeness, surroundings
+from tilewright.compiler.timer import Timer
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -75,12 +75,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, cost: Callable[[Kernel], float]) ->
     """Have kernels take the seconds that `cost` says; gives all modules that were timed."""
     made: list[Pretended] = []
 
-    def module(self: Stopwatch, plan: Plan, kernels: Sequence[Kernel]) -> Pretended:
+    def module(self: Timer, plan: Plan, kernels: Sequence[Kernel]) -> Pretended:
         made.append(Pretended(plan, kernels))
         return made[-1]
 
-    monkeypatch.setattr(Stopwatch, "module", module)
-    monkeypatch.setattr(Stopwatch, "times", lambda self, found: [cost(kernel) for kernel in found.kernels])
+    monkeypatch.setattr(Timer, "module", module)
+    monkeypatch.setattr(Timer, "times", lambda self, found: [cost(kernel) for kernel in found.kernels])
     return made
 
 
@@ -165,7 +165,7 @@ def test_a_module_is_rebuilt_as_it_was_searched(
     with monkeypatch.context() as patched:
         pretend(patched, unlike_the_rules)
         build(graph, host(), 1, options).save(tmp_path / "searched.twm")
-    monkeypatch.setattr(Stopwatch, "module", None)  # nothing may be timed
+    monkeypatch.setattr(Timer, "module", None)  # nothing may be timed
     stored = Artifact.read(tmp_path / "searched.twm")
     again = rebuilt(stored, "host", 1, Options(cache=False))
     products, expected = (json.loads(each.plan)["products"] for each in (again, stored))
@@ -197,11 +197,11 @@ def test_a_choice_that_slows_the_whole_graph_is_dropped(several: Options, monkey
     rules = make_plan(graph, host(), 1)
     pretend(monkeypatch, unlike_the_rules)
 
-    def times(self: Stopwatch, found: Pretended) -> list[float]:
+    def times(self: Timer, found: Pretended) -> list[float]:
         whole = len(found.kernels) == len(found.plan.kernels) and found.plan.graph.name == "network"
         return [(3e-3 - cost if whole else cost) for cost in map(unlike_the_rules, found.kernels)]
 
-    monkeypatch.setattr(Stopwatch, "times", times)
+    monkeypatch.setattr(Timer, "times", times)
     plan = plan_graph(graph, host(), 1, several)
     assert all("choice" not in each for each in found_in(plan).values())
     assert found_in(plan).keys() == {"c0", "c1"}
@@ -230,17 +230,19 @@ def test_products_that_are_alike_are_searched_once(options: Options, monkeypatch
     assert len(vectors) == 5, "each in the names of its own tensors"
 
 
-def test_surroundings_end_at_the_next_products() -> None:
+def test_neighbourhoods_end_at_the_next_products() -> None:
     graph, _ = network(5)
     plan = make_plan(graph, host(), 1)
     whole = plan.computed.explicit()
-    part = surroundings(whole, "c2", plan.products)
+    part = neighbourhood(whole, "c2", plan.products)
     kept = {node.name for node in part.nodes}
     assert {"c1", "y1", "c2", "y2", "c3"} <= kept
     assert not {"c0", "c4", "y3"} & kept
-    assert likeness(part, "c2") != likeness(part, "c1"), "the same part, another product"
-    assert likeness(surroundings(whole, "c3", plan.products), "c3") == likeness(part, "c2")
-    assert likeness(surroundings(whole, "c4", plan.products), "c4") != likeness(part, "c2"), "nothing reads the last"
+    assert structural_hash(part, "c2") != structural_hash(part, "c1"), "the same part, another product"
+    assert structural_hash(neighbourhood(whole, "c3", plan.products), "c3") == structural_hash(part, "c2")
+    assert structural_hash(neighbourhood(whole, "c4", plan.products), "c4") != structural_hash(part, "c2"), (
+        "nothing reads the last"
+    )
     evaluate(part, [np.zeros(tuple(map(int, tensor.shape)), np.float32) for tensor in part.inputs])  # type: ignore[arg-type]
 
 

@@ -77,7 +77,7 @@ def load(decoder: Decoder) -> Built:
         puts.append(decoder.target(target, raw))
         slots.append(decoder.writes[before:])
     writes = tuple(decoder.writes)
-    if not order and writes and decoder.linked.guesses.issuperset(writes):
+    if not order and writes and decoder.linked.speculative_reads.issuperset(writes):
         order = GUESS
     extends = kind in SIGNED
     address, constant, found = decoder.address(1)

@@ -25,7 +25,7 @@ TIMINGS = 2  # of each kernel: the least counts
 
 
 @dataclass
-class Stopwatch:
+class Timer:
     """Seconds of kernels, each timed once for what it does and how its operands are stored."""
 
     machine: Cpu

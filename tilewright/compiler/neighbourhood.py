@@ -1,6 +1,6 @@
-"""The nodes around a product, as far as the next products, as a graph of their own: what decides how it is stored.
+"""The neighbourhood of a product: the nodes around it as far as the next products, as a graph of their own.
 
-Two products in surroundings that are alike run alike.
+The nodes around a product decide how it runs: products whose neighbourhoods have the same structure run alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.expr.graph import Graph
 AROUND = 6  # nodes in one direction that may come before the next product
 
 
-def surroundings(graph: Graph, node: str, products: Collection[str]) -> Graph:
+def neighbourhood(graph: Graph, node: str, products: Collection[str]) -> Graph:
     """The part of a graph around a product, as far as the next products: what decides how its tensors are stored."""
     producers, consumers = graph.producers(), graph.consumers()
 
@@ -57,8 +57,8 @@ def _grow(kept: set[str], start: str, step: Callable[[str], list[str]], products
                 left -= 1
 
 
-def likeness(part: Graph, node: str) -> str:
-    """Equal for products whose surroundings differ in names and in values of large constants only."""
+def structural_hash(part: Graph, node: str) -> str:
+    """Equal for products whose neighbourhoods differ in names and in values of large constants only."""
     place = [each.name for each in part.nodes].index(node)
     loops = [axis.name for axis in part.nodes[place].loops]
     return f"{shape_digest(part)} {place} {loops}"
@@ -72,7 +72,7 @@ def shape_digest(graph: Graph) -> str:
 
 
 def tensor_names(part: Graph) -> list[str]:
-    """In an order that is the same for surroundings that are alike."""
+    """In an order that is the same for neighbourhoods of the same structure."""
     constants = dict.fromkeys(
         tensor.name for node in part.nodes for tensor in node.inputs() if tensor.name in part.constants
     )

@@ -1,4 +1,4 @@
-"""Which registers hold guesses: plain loads that a compare-and-swap confirms, so that an old one only costs a try.
+"""Which registers hold speculative reads: plain loads that a compare-and-swap confirms; a stale value costs one retry.
 
 Loops around ``atom.cas`` start with a plain load of the word that others change at the same time. Such a load needs no
 order where nothing else sees what it read: moves apart, the value is what one ``atom.cas`` on the same address compares
@@ -24,7 +24,7 @@ _COMPUTES = frozenset((
 _SAME = ("eq", "ne", "equ", "neu")
 
 
-def guesses(linked: Linked) -> frozenset[int]:
+def speculative_reads(linked: Linked) -> frozenset[int]:
     """The registers that such loads set."""
     swaps = [
         number for number, (node, _) in enumerate(linked.instructions)
