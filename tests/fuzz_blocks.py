@@ -116,7 +116,7 @@ def _check_code(module: ModuleOp, program: RandomKernel, wanted: list[Any], for_
     found = program.outputs()
     code = pipeline.generate(module)
     run = emulated.run_module(code, [_plain(x) for x in program.inputs], [_plain(x) for x in found])
-    assert not run.findings, f"PTX for {what}: {run.findings[0]}"
+    assert not run.diagnostics, f"PTX for {what}: {run.diagnostics[0]}"
     compare(found, wanted, f"PTX for {what}")
 
 

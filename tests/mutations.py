@@ -4,10 +4,10 @@
 
 Every kind of error is planted at every site of every family of kernels: a barrier, wait, commit, fence, copy, mbarrier
 operation or mask gone, a wait that leaves one more, the other parity, an address one slot off, a swizzle without one
-of its terms, another lane or block, a number that is not rounded. An error is found if there is a finding, if the text
-is refused, or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that change
-nothing that the PTX model defines, each with the reason. Exit status 1 where an error survives that is not listed, or
-is found though it is.
+of its terms, another lane or block, a number that is not rounded. An error is found if there is a diagnostic, if the
+text is refused, or if the result is not that of the kernel as it was, bit for bit. `EQUIVALENT` lists those that
+change nothing that the PTX model defines, each with the reason. Exit status 1 where an error survives
+that is not listed, or is found though it is.
 """
 
 from __future__ import annotations
@@ -353,14 +353,14 @@ def _artifact(name: str) -> Any:
     return build(b.finish([family.program(b)]), machine, 1, Options(cache=False))
 
 
-def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Finding], list[Any], int]:
-    """Findings, arguments afterwards, and the instructions of all warps."""
+def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Diagnostic], list[Any], int]:
+    """Diagnostics, arguments afterwards, and the instructions of all warps."""
     code, arguments = code_of(name), FAMILIES[name].arguments()
     if code.launches:
         constants = np.frombuffer(_artifact(name).constants, np.uint8)
         done = run_module(replace(code, ptx=ptx), arguments[:-1], arguments[-1:], constants, limit)
-        return done.findings, arguments, sum(sum(counts.warp_instructions.values()) for _, counts in done.counts)
-    module, findings, instructions = emulator.parse(ptx), [], 0
+        return done.diagnostics, arguments, sum(sum(counts.warp_instructions.values()) for _, counts in done.counts)
+    module, diagnostics, instructions = emulator.parse(ptx), [], 0
     for kernel in code.kernels:
         given = arguments
         if len(code.kernels) == 2:  # one writes the parts, the other adds them up
@@ -369,9 +369,9 @@ def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emula
             module, kernel.entry, kernel.grid, kernel.block, with_maps(kernel, given), kernel.shared_bytes,
             limit=limit,
         )  # fmt: skip
-        findings += made.findings
+        diagnostics += made.diagnostics
         instructions += sum(made.counts.warp_instructions.values())
-    return findings, arguments, instructions
+    return diagnostics, arguments, instructions
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -584,22 +584,22 @@ def _facts(lines: Sequence[str], slot: int) -> Facts:
 @cache
 def _unharmed(name: str) -> tuple[tuple[bytes, ...], int]:
     """The arguments after a run of the kernel as it was, which finds nothing, and the instructions."""
-    findings, arguments, instructions = run(name, code_of(name).ptx)
-    assert not findings, findings
+    diagnostics, arguments, instructions = run(name, code_of(name).ptx)
+    assert not diagnostics, diagnostics
     return tuple(each.tobytes() for each in arguments), instructions
 
 
 def seen(mutant: Mutant) -> str:
-    """How an error shows: a kind of finding, "refused", "wrong result"; "" where it does not."""
+    """How an error shows: a kind of diagnostic, "refused", "wrong result"; "" where it does not."""
     lines = code_of(mutant.family).ptx.splitlines()
     lines[mutant.line - 1] = mutant.text
     wanted, instructions = _unharmed(mutant.family)
     try:
-        findings, arguments, _ = run(mutant.family, "\n".join(lines), PATIENCE * instructions)
+        diagnostics, arguments, _ = run(mutant.family, "\n".join(lines), PATIENCE * instructions)
     except CompileError:
         return "refused"
-    if findings:
-        return findings[0].kind
+    if diagnostics:
+        return diagnostics[0].kind
     return "" if tuple(each.tobytes() for each in arguments) == wanted else "wrong result"
 
 

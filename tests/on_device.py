@@ -33,14 +33,14 @@ def on_both(
     shared_bytes: int = 0,
     **options: Any,
 ) -> emulator.Result:
-    """Findings and counts of the emulator; in the arrays, what the device computed from the same contents.
+    """Diagnostics and counts of the emulator; in the arrays, what the device computed from the same contents.
 
-    Raises AssertionError where the two disagree (`agreement`). A kernel with findings stays off the device.
+    Raises AssertionError where the two disagree (`agreement`). A kernel with diagnostics stays off the device.
     """
     arrays = {id(array): array for array in map(_array, args) if array is not None}
     before = {key: np.ascontiguousarray(array).copy() for key, array in arrays.items()}
     result = emulate(module, entry, grid, block, args, shared_bytes, **options)
-    if result.findings:  # a kernel that is known to fault would take the device with it
+    if result.diagnostics:  # a kernel that is known to fault would take the device with it
         return result
     if options.get("cluster"):
         pytest.skip("--device=cuda: clusters that the text of a kernel does not name are not launched here")

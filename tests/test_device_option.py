@@ -53,7 +53,7 @@ def add_one_bit(values: Array) -> None:
 def add(driver: EmulatedDriver, code: str = made.ADD) -> Array:
     x, y, out = (np.full(made.ELEMENTS, value, np.float32) for value in (1, 2, 9))
     result = on_both(driver, emulator.parse(code), "add", (1, 1, 1), (32, 1, 1), [x, y, out])
-    assert result.findings == []
+    assert result.diagnostics == []
     assert result.counts.total("global", "transactions") == 12
     assert driver.allocated_bytes == 0
     return out
@@ -146,11 +146,11 @@ def test_an_array_given_twice_is_one_buffer() -> None:
     np.testing.assert_array_equal(x, 2 * np.arange(made.ELEMENTS))
 
 
-def test_a_kernel_with_findings_stays_off_the_device() -> None:
+def test_a_kernel_with_diagnostics_stays_off_the_device() -> None:
     x, short = np.zeros(made.ELEMENTS, np.float32), np.zeros(8, np.float32)
     driver = made.Recorder()
     result = on_both(driver, emulator.parse(made.ADD), "add", (1, 1, 1), (32, 1, 1), [x, short, x])
-    assert result.findings != []
+    assert result.diagnostics != []
     assert driver.calls == []
 
 
@@ -204,7 +204,7 @@ class Faulty(EmulatedDriver):
 devices.CudaDriver = Faulty
 """
 EXACT = "tilewright/emulator/tests/test_scalar.py::test_bfi"
-WRONG_ON_PURPOSE = "tilewright/emulator/tests/test_findings.py::test_neighbours_need_a_barrier"
+WRONG_ON_PURPOSE = "tilewright/emulator/tests/test_diagnostics.py::test_neighbours_need_a_barrier"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def check(
         assert resources["k"].spills == 0
     given = arrays(sizes)
     run = emulated.run_kernel(code, "k", given)
-    assert run.findings == []
+    assert run.diagnostics == []
     np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
     ((_, counts),) = run.counts
     return module, code, counts

@@ -37,7 +37,7 @@ def check(text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True,
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)
     run = emulated.run_kernel(compiled(text, cpu, disable), "k", found)
-    assert run.findings == []
+    assert run.diagnostics == []
     for one, other in zip(wanted, found, strict=True):
         if exact:
             np.testing.assert_array_equal(other, one)

@@ -92,7 +92,7 @@ def test_operands_stored_by_columns(transposed: str, blocks: int) -> None:
     run_kernel(module, "k", [*stored, c])
     np.testing.assert_array_equal(c, wanted)
     c[:] = 0
-    assert emulate(generate(module), [*stored, c]).findings == []
+    assert emulate(generate(module), [*stored, c]).diagnostics == []
     np.testing.assert_array_equal(c, wanted)
 
 
@@ -123,7 +123,7 @@ def test_every_other_step_can_be_switched_off(without: Sequence[str]) -> None:
     run_kernel(module, "k", [a, b, found := wide.astype(np.float16)], order="random", seed=1, races=True)
     np.testing.assert_array_equal(found, wanted)
     run = emulate(generate(module), [a, b, again := np.zeros_like(found)])
-    assert run.findings == []
+    assert run.diagnostics == []
     np.testing.assert_array_equal(again, wanted)
 
 

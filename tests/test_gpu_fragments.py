@@ -57,12 +57,12 @@ def compiled(
 
 
 def check(text: str, arrays: Sequence[Any], machine: str = "sm_80", **given: Any) -> tuple[Any, str]:
-    """Counts and PTX of a run without findings that gives what the interpreter gives of tiles and of threads."""
+    """Counts and PTX of a run without diagnostics that gives what the interpreter gives of tiles and of threads."""
     wanted, threads, found = ([array.copy() for array in arrays] for _ in range(3))
     run_kernel(parse_module(text), "k", wanted)
     code = compiled(text, machine, arrays=threads, **given)
     run = emulated.run_kernel(code, "k", found)
-    assert run.findings == []
+    assert run.diagnostics == []
     for one, other, third in zip(wanted, threads, found, strict=True):
         np.testing.assert_array_equal(other, one)
         np.testing.assert_array_equal(third, one)

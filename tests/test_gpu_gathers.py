@@ -85,7 +85,7 @@ def matrix(rows: int, columns: int, step: int, type_: str, size: int, turned: bo
 
 
 def ran(text: str, arrays: list[np.ndarray[Any, Any]]) -> tuple[str, Any]:
-    """The PTX and the counts of a run without findings that gives what the interpreter gives on whole tiles."""
+    """The PTX and the counts of a run without diagnostics that gives what the interpreter gives on whole tiles."""
     wanted, found = ([array.copy() for array in arrays] for _ in range(2))
     run_kernel(parse_module(text), "k", wanted)
     module = parse_module(text)
@@ -93,7 +93,7 @@ def ran(text: str, arrays: list[np.ndarray[Any, Any]]) -> tuple[str, Any]:
     run_pipeline(module, "gpu", (), verify_each=True)
     code = generate(module)
     run = emulated.run_kernel(code, "k", found)
-    assert run.findings == []
+    assert run.diagnostics == []
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(other, one)
     ((_, counts),) = run.counts

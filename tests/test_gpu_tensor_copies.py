@@ -75,7 +75,7 @@ def operands(sizes: Sizes, dtype: str = "f16") -> tuple[list[Any], Any]:
 
 
 def emulate(code: PtxCode, arguments: Sequence[Any]) -> Any:
-    """Findings and counts; bf16 is the integers of its bits in the emulator."""
+    """Diagnostics and counts; bf16 is the integers of its bits in the emulator."""
     plain = [each if each.dtype != ml_dtypes.bfloat16 else each.view(np.int16) for each in arguments]
     return emulated.run_kernel(code, "k", plain)
 
@@ -84,7 +84,7 @@ def check(code: PtxCode, sizes: Sizes, dtype: str = "f16") -> Any:
     """The counts of a run in the emulator that found nothing and gave the product."""
     arguments, wanted = operands(sizes, dtype)
     run = emulate(code, arguments)
-    assert run.findings == []
+    assert run.diagnostics == []
     np.testing.assert_array_equal(arguments[2], wanted)
     ((_, counts),) = run.counts
     return counts
@@ -138,7 +138,7 @@ def test_operands_stored_by_columns(block: Sizes, transposed: str) -> None:
     code = generate(module)
     assert "wgmma" in code.ptx
     c[:] = 0
-    assert emulate(code, [*stored, c]).findings == []
+    assert emulate(code, [*stored, c]).diagnostics == []
     np.testing.assert_array_equal(c, wanted)
 
 
@@ -211,7 +211,7 @@ def test_results_leave_by_boxes(sizes: Sizes, block: Sizes, without: Sequence[st
     assert ("cp.async.bulk.tensor.2d.global.shared" in code.ptx) == ("tensor-stores" not in without)
     assert ("stmatrix" in code.ptx) == ("tensor-stores" not in without)
     run = emulate(code, [a, b, again := np.zeros_like(found)])
-    assert run.findings == []
+    assert run.diagnostics == []
     np.testing.assert_array_equal(again, wanted)
     ((_, counts),) = run.counts
     assert counts.total("shared", "conflicts") == 0
@@ -294,7 +294,7 @@ def test_other_types_where_both_operands_lie_along_k(dtype: str) -> None:
     code = generate(module)
     assert "wgmma.mma_async" in code.ptx
     run = emulate(code, [*given, found := c.copy()])
-    assert run.findings == []
+    assert run.diagnostics == []
     np.testing.assert_array_equal(found, wanted)
     ((_, counts),) = run.counts
     assert counts.total("shared", "conflicts") == 0
@@ -331,7 +331,7 @@ def test_epilogues_stay_where_products_lie(epilogue: str) -> None:
     (kernel,) = module.manifest.kernels
     assert kernel.shared_bytes <= gpu("sm_90a").shared_bytes_per_block
     arrays = [RNG.integers(-3, 4, tuple(t.shape)).astype(np.float16) for t in graph.inputs]  # type: ignore[arg-type]
-    found = module(*arrays)  # raises for findings
+    found = module(*arrays)  # raises for diagnostics
     wide = [each.astype(np.float32) for each in arrays]
     np.testing.assert_array_equal(found, (wide[0] @ wide[1] + wide[2]).astype(np.float16))
 
@@ -403,9 +403,9 @@ def check_planted(module: ModuleOp, sizes: Sizes, planted: tuple[Plant, str, str
         run_kernel(module, "k", arguments)
     assert re.search(interpreted, caught.value.message), caught.value.message
     arguments, _ = operands(sizes)
-    findings = emulate(generate(module), arguments).findings
-    assert bool(findings) == bool(seen)
-    assert not seen or re.search(seen, str(findings[0])), str(findings[0])
+    diagnostics = emulate(generate(module), arguments).diagnostics
+    assert bool(diagnostics) == bool(seen)
+    assert not seen or re.search(seen, str(diagnostics[0])), str(diagnostics[0])
 
 
 @pytest.mark.emulator_only
@@ -422,5 +422,5 @@ def test_products_without_a_fence_are_refused() -> None:
     with pytest.raises(InvalidProgram, match="come from a fence or from another product"):
         verify(module)
     arguments, _ = operands((64, 64, 64))
-    findings = emulate(generate(module), arguments).findings
-    assert "missing-fence" in str(findings[0])
+    diagnostics = emulate(generate(module), arguments).diagnostics
+    assert "missing-fence" in str(diagnostics[0])

@@ -56,7 +56,7 @@ def sums_bound(a: Array, b: Array) -> Array:
 
 
 def run(text: str, arrays: list[Any], machine: str = "sm_80", disable: tuple[str, ...] = ()) -> PtxCode:
-    """Run a tile program in distributed form, then as PTX, without findings and without spills, on the arrays.
+    """Run a tile program in distributed form, then as PTX, without diagnostics and without spills, on the arrays.
 
     The interpreter adds exactly, the emulator as tensor cores do.
     """
@@ -68,7 +68,7 @@ def run(text: str, arrays: list[Any], machine: str = "sm_80", disable: tuple[str
     code = generate(module)
     resources = ptxas.check(code.ptx, machine)
     assert resources is None or resources["k"].spills == 0
-    assert emulated.run_kernel(code, "k", arrays).findings == []
+    assert emulated.run_kernel(code, "k", arrays).diagnostics == []
     finite = np.abs(threads[-1][np.isfinite(threads[-1])])
     np.testing.assert_allclose(arrays[-1], threads[-1], rtol=1e-5, atol=1e-5 * float(finite.max(initial=0.0)))
     return code

@@ -1,4 +1,4 @@
-"""Every family of kernels with one optimisation left out at a time: still right at ragged sizes, without findings.
+"""Every family of kernels with one optimisation left out at a time: still right at ragged sizes, without diagnostics.
 
 A pass that changes nothing where it runs is not left out, and code that was run already is not run again.
 """
@@ -129,7 +129,7 @@ class Compiled:
         if code.ptx not in self.ran:
             self.ran.add(code.ptx)
             output = np.zeros(self.wanted.shape, self.wanted.dtype)
-            assert emulated.run_module(code, self.inputs, [output], self.constants).findings == []
+            assert emulated.run_module(code, self.inputs, [output], self.constants).diagnostics == []
             wanted = self.wanted.astype(np.float64)
             limit = self.family.tolerance * max(1.0, float(np.abs(wanted).max()))
             assert np.abs(output.astype(np.float64) - wanted).max() <= limit

@@ -14,8 +14,8 @@ from tests import equivalents, mutations
 @pytest.mark.parametrize("name", mutations.FAMILIES)
 def test_kernels_are_right_as_they_are(name: str) -> None:
     family = mutations.FAMILIES[name]
-    findings, arguments, _ = mutations.run(name, mutations.code_of(name).ptx)
-    assert findings == []
+    diagnostics, arguments, _ = mutations.run(name, mutations.code_of(name).ptx)
+    assert diagnostics == []
     assert family.wanted is not None
     wanted = family.wanted(family.arguments())
     np.testing.assert_allclose(arguments[-1], wanted, rtol=family.tolerance, atol=family.tolerance)

@@ -89,7 +89,7 @@ def emulate(
         show_json(result.to_json())
     else:
         _print(result, text)
-    if result.findings:
+    if result.diagnostics:
         raise typer.Exit(NEGATIVE)
 
 
@@ -163,11 +163,11 @@ def _integers(stored: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _print(result: Result, kernel: Path) -> None:
-    for finding in result.findings:
-        print(finding.within(str(kernel)))
+    for diagnostic in result.diagnostics:
+        print(diagnostic.within(str(kernel)))
     counts = result.counts.to_json()
     for group in ("warp_instructions", "bytes"):
         print(f"{group.replace('_', ' ')}: " + ", ".join(f"{name} {count}" for name, count in counts[group].items()))
     for name in ("global_requests", "global_transactions", "shared_requests", "shared_wavefronts", "bank_conflicts"):
         print(f"{name.replace('_', ' ')}: {counts[name]}")
-    print(f"{len(result.findings)} findings")
+    print(f"{len(result.diagnostics)} diagnostics")

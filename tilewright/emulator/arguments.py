@@ -17,7 +17,7 @@ from tilewright.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Uninitialised:
-    """A buffer whose contents nothing has written yet: reading it before a store is a finding."""
+    """A buffer whose contents nothing has written yet: reading it before a store is a diagnostic."""
 
     array: Array
 

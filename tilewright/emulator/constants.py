@@ -1,6 +1,6 @@
 """Bytes of global memory that a launch loads as constant (``ld.global.nc``) and those that it writes.
 
-A byte that is both is a finding, whichever comes first and whichever threads do it: such loads may come from a cache
+A byte that is both is a diagnostic, whichever comes first and whichever threads do it: such loads may come from a cache
 that knows nothing of writes.
 """
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.emulator.errors import InvalidPtx, refuse
 from tilewright.emulator.lanes import Lanes
 from tilewright.emulator.link import Code, Linked, Mark, Register, Scope, Storage, Symbol
 from tilewright.emulator.memory import GLOBAL_BASE
-from tilewright.emulator.problems import InvalidPtx, refuse
 from tilewright.emulator.scalars import CONTAINERS, SIGNED, WIDTHS, Array, numpy_type
 from tilewright.emulator.special import SPECIAL
 from tilewright.emulator.syntax import Address, Instruction, Name, Negated, Number, Operand, Pair, Vector

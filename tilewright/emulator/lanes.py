@@ -14,18 +14,18 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.emulator.clocks import Clocks
 from tilewright.emulator.counts import Counts
-from tilewright.emulator.findings import Findings
-from tilewright.emulator.problems import Place
+from tilewright.emulator.diagnostics import Diagnostics
+from tilewright.emulator.errors import Place
 from tilewright.emulator.scalars import CONTAINERS, Array
 
 if TYPE_CHECKING:
     from tilewright.emulator.async_copies import AsyncCopies
     from tilewright.emulator.barriers import Barriers
-    from tilewright.emulator.ends import Ends
     from tilewright.emulator.mbarriers import Mbarriers
     from tilewright.emulator.memory import GlobalMemory, LocalMemory
     from tilewright.emulator.releases import Releases
     from tilewright.emulator.shared import SharedMemory
+    from tilewright.emulator.thread_exits import ThreadExits
     from tilewright.emulator.warpgroups import Warpgroups
 
 Index = slice | Array
@@ -40,7 +40,7 @@ class Launch:
     cluster: tuple[int, int, int]
     shared_bytes: int  # static and dynamic, of one block
     dynamic_bytes: int
-    findings: Findings
+    diagnostics: Diagnostics
     counts: Counts
     reserved_bytes: int = 0  # of shared memory, behind that of the block, for kernels that name it
     workspace: int = 0  # address of the memory of the whole grid, for kernels that name it
@@ -61,7 +61,7 @@ class State:
 
     def __init__(self, launch: Launch, blocks: Array, widths: list[int]) -> None:
         self.launch = launch
-        self.findings = launch.findings
+        self.diagnostics = launch.diagnostics
         self.counts = launch.counts
         self.blocks = blocks  # linear numbers within the grid
         threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -92,7 +92,7 @@ class State:
         self.copies: AsyncCopies
         self.mbarriers: Mbarriers
         self.warpgroups: Warpgroups
-        self.ends: Ends
+        self.exits: ThreadExits
         self.releases: Releases | None = None  # where the kernel has fences, releases or acquires
         self.extra: dict[str, Any] = {}
 
@@ -138,12 +138,12 @@ class Lanes:
         self, kind: str, message: str | Callable[[int], str], where: Array | int = 0, *, address: int | None = None,
         space: str = "",
     ) -> None:  # fmt: skip
-        """A finding at this instruction; `where` are the numbers (among these lanes) of the threads that show it."""
+        """A diagnostic at this instruction; `where` are the numbers (among these lanes) of the threads that show it."""
         numbers = np.atleast_1d(np.asarray(where))
         first = int(numbers[0])
         block, thread = self.state.place_of(int(self.positions()[first]))
         text = message if isinstance(message, str) else message(first)
-        self.state.findings.add(
+        self.state.diagnostics.add(
             kind, self.step.place, text, block=block, thread=thread, address=address, space=space, times=len(numbers)
         )
 

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from tilewright.emulator.problems import Place, refuse
+from tilewright.emulator.errors import Place, refuse
 
 
 class Token(NamedTuple):

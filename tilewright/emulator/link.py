@@ -6,7 +6,7 @@ from dataclasses import field
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
-from tilewright.emulator.problems import InvalidPtx, Place, refuse
+from tilewright.emulator.errors import InvalidPtx, Place, refuse
 from tilewright.emulator.scalars import WIDTHS, size
 from tilewright.emulator.syntax import (
     Address,

@@ -192,7 +192,7 @@ class GlobalMemory:
                                  "launch has loaded by .nc")  # fmt: skip
 
     def _report_changed(self, lanes: Lanes, offsets: Array, good: Array | None, both: Array | None, text: str) -> None:
-        """A finding for the accesses (of lanes that are `good`) to what is loaded as constant and written."""
+        """A diagnostic for the accesses (of lanes that are `good`) to what is loaded as constant and written."""
         if both is None:
             return
         wrong = np.flatnonzero(both)

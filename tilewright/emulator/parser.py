@@ -7,8 +7,8 @@ import re
 import struct
 from collections.abc import Callable
 
+from tilewright.emulator.errors import InvalidPtx, Place, refuse
 from tilewright.emulator.lexer import Text, Token, tokens
-from tilewright.emulator.problems import InvalidPtx, Place, refuse
 from tilewright.emulator.scalars import WIDTHS
 from tilewright.emulator.syntax import (
     Address,

@@ -16,9 +16,9 @@ def emulate() -> Callable[..., Result]:
 
     def check(kernel: Any, *args: Any, **launch: Any) -> Result:
         result = run(kernel, *args, **launch)
-        if result.findings:
-            count = len(result.findings)
-            lines = [f"{count} finding{'s' * (count > 1)}", *map(str, result.findings)]
+        if result.diagnostics:
+            count = len(result.diagnostics)
+            lines = [f"{count} diagnostic{'s' * (count > 1)}", *map(str, result.diagnostics)]
             pytest.fail("\n".join(lines), pytrace=False)
         return result
 

@@ -16,13 +16,12 @@ from tilewright.emulator.compiled import compiled
 from tilewright.emulator.constants import Constants
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
-from tilewright.emulator.ends import Ends
-from tilewright.emulator.findings import Finding, Findings
+from tilewright.emulator.diagnostics import Diagnostic, Diagnostics
+from tilewright.emulator.errors import refuse
 from tilewright.emulator.lanes import Launch, State, Step
 from tilewright.emulator.link import Linked, Scope, link
 from tilewright.emulator.mbarriers import Mbarriers
 from tilewright.emulator.memory import GLOBAL_BASE, GlobalMemory, LocalMemory
-from tilewright.emulator.problems import refuse
 from tilewright.emulator.releases import Releases
 from tilewright.emulator.scalars import WIDTHS, Array, size
 from tilewright.emulator.schedule import Scheduler
@@ -31,6 +30,7 @@ from tilewright.emulator.special import RESERVED_BYTES
 from tilewright.emulator.speculative_reads import speculative_reads
 from tilewright.emulator.sums import float_sums
 from tilewright.emulator.syntax import Instruction, Module
+from tilewright.emulator.thread_exits import ThreadExits
 from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
 
@@ -51,14 +51,14 @@ _DEFAULT_LIMIT = 4_000_000
 
 @dataclass
 class Result:
-    """What a run gives: findings, counters, and the buffers afterwards, by the number of the argument."""
+    """What a run gives: diagnostics, counters, and the buffers afterwards, by the number of the argument."""
 
-    findings: list[Finding]
+    diagnostics: list[Diagnostic]
     counts: Counts
     buffers: dict[int, Array]
 
     def to_json(self) -> dict[str, Any]:
-        return {"findings": [each.to_json() for each in self.findings], "counts": self.counts.to_json()}
+        return {"diagnostics": [each.to_json() for each in self.diagnostics], "counts": self.counts.to_json()}
 
 
 def run(
@@ -138,9 +138,9 @@ def _launch(
     if any(node.parts[0] == "ld" and "nc" in node.parts for node, _ in linked.instructions):
         memory.constants = Constants(len(memory.bytes.data))
     _initialise(memory, linked, context)
-    findings, counts = Findings(module.lines, module.files), Counts()
+    diagnostics, counts = Diagnostics(module.lines, module.files), Counts()
     launch = Launch(
-        grid, block, cluster, linked.static_bytes + shared_bytes, shared_bytes, findings, counts,
+        grid, block, cluster, linked.static_bytes + shared_bytes, shared_bytes, diagnostics, counts,
         RESERVED_BYTES if linked.reserved else 0, workspace,
     )  # fmt: skip
     with np.errstate(all="ignore"):
@@ -151,7 +151,7 @@ def _launch(
             Scheduler(state, steps, limit).run()
             if launch.stopped:
                 break
-    return Result(list(findings.found.values()), counts, placed.write_back(memory))
+    return Result(list(diagnostics.found.values()), counts, placed.write_back(memory))
 
 
 def _check_launch(
@@ -296,7 +296,7 @@ def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, 
     state.releases = Releases(state) if linked.signals and launch.all_shared_bytes else None
     state.mbarriers = Mbarriers(state)
     state.warpgroups = Warpgroups(state)
-    state.ends = Ends(state)
+    state.exits = ThreadExits(state)
     state.written_at = {slot: np.zeros(state.size, np.int64) for step in steps for slot in step.guarded}
     first = np.arange(len(blocks)) // cluster * cluster
     state.shared.peers = first[:, None] + np.arange(cluster)

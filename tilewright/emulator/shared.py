@@ -52,7 +52,9 @@ class SharedMemory:
     def place(
         self, lanes: Lanes, addresses: Array, size: int, verb: str, *, stays: bool = True
     ) -> tuple[Array, Array | None]:
-        """Offsets into all shared memory of the chunk, and which accesses are fine (None: all); `stays`: see `Ends`."""
+        """Offsets into all shared memory of the chunk, and which accesses are fine (None: all); for `stays` see
+        `ThreadExits`.
+        """
         at = addresses.astype(np.int64)
         block = lanes.state.block_of[lanes.index]
         rank = at >> RANK_SHIFT
@@ -63,7 +65,7 @@ class SharedMemory:
             good = (rank >= 0) & (rank <= ranks)
             if self.peers is not None:
                 block = np.where(rank > 0, self.peers[block, np.clip(rank - 1, 0, ranks - 1)], block)
-                lanes.state.ends.use(lanes, block, stays=stays)
+                lanes.state.exits.use(lanes, block, stays=stays)
         inside = (at >= 0) & (at + size <= self.length)
         if good is not None:
             inside &= good

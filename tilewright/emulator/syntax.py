@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from tilewright.dataclass import dataclass
-from tilewright.emulator.problems import Place
+from tilewright.emulator.errors import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 class Emulated:
     """What was found, launch by launch, and what each launch counted (`emulator.counts`)."""
 
-    findings: list[Any] = field(default_factory=list)
+    diagnostics: list[Any] = field(default_factory=list)
     counts: list[tuple[str, Any]] = field(default_factory=list)
 
 
@@ -40,8 +40,8 @@ def run_module(
 ) -> Emulated:
     """Run every launch in order; `outputs` are written in place, `constants` are the bytes that launches read.
 
-    With `limit`, a launch of which warps execute more instructions is a finding. Raises InvalidArgument where an array
-    has not the size that a launch wants.
+    With `limit`, a launch of which warps execute more instructions is a diagnostic. Raises InvalidArgument where an
+    array has not the size that a launch wants.
     """
     from tilewright import emulator
 
@@ -56,7 +56,7 @@ def run_module(
         arguments = with_maps(kernel, [memories.argument(buffer) for buffer in launch.operands])
         made = run(module, kernel.entry, kernel.grid, kernel.block, arguments, kernel.shared_bytes)
         memories.written(launch.operands)
-        done.findings += made.findings
+        done.diagnostics += made.diagnostics
         done.counts.append((launch.kernel, made.counts))
     return done
 
@@ -69,7 +69,7 @@ def run_kernel(code: PtxCode, name: str, arguments: Sequence[Any]) -> Emulated:
     module = emulator.parse(code.ptx)
     given = with_maps(kernel, arguments)
     made = emulator.run(module, kernel.entry, kernel.grid, kernel.block, given, kernel.shared_bytes)
-    return Emulated(list(made.findings), [(name, made.counts)])
+    return Emulated(list(made.diagnostics), [(name, made.counts)])
 
 
 def with_maps(kernel: Kernel, arguments: Sequence[Any]) -> list[Any]:

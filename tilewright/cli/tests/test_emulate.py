@@ -1,4 +1,4 @@
-"""`tilewright emulate`: results, findings, exit statuses and errors."""
+"""`tilewright emulate`: results, diagnostics, exit statuses and errors."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def test_add_writes_its_buffers(tmp_path: Path) -> None:
     status, out, _ = call(*ADD, "--args", str(STORED / "add.npz"), "-o", str(target), "--json")
     assert status == 0
     value = json.loads(out)
-    assert value["findings"] == []
+    assert value["diagnostics"] == []
     assert value["counts"]["global_transactions"] == 375
     with np.load(target) as found, np.load(STORED / "add.npz") as given:
         assert sorted(found.files) == ["p0", "p1", "p2"]
         assert (found["p2"] == given["expect2"]).all()
 
 
-def test_a_finding_is_status_1(tmp_path: Path) -> None:
+def test_a_diagnostic_is_status_1(tmp_path: Path) -> None:
     text, args = tmp_path / "k.ptx", tmp_path / "in.npz"
     text.write_text(kernel("st.global.u32 [%rd2+4], %r0;"))
     np.savez(args, p0=np.zeros(32, np.uint32), p1=np.zeros(1, np.uint32))
     status, out, _ = call(str(text), "--block", "32", "--args", str(args), "--json")
     assert status == 1
-    (finding,) = json.loads(out)["findings"]
-    assert finding["kind"] == "out-of-bounds"
-    assert finding["thread"] == [31, 0, 0]
-    assert finding["line"] == text.read_text().split("st.global")[0].count("\n") + 1
+    (diagnostic,) = json.loads(out)["diagnostics"]
+    assert diagnostic["kind"] == "out-of-bounds"
+    assert diagnostic["thread"] == [31, 0, 0]
+    assert diagnostic["line"] == text.read_text().split("st.global")[0].count("\n") + 1
     status, out, _ = call(str(text), "--block", "32", "--args", str(args))
     assert status == 1
     assert "byte 128 of p0" in out
@@ -163,7 +163,7 @@ def test_malformed_text_is_status_2(tmp_path: Path) -> None:
     assert "PTX:" not in err
 
 
-def test_findings_name_the_file(tmp_path: Path) -> None:
+def test_diagnostics_name_the_file(tmp_path: Path) -> None:
     text = tmp_path / "k.ptx"
     text.write_text(kernel("\nst.global.u32 [%rd2], %r0;"))
     status, out, _ = call(str(text), "--block", "32")

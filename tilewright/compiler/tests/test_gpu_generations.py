@@ -1,4 +1,4 @@
-"""Graphs on the newest GPUs: run by the emulator without findings, assembled by ptxas, against the evaluator."""
+"""Graphs on the newest GPUs: run by the emulator without diagnostics, assembled by ptxas, against the evaluator."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m tilewright.compiler.tests.test_gpu_nodes [--machine NAME] [--every N] [--contains TEXT]
 
 which prints how many passed, failed and are "unsupported", that is refused by the importer, each with its reason. What
-the importer takes, a GPU has to run: with results that are right, and without findings of the emulator.
+the importer takes, a GPU has to run: with results that are right, and without diagnostics of the emulator.
 """
 
 from __future__ import annotations

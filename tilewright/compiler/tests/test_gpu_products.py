@@ -1,4 +1,4 @@
-"""Products of graphs on the blocks of a GPU, run by the emulator without findings, against the evaluator."""
+"""Products of graphs on the blocks of a GPU, run by the emulator without diagnostics, against the evaluator."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_aligned_products_copy_whole_sectors_without_conflicts(dtype: str, trans
     output = np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype))
     (kernel,), parsed = module.manifest.kernels, emulator.parse(ptx(module))
     run = emulator.run(parsed, kernel.entry, kernel.grid, kernel.block, [*arrays, output], kernel.shared_bytes)
-    assert run.findings == []
+    assert run.diagnostics == []
     assert run.counts.total("shared", "conflicts") == 0
     assert run.counts.total("global", "transactions") == run.counts.total("global", "fewest")
     copies = [line for line in ptx(module).splitlines() if "cp.async." in line and "group" not in line]

@@ -247,9 +247,9 @@ def _read(lanes: Lanes, addresses: Array, size: int) -> Array | None:
     memory = lanes.state.memory
     many = Lanes(lanes.state, np.repeat(lanes.positions()[:1], len(addresses)), len(addresses), lanes.step)
     width = min(size, 8)
-    before = sum(finding.times for finding in lanes.state.findings.found.values())
+    before = sum(diagnostic.times for diagnostic in lanes.state.diagnostics.found.values())
     values, _ = memory.load(many, addresses, width, size // width)
-    if sum(finding.times for finding in lanes.state.findings.found.values()) != before:
+    if sum(diagnostic.times for diagnostic in lanes.state.diagnostics.found.values()) != before:
         return None
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
 
@@ -388,7 +388,7 @@ def _wait(lanes: Lanes, left: int) -> None:
 
 
 def abandon_stores(lanes: Lanes) -> None:
-    """Threads end with stores that still read shared memory: a finding, and the stores are done."""
+    """Threads end with stores that still read shared memory: a diagnostic, and the stores are done."""
     pending: list[BulkStore] = lanes.state.extra.get("bulk stores", [])
     if not pending:
         return

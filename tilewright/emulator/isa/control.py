@@ -62,7 +62,7 @@ def leave(lanes: Lanes, scheduler: Any, at: int) -> int | None:
     state.copies.abandon(lanes)
     abandon_stores(lanes)
     state.alive[positions] = False
-    state.ends.leave(lanes)
+    state.exits.leave(lanes)
     scheduler.unpark()
     state.barriers.gone(lanes, scheduler)
     return None

@@ -55,7 +55,7 @@ def execute(body: str, *args: Any, threads: int = 32, blocks: int = 1, shared: i
 
 
 def kinds(result: Result) -> list[str]:
-    return sorted(finding.kind for finding in result.findings)
+    return sorted(diagnostic.kind for diagnostic in result.diagnostics)
 
 
 def unary(opcode: str, values: np.ndarray[Any, Any], result: Any, *, extra: str = "") -> np.ndarray[Any, Any]:
@@ -92,5 +92,5 @@ def apply(
     columns = [np.ascontiguousarray(column) for column in columns]
     text = kernel(body, len(columns) + 1, target)
     outcome = emulator.run(parse(text), "k", (-(-count // 128), 1, 1), (128, 1, 1), [*columns, found])
-    assert not outcome.findings, [str(finding) for finding in outcome.findings]
+    assert not outcome.diagnostics, [str(diagnostic) for diagnostic in outcome.diagnostics]
     return found

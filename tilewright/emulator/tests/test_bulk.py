@@ -25,7 +25,7 @@ def test_a_flat_load_and_store() -> None:
     end = "@%p1 cp.async.bulk.wait_group.read 0;"
     source, target = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
     whole = body.replace("FENCE", "fence.proxy.async.shared::cta;").replace("END", end)
-    assert not execute(whole, source, target, threads=64, shared=4096, target="sm_90a").findings
+    assert not execute(whole, source, target, threads=64, shared=4096, target="sm_90a").diagnostics
     assert (target == source + 1).all()
     unfenced = body.replace("FENCE", "").replace("END", end)
     assert kinds(execute(unfenced, source, target, threads=64, shared=4096)) == ["missing-fence"]
@@ -47,7 +47,7 @@ def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -
     add.s64 %rd5, %rd1, %rd5;
     st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
     found = np.zeros(8 * inner, np.uint16)
-    assert not execute(body, TensorMap(source, (8, inner), swizzle), found, shared=4096, target="sm_90a").findings
+    assert not execute(body, TensorMap(source, (8, inner), swizzle), found, shared=4096, target="sm_90a").diagnostics
     wanted = np.zeros((8, inner), np.uint16)
     wanted[3:, : min(12, inner)] = source[:5, 60 : 60 + min(12, inner)]
     at = np.arange(size)
@@ -63,7 +63,7 @@ def test_a_reducing_tensor_store_stays_inside() -> None:
     @%p1 cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd0, {%r12, %r13}], [%r11];
     @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;"""
     target = np.ones((8, 12), np.float32)
-    assert not execute(body, TensorMap(target, (16, 8)), shared=512, target="sm_90a").findings
+    assert not execute(body, TensorMap(target, (16, 8)), shared=512, target="sm_90a").diagnostics
     wanted = np.ones((8, 12), np.float32)
     wanted[2:, 8:] += 2
     assert (target == wanted).all()
@@ -95,7 +95,7 @@ def test_blocks_of_a_cluster_read_each_other() -> None:
     out = np.zeros(4 * 32, np.uint32)
     text = kernel(body, target="sm_90a")
     result = emulator.run(parse(text), "k", (4, 1, 1), (32, 1, 1), [out, out], 128, cluster=(2, 1, 1))
-    assert not result.findings
+    assert not result.diagnostics
     assert (out.reshape(2, 2, 32) == np.arange(32) + np.array([100, 0])[:, None]).all()
 
 
@@ -109,7 +109,7 @@ def test_a_cluster_does_not_wait_for_threads_that_have_exited(first: str) -> Non
     result = emulator.run(
         parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (64, 1, 1), [None, out], cluster=(2, 1, 1)
     )
-    assert not result.findings
+    assert not result.diagnostics
     assert (out == np.where(np.arange(128) < 40, 0, np.arange(128))).all()
 
 
@@ -125,7 +125,7 @@ def test_a_multicast_reaches_every_block() -> None:
     source, out = np.arange(32, dtype=np.uint32) * 3, np.zeros((2, 32), np.uint32)
     text = kernel(body, target="sm_90a")
     result = emulator.run(parse(text), "k", (2, 1, 1), (32, 1, 1), [source, out], 4096, cluster=(2, 1, 1))
-    assert not result.findings
+    assert not result.diagnostics
     assert (out == source).all()
 
 
@@ -139,7 +139,7 @@ def test_bank_conflicts(stride: int, width: int, conflicts: int) -> None:
            f"st.shared{vector[0]}.u32 [%r1], {vector[1]};"  # fmt: skip
     result = execute(body, shared=8192)
     assert result.counts.to_json()["bank_conflicts"] == conflicts
-    assert not result.findings
+    assert not result.diagnostics
 
 
 @pytest.mark.parametrize(("stride", "sectors"), [(4, 4), (8, 8), (32, 32), (0, 1)])
@@ -162,7 +162,7 @@ st.global.u32 [%rd5], %r6;"""
 
 
 def pair(body: str) -> tuple[list[str], np.ndarray]:
-    """Kinds of findings of two blocks of a cluster, 32 threads each, and what they store."""
+    """Kinds of diagnostics of two blocks of a cluster, 32 threads each, and what they store."""
     out = np.zeros((2, 32), np.uint32)
     found = emulator.run(
         parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096, cluster=(2, 1, 1)
@@ -274,5 +274,5 @@ def test_a_thread_may_overwrite_at_once_what_its_own_copy_has_read() -> None:
     cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r11], 16; cp.async.bulk.commit_group;
     cp.async.bulk.wait_group.read 0; st.shared.u32 [%r11], %r0; END:"""
     target = np.zeros(4, np.uint32)
-    assert not execute(body, None, target, shared=16, target="sm_90a").findings
+    assert not execute(body, None, target, shared=16, target="sm_90a").diagnostics
     assert (target == 7).all()

@@ -76,26 +76,26 @@ def test_tensors_of_torch_are_changed_in_place(emulate: Emulate) -> None:
         run(load_compiled(FOLDER / "add_sm80.json"), args=[x, x.bfloat16(), x, 256])
 
 
-def test_missing_shared_memory_is_a_finding_that_says_so() -> None:
+def test_missing_shared_memory_is_a_diagnostic_that_says_so() -> None:
     x = RANDOM.standard_normal((1, 304)).astype(np.float32)
     text = (FOLDER / "softmax_sm80.ptx").read_text()
     for given in (None, 4):
         result = run(parse(text), args=[x, np.zeros_like(x), 304], shared_bytes=given)
-        first = result.findings[0]
+        first = result.diagnostics[0]
         assert first.kind == "out-of-bounds"
         assert f"; the launch gives {given or 0} to global_smem (shared_bytes, --shared)" in first.message
-    assert not run(parse(text), args=[x, np.zeros_like(x), 304], shared_bytes=16).findings
+    assert not run(parse(text), args=[x, np.zeros_like(x), 304], shared_bytes=16).diagnostics
     static = text.replace(".extern .shared .align 16 .b8 global_smem[];", ".shared .align 16 .b8 global_smem[4];")
     assert static != text
-    first = run(parse(static), args=[x, np.zeros_like(x), 304]).findings[0]
+    first = run(parse(static), args=[x, np.zeros_like(x), 304]).diagnostics[0]
     assert first.message.endswith("of shared memory, which has 4")
 
 
-def test_the_fixture_fails_with_every_finding(emulate: Emulate) -> None:
+def test_the_fixture_fails_with_every_diagnostic(emulate: Emulate) -> None:
     kernel = load_compiled(FOLDER / "softmax_sm80.json")
     racy = replace(kernel, asm={"ptx": re.sub(r"bar\.sync\s+0;", "", kernel.asm["ptx"])})
     x = RANDOM.standard_normal((1, 304)).astype(np.float32)
-    with pytest.raises(pytest.fail.Exception, match=r"^\d+ findings?\nPTX:\d+:\d+: race: reads byte"):
+    with pytest.raises(pytest.fail.Exception, match=r"^\d+ diagnostics?\nPTX:\d+:\d+: race: reads byte"):
         emulate(racy, args=[x, np.zeros_like(x), 304])
 
 
@@ -127,11 +127,11 @@ def test_scratch_memory_and_clusters_of_programs() -> None:
     }
     out = np.zeros(192, np.int32)
     result = run(SimpleNamespace(asm={"ptx": text}, metadata=metadata), grid=(3,), args=[out])
-    assert not result.findings
+    assert not result.diagnostics
     np.testing.assert_array_equal(out, np.arange(192) + 2)
     metadata["global_scratch_size"] = 64
     result = run(SimpleNamespace(asm={"ptx": text}, metadata=metadata), grid=(3,), args=[out])
-    assert {finding.kind for finding in result.findings} == {"out-of-bounds"}
+    assert {diagnostic.kind for diagnostic in result.diagnostics} == {"out-of-bounds"}
 
 
 ADD = load_compiled(FOLDER / "add_sm80.json")
@@ -164,7 +164,7 @@ def test_the_command_runs_what_is_in_the_cache_of_triton(tmp_path: Path) -> None
     options = ["--grid", "2", "--args", str(tmp_path / "in.npz"), "-o", str(tmp_path / "out.npz")]
     done = CliRunner().invoke(app, ["emulate", str(tmp_path / "softmax.json"), *options])
     assert done.exit_code == 0, done.output
-    assert "0 findings" in done.output
+    assert "0 diagnostics" in done.output
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["p1"].sum(axis=1), 1, rtol=1e-6)
     done = CliRunner().invoke(app, ["emulate", str(tmp_path / "softmax.ptx"), *options])
     assert done.exit_code == 1

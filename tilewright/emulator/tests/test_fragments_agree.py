@@ -82,7 +82,7 @@ def test_ldmatrix_agrees(count: int, transposed: bool) -> None:
     """
     found = np.zeros((32, count), np.uint32)
     args: list[Any] = [shared, found, rows.astype(np.uint32)]
-    assert not emulator.run(parse(kernel(body, 3)), "k", (1, 1, 1), (32, 1, 1), args, 4096).findings
+    assert not emulator.run(parse(kernel(body, 3)), "k", (1, 1, 1), (32, 1, 1), args, 4096).diagnostics
     wanted = described.ldmatrix(shared, rows, count, transposed=transposed)
     assert (found.view(np.uint8) == wanted).all()
 

@@ -50,7 +50,7 @@ LAUNCHES: dict[str, Launch] = {
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_products_are_exact_for_integers(name: str) -> None:
     result, found, wanted = LAUNCHES[name](stored(name))
-    assert [str(finding) for finding in result.findings] == []
+    assert [str(diagnostic) for diagnostic in result.diagnostics] == []
     assert (found == wanted).all()
     assert result.counts.to_json()["bank_conflicts"] == 0
 
@@ -80,7 +80,7 @@ def test_mutants_of_a_pipelined_product_are_found() -> None:
     for line, text in mutants(stored(name)):
         result, found, wanted = LAUNCHES[name](text)
         total += 1
-        if not result.findings and (found == wanted).all():
+        if not result.diagnostics and (found == wanted).all():
             missed.append(line)
     lines = stored(name).split("\n")
     assert total == 13
@@ -109,7 +109,7 @@ def test_mistakes_of_asynchronous_products(name: str, pattern: str, replacement:
     text, count = re.subn(pattern, replacement, stored(name))
     assert count
     result, _, _ = LAUNCHES[name](text)
-    assert kind in {finding.kind for finding in result.findings}
+    assert kind in {diagnostic.kind for diagnostic in result.diagnostics}
 
 
 @pytest.mark.emulator_only
@@ -120,7 +120,7 @@ def test_each_wait_of_a_consumer_for_its_tiles_is_needed() -> None:
     for wait in waits[-2:]:
         mutant = text[: wait.start()] + "setp.eq.u32 complete, 0, 0;" + text[wait.end() :]
         result, _, _ = LAUNCHES["matmul_warp_specialised_sm90a"](mutant)
-        assert {finding.kind for finding in result.findings} & {"race", "early-read"}
+        assert {diagnostic.kind for diagnostic in result.diagnostics} & {"race", "early-read"}
 
 
 def test_attention() -> None:
@@ -129,7 +129,7 @@ def test_attention() -> None:
     out = np.zeros_like(q)
     result = emulator.run(parse(stored("attention_sm80")), "attention", (2, 1, 1), (128, 1, 1),
                  [q, k, v, out, 128, np.float32(0.125)], 24576)  # fmt: skip
-    assert not result.findings
+    assert not result.diagnostics
     scores = np.where(np.tril(np.ones((128, 128))) > 0, q.astype(np.float64) @ k.T.astype(np.float64) * 0.125, -1e30)
     weights = np.exp2(scores - scores.max(1, keepdims=True))
     wanted = weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
@@ -144,7 +144,7 @@ def test_layer_norm_masked_and_scan() -> None:
     y = np.zeros_like(x)
     result = emulator.run(parse(stored("layer_norm_sm80")), "layernorm", (5, 1, 1), (128, 1, 1),
                  [x, w, b, y, 400, np.float32(1e-5)], 1024)  # fmt: skip
-    assert not result.findings
+    assert not result.diagnostics
     wide = x.astype(np.float64)
     wanted = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5) * w + b
     assert abs(y - wanted).max() <= 2.0**-10 * abs(wanted).max()
@@ -152,7 +152,7 @@ def test_layer_norm_masked_and_scan() -> None:
     sums, place = np.zeros_like(values), np.zeros(1, np.int32)
     assert not emulator.run(
         parse(stored("scan_sm80")), "scan", (1, 1, 1), (128, 1, 1), [values, sums, place, 500], 32
-    ).findings
+    ).diagnostics
     assert (sums == values.cumsum()).all()
     assert place[0] == values.argmax()
 
@@ -167,13 +167,13 @@ def test_atomics_and_locks_between_blocks() -> None:
     high[8:] = 0
     old, halves, at = np.zeros(700, np.int32), np.zeros(16, np.float16), np.arange(700)
     assert not emulator.run(parse(stored("atomics_sm80")), "atomics", (3, 1, 1), (128, 1, 1),
-                   [x, high, low, adds, old, halves, 700], 1024).findings  # fmt: skip
+                   [x, high, low, adds, old, halves, 700], 1024).diagnostics  # fmt: skip
     assert high[:8].tolist() == [x[at % 8 == row].max() for row in range(8)]
     assert low.tolist() == [x[at % 8 == row].min() for row in range(8)]
     assert high[8:].tolist() == [np.bitwise_xor.reduce(x[at % 2 == row]) for row in range(2)]
     assert all(sorted(old[at % 4 == row]) == list(range(175)) for row in range(4))
     lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    assert not emulator.run(parse(stored("locks_sm80")), "locks", (6, 1, 1), (128, 1, 1), [lock, count], 4).findings
+    assert not emulator.run(parse(stored("locks_sm80")), "locks", (6, 1, 1), (128, 1, 1), [lock, count], 4).diagnostics
     assert count[0] == 6
 
 
@@ -182,7 +182,9 @@ def test_conversions_and_products_of_bytes() -> None:
 
     x = (np.random.default_rng(0).standard_normal(256) * 30).astype(np.float32)
     f8, bf, i8, f64 = np.zeros(256, np.uint8), np.zeros(256, np.uint16), np.zeros(256, np.int8), np.zeros(256)
-    assert not emulator.run(parse(stored("casts_sm80")), "casts", (1, 1, 1), (128, 1, 1), [x, f8, bf, i8, f64]).findings
+    assert not emulator.run(
+        parse(stored("casts_sm80")), "casts", (1, 1, 1), (128, 1, 1), [x, f8, bf, i8, f64]
+    ).diagnostics
     assert (f8 == x.astype(ml_dtypes.float8_e5m2).view(np.uint8)).all()
     assert (bf == x.astype(ml_dtypes.bfloat16).view(np.uint16)).all()
     assert (i8 == np.trunc(x).astype(np.int8)).all()
@@ -190,7 +192,7 @@ def test_conversions_and_products_of_bytes() -> None:
     c = np.zeros((32, 32), np.int32)
     assert not emulator.run(
         parse(stored("dot_s8_sm80")), "dot8", (1, 1, 1), (128, 1, 1), [a, a.reshape(64, 32), c], 4096
-    ).findings
+    ).diagnostics
     assert (c == a.astype(np.int64) @ a.reshape(64, 32)).all()
 
 
@@ -199,30 +201,30 @@ def test_kernels_of_cuda() -> None:
     generator = np.random.default_rng(0)
     x = generator.integers(-9, 9, 5000).astype(np.float32)
     total = np.zeros(1, np.float32)
-    assert not emulator.run(module, "reduce", (3, 1, 1), (256, 1, 1), [x, total, 5000]).findings
+    assert not emulator.run(module, "reduce", (3, 1, 1), (256, 1, 1), [x, total, 5000]).diagnostics
     assert total[0] == x.sum()
     a, b = (
         generator.integers(-9, 9, (50, 37)).astype(np.float32),
         generator.integers(-9, 9, (37, 45)).astype(np.float32),
     )
     c = np.zeros((50, 45), np.float32)
-    assert not emulator.run(module, "sgemm", (3, 4, 1), (16, 16, 1), [a, b, c, 50, 45, 37]).findings
+    assert not emulator.run(module, "sgemm", (3, 4, 1), (16, 16, 1), [a, b, c, 50, 45, 37]).diagnostics
     assert (c == a @ b).all()
     h, g = (
         generator.integers(-3, 3, (32, 48)).astype(np.float16),
         generator.integers(-3, 3, (48, 64)).astype(np.float16),
     )
     d = np.zeros((32, 64), np.float32)
-    assert not emulator.run(module, "wgemm", (1, 2, 1), (128, 1, 1), [h, g, d, 64, 48]).findings
+    assert not emulator.run(module, "wgemm", (1, 2, 1), (128, 1, 1), [h, g, d, 64, 48]).diagnostics
     assert (d == h.astype(np.float32) @ g.astype(np.float32)).all()
     lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    assert not emulator.run(module, "lock", (2, 1, 1), (64, 1, 1), [lock, count]).findings
+    assert not emulator.run(module, "lock", (2, 1, 1), (64, 1, 1), [lock, count]).diagnostics
     assert count[0] == 128
     y = np.zeros(32, np.float32)
-    assert not emulator.run(module, "consts", (1, 1, 1), (32, 1, 1), [y]).findings
+    assert not emulator.run(module, "consts", (1, 1, 1), (32, 1, 1), [y]).diagnostics
     assert (y == (np.arange(32) & 7) + 6).all()
     v, out, wide = (generator.standard_normal(300) * 3).astype(np.float32), np.zeros(300, np.float32), np.zeros(300)
-    assert not emulator.run(module, "mathk", (3, 1, 1), (128, 1, 1), [v, out, wide, 300]).findings
+    assert not emulator.run(module, "mathk", (3, 1, 1), (128, 1, 1), [v, out, wide, 300]).diagnostics
     f = v.astype(np.float64)
     assert np.allclose(wide, np.exp(f) / (1 + (v * v).astype(np.float64)) + np.sqrt(abs(f)), rtol=1e-13)
 
@@ -232,7 +234,7 @@ def test_the_example_of_addition() -> None:
         args = [given[f"p{number}"] for number in range(4)]
         wanted = given["expect2"]
     result = emulator.run(parse(stored("add")), "add", (4, 1, 1), (128, 1, 1), args)
-    assert not result.findings
+    assert not result.diagnostics
     assert (result.buffers[2] == wanted).all()
     assert result.counts.total("global", "transactions") == 375
 
@@ -241,7 +243,7 @@ def test_a_product_of_256_is_fast() -> None:
     start = time.process_time()
     result, found, wanted = matmul(256, 256, 256)(stored("matmul_f16_sm80"))
     assert time.process_time() - start < 20
-    assert not result.findings
+    assert not result.diagnostics
     assert (found == wanted).all()
 
 

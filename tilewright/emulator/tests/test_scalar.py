@@ -150,7 +150,7 @@ def test_carries_add_and_subtract_64_bits_in_halves() -> None:
     sub.cc.u32 %r5, %r1, %r3; subc.u32 %r6, %r2, %r4; st.global.v2.u32 [%rd7], {%r5, %r6};
     """
     total, difference = a + b, a - b
-    assert not execute(body, a, b).findings
+    assert not execute(body, a, b).diagnostics
     assert (a == total).all()
     assert (b == difference).all()
 

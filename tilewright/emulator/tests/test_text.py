@@ -99,7 +99,7 @@ def test_scopes_constants_calls_and_switches() -> None:
     """
     out = np.zeros(32, np.uint32)
     result = execute(body, np.zeros(32, np.uint32), out, before=before)
-    assert not result.findings
+    assert not result.diagnostics
     lane = np.arange(32)
     far = np.where(lane < 4, lane, lane + 1000)
     wanted = 10 + far + np.array([7, 16, 3, 8])[lane % 4] + np.array([100, 200, 100, 300])[lane % 4] + 32
@@ -126,14 +126,14 @@ def test_calls_through_registers_go_to_the_function_whose_address_they_hold() ->
     st.global.u32 [%rd3], %r2;
     """
     out = np.zeros(32, np.uint32)
-    assert not execute(body, np.zeros(32, np.uint32), out, before=_CALLEES).findings
+    assert not execute(body, np.zeros(32, np.uint32), out, before=_CALLEES).diagnostics
     lane = np.arange(32)
     wanted = np.where(lane > 27, 7, np.where(lane % 2 == 0, 2 * lane, -lane))
     wanted[5] = 55
     assert (out.view(np.int32) == wanted).all()
     nowhere = body.replace("mov.u64 %rd7, other", "mov.u64 %rd7, 64")
-    (finding,) = execute(nowhere, np.zeros(32, np.uint32), out, before=_CALLEES).findings
-    assert finding.kind == "trap"
+    (diagnostic,) = execute(nowhere, np.zeros(32, np.uint32), out, before=_CALLEES).diagnostics
+    assert diagnostic.kind == "trap"
 
 
 def test_a_printf_gives_a_result() -> None:
@@ -142,7 +142,7 @@ def test_a_printf_gives_a_result() -> None:
       call.uni (z), vprintf, (x, y); ld.param.b32 %r2, [z]; }
     st.global.u32 [%rd3], %r2;
     """
-    assert not execute(body, np.zeros(32, np.uint32), np.ones(32, np.uint32), before=_CALLEES).findings
+    assert not execute(body, np.zeros(32, np.uint32), np.ones(32, np.uint32), before=_CALLEES).diagnostics
 
 
 def test_special_registers() -> None:
@@ -155,7 +155,7 @@ def test_special_registers() -> None:
     st.global.u32 [%rd5], %r8;"""
     out = np.zeros(3 * 2 * 40, np.uint32)
     result = emulator.run(parse(kernel(body)), "k", (3, 2, 1), (8, 5, 1), [np.zeros(1, np.uint32), out])
-    assert not result.findings
+    assert not result.diagnostics
     assert (out == np.arange(240)).all()
 
 

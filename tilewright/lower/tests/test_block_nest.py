@@ -91,7 +91,7 @@ def ran(build: Build, tolerance: float = 1e-4, arrays: list[Array] | None = None
     ]
     outputs = [np.zeros(static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)) for tensor in graph.outputs]
     done = emulated.run_module(code, given, outputs, placement.packed(plan))
-    assert not done.findings, done.findings[:3]
+    assert not done.diagnostics, done.diagnostics[:3]
     for found, wanted in zip(outputs, evaluate(graph, given), strict=True):
         np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance)
     return Ran(plan, code, {name: counts.to_json() for name, counts in done.counts})

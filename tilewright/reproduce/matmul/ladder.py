@@ -236,7 +236,7 @@ def counts(chosen: Settings, slices: int, machine: Gpu) -> dict[str, float]:
     wanted = np.asarray(c + a.astype(np.float32) @ b.astype(np.float32))
     found = c.ravel()
     run = _emulate(module, machine, [a.ravel(), b.ravel(), found])
-    assert not run.findings, f"bug: {run.findings[0]}"
+    assert not run.diagnostics, f"bug: {run.diagnostics[0]}"
     assert (found.reshape(bm, bn) == wanted).all(), f"bug: {chosen} computes something else"
     ((_, made),) = run.counts
     warps = chosen.tiling.threads // 32

@@ -63,7 +63,7 @@ def inside(module: ModuleOp, kind: Any) -> tuple[int, int]:
 def run(module: ModuleOp, arrays: list[np.ndarray[Any, Any]]) -> Any:
     """The counts of a run that finds nothing."""
     done = emulated.run_kernel(generate(module), "k", arrays)
-    assert done.findings == []
+    assert done.diagnostics == []
     ((_, counts),) = done.counts
     return counts
 

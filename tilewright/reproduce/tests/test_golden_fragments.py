@@ -201,7 +201,7 @@ def test_w_without_memory_of_c() -> None:
 
 @pytest.mark.parametrize("stage_c", ["auto", "on"])
 def test_w_computes_the_product(stage_c: str) -> None:
-    """In the emulator, without findings; the assembler takes it without spills.
+    """In the emulator, without diagnostics; the assembler takes it without spills.
 
     Fragments and copies of a and b have no bank conflicts. Threads that move c by 16 bytes do, as 8 of them touch two
     rows, which are 80 bytes apart: in each of 6 blocks 4 warps, in 4 passes, to and fro.
@@ -217,7 +217,7 @@ def test_w_computes_the_product(stage_c: str) -> None:
     arrays = [each.astype(np.float16).ravel() for each in (a, b, c)]
     code = generate(module)
     done = emulated.run_kernel(code, "k", arrays)
-    assert done.findings == []
+    assert done.diagnostics == []
     np.testing.assert_array_equal(arrays[2].reshape(m, n), c + a @ b)
     ((_, counts),) = done.counts
     assert counts.total("shared", "conflicts") == {"auto": 0, "on": 6 * 4 * 4 * 2}[stage_c]
@@ -236,7 +236,7 @@ def counted(on_level: str, without: Iterable[str] = ()) -> Any:
     a, b, c = (rng.integers(-2, 3, extents) for extents in ((128, 192), (192, 128), (128, 128)))
     arrays: list[Any] = [a.astype(np.float16).ravel(), b.astype(np.float16).ravel(), c.astype(np.float32).ravel()]
     done = emulated.run_kernel(generate(module), "k", arrays)
-    assert done.findings == []
+    assert done.diagnostics == []
     np.testing.assert_array_equal(arrays[2].reshape(128, 128), c + a @ b)
     ((_, counts),) = done.counts
     return counts

@@ -260,7 +260,7 @@ def copied_slices(sizes: Sizes, tiling: Tiling, stages: int, schedule: str) -> f
     a, b, c = (rng.integers(-2, 3, extents) for extents in ((m, k), (k, n), (m, n)))
     arrays = [a.astype(np.float16).ravel(), b.astype(np.float16).ravel(), c.astype(np.float32).ravel()]
     done = emulated.run_kernel(generate(module), "k", arrays)
-    assert done.findings == []
+    assert done.diagnostics == []
     np.testing.assert_array_equal(arrays[2].reshape(m, n), c + a @ b)
     ((_, counts),) = done.counts
     operands = 2 * (m * k + k * n) + 4 * m * n

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _FIRST_ADDRESS = 1 << 40  # no address of the host
 _ALIGN = 256
-_SHOWN = 8  # findings in a message
+_SHOWN = 8  # diagnostics in a message
 
 
 @dataclass
@@ -183,8 +183,8 @@ class EmulatedDriver:
         made = emulator.run(prepared.module, kernel.entry, kernel.grid, kernel.block, given, kernel.shared_bytes)
         for fresh in views:
             fresh[:] = False
-        if made.findings:
-            raise DriverFault("findings", "\n".join(map(str, made.findings[:_SHOWN])))
+        if made.diagnostics:
+            raise DriverFault("diagnostics", "\n".join(map(str, made.diagnostics[:_SHOWN])))
 
     def _view(self, address: int, size: int) -> tuple[Bytes, np.ndarray[Any, np.dtype[np.bool_]]]:
         if not size:

@@ -28,7 +28,7 @@ def test_launches_run_in_order_through_the_arena() -> None:
     x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     constants = np.arange(64, dtype=np.float32)
     done = run_module(CODE, [x], [out], constants)
-    assert not done.findings
+    assert not done.diagnostics
     assert (out == 2 * x + constants[32:]).all()
     assert [name for name, _ in done.counts] == ["sum", "sum"]
 
@@ -37,14 +37,14 @@ def test_launches_run_in_order_through_the_arena() -> None:
 def test_reading_the_arena_before_anything_is_in_it_is_found() -> None:
     code = replace(CODE, launches=CODE.launches[1:])
     done = run_module(code, [np.zeros(32, np.float32)], [np.zeros(32, np.float32)], np.zeros(64, np.float32))
-    assert done.findings
+    assert done.diagnostics
 
 
 @pytest.mark.emulator_only
 def test_leaving_a_buffer_is_found() -> None:
     small = [np.zeros(31, np.float32), np.zeros(32, np.float32), np.zeros(32, np.float32)]
-    assert run_kernel(CODE, "sum", small).findings
-    assert not run_kernel(CODE, "sum", [np.zeros(32, np.float32)] * 2 + small[2:]).findings
+    assert run_kernel(CODE, "sum", small).diagnostics
+    assert not run_kernel(CODE, "sum", [np.zeros(32, np.float32)] * 2 + small[2:]).diagnostics
 
 
 def test_sizes_are_checked() -> None:

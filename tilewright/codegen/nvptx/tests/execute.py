@@ -74,7 +74,7 @@ def emulate(text: str, arrays: Sequence[Array], machine: str = "sm_80") -> PtxCo
     """Run kernel @k on arrays, in place; nothing may be found wrong with it."""
     code = compiled(text, machine)
     done = emulated.run_kernel(code, "k", arrays)
-    assert not done.findings, done.findings
+    assert not done.diagnostics, done.diagnostics
     return code
 
 

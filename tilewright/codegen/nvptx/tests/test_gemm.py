@@ -61,4 +61,4 @@ def test_copies_of_the_gemm_have_no_bank_conflicts() -> None:
 def test_what_is_left_out_is_found(drop: str) -> None:
     a, b, c, _ = _operands(64, 64, 160)
     done = run_kernel(compiled(gemm(64, 64, 160, drop=drop)), "k", [a.reshape(-1), b.reshape(-1), c.reshape(-1)])
-    assert done.findings
+    assert done.diagnostics

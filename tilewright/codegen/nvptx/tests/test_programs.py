@@ -30,7 +30,7 @@ def test_random_programs_agree_with_the_interpreter(seed: int) -> None:
     run_main(program.module, program.inputs, expected)
     code = compiled(one_thread(program.module), MACHINES[seed % len(MACHINES)])
     done = run_module(code, program.inputs, got)
-    assert not done.findings, (seed, done.findings)
+    assert not done.diagnostics, (seed, done.diagnostics)
     for number, (a, b) in enumerate(zip(got, expected, strict=True)):
         assert same(a, b).all(), f"seed {seed}, output {number}: {a} instead of {b}"
 
@@ -221,5 +221,5 @@ def test_launches_tell_how_their_buffers_are_aligned(arena: int, align: int, acc
     assert code.launches[0].flops == 7
     assert (code.arena_bytes, code.constants_bytes) == (1024, 0)
     x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
-    assert not run_module(code, [x], [out]).findings
+    assert not run_module(code, [x], [out]).diagnostics
     assert (out == 4 * x).all()

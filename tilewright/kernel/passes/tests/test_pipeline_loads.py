@@ -96,7 +96,7 @@ def test_load_first_in_the_emulator(memory: str) -> None:
     module = compiled(parts(), schedule="load-first", memory=memory, stages=3)
     module.attributes["tile.target"] = target_for(machine).attribute()
     done = emulated.run_kernel(generate(module), "k", arrays)
-    assert done.findings == []
+    assert done.diagnostics == []
     np.testing.assert_array_equal(arrays[2].reshape(wanted.shape), wanted)
     ((_, counts),) = done.counts
     assert counts.total("shared", "conflicts") == 0

@@ -327,7 +327,7 @@ def cuLaunchKernel(function: int, *given: Any) -> None:
             return buffers.setdefault(address, STATE.view(address))
 
         arguments = [_argument(each, kind, at) for each, kind in raw]
-        if emulate(module, name, (gx, gy, gz), tuple(block), arguments, shared).findings:
+        if emulate(module, name, (gx, gy, gz), tuple(block), arguments, shared).diagnostics:
             raise Refused(FAULT)
 
     STATE.enqueue(stream, work)

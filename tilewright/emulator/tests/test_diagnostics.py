@@ -1,4 +1,4 @@
-"""Every kind of finding, in a kernel of a few lines, beside the kernel that does it right."""
+"""Every kind of diagnostic, in a kernel of a few lines, beside the kernel that does it right."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run64(body: str, **options: object) -> tuple[list[str], list[np.ndarray]]:
 
 def test_reading_past_a_buffer_names_it() -> None:
     result = execute("ld.global.u32 %r1, [%rd2+4]; st.global.u32 [%rd3], %r1;", *buffers(32))
-    (finding,) = result.findings
-    assert finding.kind == "out-of-bounds"
-    assert "byte 128 of p0, which has 128" in finding.message
-    assert finding.thread == (31, 0, 0)
-    assert finding.block == (0, 0, 0)
+    (diagnostic,) = result.diagnostics
+    assert diagnostic.kind == "out-of-bounds"
+    assert "byte 128 of p0, which has 128" in diagnostic.message
+    assert diagnostic.thread == (31, 0, 0)
+    assert diagnostic.block == (0, 0, 0)
 
 
 def test_null_and_misaligned_addresses() -> None:
@@ -43,7 +43,7 @@ def test_null_and_misaligned_addresses() -> None:
 def test_a_masked_access_outside_is_none() -> None:
     body = "setp.lt.u32 %p1, %r0, 31; mov.u32 %r1, 0; @%p1 ld.global.u32 %r1, [%rd2+4]; st.global.u32 [%rd3], %r1;"
     arrays = buffers(32)
-    assert not execute(body, *arrays).findings
+    assert not execute(body, *arrays).diagnostics
     assert arrays[1].tolist() == [*range(1, 32), 0]
 
 
@@ -63,7 +63,7 @@ def test_neighbours_need_a_barrier(between: str, found: list[str]) -> None:
 def test_within_a_warp_syncwarp_is_enough_and_a_shuffle_is_not() -> None:
     body = """add.u32 %r4, %r0, 1; and.b32 %r4, %r4, 31; shl.b32 %r4, %r4, 2;
     shl.b32 %r1, %r0, 2; st.shared.u32 [%r1], %r0; {} ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd3], %r5;"""
-    assert not execute(body.format("bar.warp.sync -1;"), *buffers(32), shared=128).findings
+    assert not execute(body.format("bar.warp.sync -1;"), *buffers(32), shared=128).diagnostics
     shuffle = "shfl.sync.idx.b32 %r6, %r0, 0, 31, -1;"
     assert kinds(execute(body.format(shuffle), *buffers(32), shared=128)) == ["race"]
 
@@ -155,7 +155,7 @@ def test_what_is_loaded_as_constant_is_not_written(load: str, write: str, found:
     body = f"{OTHER} {load} bar.sync 0; {write}" if first else f"{OTHER} {write} bar.sync 0; {load}"
     result = execute(body, *arrays, threads=64)
     assert kinds(result) == found
-    assert all(finding.space == "global" and finding.times == 64 for finding in result.findings)
+    assert all(diagnostic.space == "global" and diagnostic.times == 64 for diagnostic in result.diagnostics)
 
 
 def test_blocks_write_what_others_load_as_constant() -> None:
@@ -232,7 +232,7 @@ def test_a_load_that_anything_else_sees_is_no_guess(use: str, found: bool) -> No
     """Words that neighbours wrote without a barrier: the swap is found, and the load unless the swap confirms it."""
     body = f"""{WORDS} {MINE} {NEXT} mov.u32 %r10, %r4; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [b], 0; bar.sync 0;
     st.shared.u32 [%r3], %r0; ld.shared.u32 %r5, [%r10]; {use}"""
-    races = execute(body, *buffers(), threads=64, before=f"{SHARED} .shared .align 4 .b8 b[4];").findings
+    races = execute(body, *buffers(), threads=64, before=f"{SHARED} .shared .align 4 .b8 b[4];").diagnostics
     assert any(each.kind == "race" and each.message.startswith("reads") for each in races) == found
     assert found or any(each.kind == "race" for each in races)
 
@@ -296,7 +296,7 @@ def test_unwritten_outputs_and_registers() -> None:
     result = execute("ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd2], %r1;", source, Uninitialised(target))
     assert "uninitialised" in kinds(result)
     assert not execute("st.global.u32 [%rd3], %r0; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd2], %r1;", source,
-                       Uninitialised(target)).findings  # fmt: skip
+                       Uninitialised(target)).diagnostics  # fmt: skip
     assert kinds(execute("st.global.u32 [%rd3], %r33;", *buffers(32))) == ["undefined-value"]
     branch = "setp.eq.u32 %p1, %r33, 0; @%p1 bra L; st.global.u32 [%rd3], %r0; L:"
     assert kinds(execute(branch, *buffers(32))) == ["undefined-value"]
@@ -306,7 +306,7 @@ def test_an_undefined_value_that_decides_nothing_is_fine() -> None:
     body = """setp.lt.u32 %p1, %r0, 16; @%p1 ld.global.u32 %r1, [%rd2]; add.u32 %r2, %r1, 1;
     @%p1 st.global.u32 [%rd3], %r2; selp.b32 %r3, %r2, 0, %p1; st.global.u32 [%rd2], %r3;
     prmt.b32 %r4, %r33, %r0, 0x7654; st.global.u32 [%rd2], %r4;"""
-    assert not execute(body, *buffers(32)).findings
+    assert not execute(body, *buffers(32)).diagnostics
 
 
 @pytest.mark.parametrize(
@@ -332,11 +332,11 @@ def test_bits_put_over_undefined_bytes_define_these() -> None:
     """%r33 is never written: its high half is undefined in %r4 until the last 16 bits are there."""
     body = """prmt.b32 %r4, %r0, %r33, 0x5410; bfi.b32 %r5, %r0, %r4, 16, {}; bfi.b32 %r6, %r0, %r5, 24, 8;
     st.global.u32 [%rd2], %r6;"""
-    assert not execute(body.format(8), *buffers(32)).findings
+    assert not execute(body.format(8), *buffers(32)).diagnostics
     assert kinds(execute(body.format(7), *buffers(32))) == ["undefined-value"]
     body = "bfi.b32 %r5, %r33, %r0, {}, 4; st.global.u32 [%rd2], %r5;"
     assert kinds(execute(body.format(20), *buffers(32))) == ["undefined-value"]
-    assert not execute(body.format(40), *buffers(32)).findings
+    assert not execute(body.format(40), *buffers(32)).diagnostics
 
 
 def test_a_barrier_that_half_a_warp_reaches() -> None:
@@ -399,7 +399,7 @@ def test_zero_filled_copies_read_nothing() -> None:
     cp.async.wait_all; ld.shared.v4.u32 {%r6, %r7, %r8, %r9}, [%r1]; add.u32 %r6, %r6, %r9;
     st.global.u32 [%rd3], %r6;"""
     arrays = buffers(32)
-    assert not execute(body, *arrays, shared=512).findings
+    assert not execute(body, *arrays, shared=512).diagnostics
     assert not arrays[1].any()
 
 
@@ -449,7 +449,7 @@ def test_two_roles_that_wait_for_each_other() -> None:
     add.u32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 8; @%p4 bra PRODUCE;"""
     arrays = buffers()
     good = body.replace("{release}", "mbarrier.arrive.shared.b64 _, [%r11];")
-    assert not execute(good, *arrays, threads=64, shared=256).findings
+    assert not execute(good, *arrays, threads=64, shared=256).diagnostics
     assert arrays[1][32:].tolist() == [8 * (lane ^ 1) + 2800 for lane in range(32)]
     early = body.replace("{release}", "").replace(
         "ld.shared.u32 %r5", "mbarrier.arrive.shared.b64 _, [%r11]; ld.shared.u32 %r5"
@@ -460,10 +460,10 @@ def test_two_roles_that_wait_for_each_other() -> None:
 
 
 def test_endless_loops_end_at_the_limit() -> None:
-    (finding,) = execute("L: bra L;", limit=1000).findings
-    assert finding.kind == "no-end"
-    assert "1,000 executed" in finding.message
-    assert "--limit" in finding.message
+    (diagnostic,) = execute("L: bra L;", limit=1000).diagnostics
+    assert diagnostic.kind == "no-end"
+    assert "1,000 executed" in diagnostic.message
+    assert "--limit" in diagnostic.message
 
 
 def test_a_trap_ends_the_launch_and_nothing_else_is_reported() -> None:
@@ -483,7 +483,7 @@ def test_an_own_read_after_a_read_that_is_ordered_is_the_only_one(between: str) 
     ld.shared.u32 %r5, [%r2]; st.global.u32 [%rd3], %r5;
     """
     arrays = buffers(64)
-    assert not execute(body, *arrays, threads=64, shared=256).findings
+    assert not execute(body, *arrays, threads=64, shared=256).diagnostics
     thread = np.arange(64)
     assert (arrays[1] == (thread ^ 1) + thread).all()
     racy = body.replace(f"ld.shared.u32 %r3, [%r2]; {between}", "ld.shared.u32 %r3, [%r2];")
@@ -503,7 +503,7 @@ def test_who_arrives_and_goes_on_passes_on_what_was_before(count: int) -> None:
     NEXT: add.u32 %r1, %r1, 1; setp.lt.u32 %p5, %r1, 6; @%p5 bra LOOP; @%p1 st.global.u32 [%rd3], %r2;
     """
     arrays = buffers(128)
-    assert not execute(body, *arrays, threads=count, shared=256).findings
+    assert not execute(body, *arrays, threads=count, shared=256).diagnostics
     assert (arrays[1][32:64] == 6 * (np.arange(32) ^ 1) + 15).all()
     late = "setp.ge.u32 %p7, %r1, 4; @%p7 bra GO; bar.sync %r6, 64; GO:"  # the last two slots are not waited for
     broken = body.replace("TAKE: bar.sync %r6, 64;", f"TAKE: {late}")
@@ -549,7 +549,7 @@ def test_a_whole_grid_meets() -> None:
     xor.b32 %r6, %r2, 64; mul.wide.u32 %rd8, %r6, 4; add.s64 %rd8, %rd0, %rd8; ld.global.u32 %r7, [%rd8];
     add.s64 %rd9, %rd1, %rd5; st.global.u32 [%rd9], %r7;"""
     seen = np.zeros(128, np.uint32)
-    assert not execute(body, Uninitialised(np.zeros(128, np.uint32)), seen, blocks=4).findings
+    assert not execute(body, Uninitialised(np.zeros(128, np.uint32)), seen, blocks=4).diagnostics
     assert (seen == np.arange(128) ^ 64).all()
 
 
@@ -572,7 +572,7 @@ def test_many_blocks_may_wait_for_each_other() -> None:
     DONE:
     """
     arrays = np.zeros(1, np.uint32), np.zeros(140, np.uint32)
-    assert not execute(body, *arrays, threads=512, blocks=140, limit=20_000).findings
+    assert not execute(body, *arrays, threads=512, blocks=140, limit=20_000).diagnostics
     assert (arrays[1] == 140).all()
 
 
@@ -581,7 +581,7 @@ def test_what_the_system_keeps_of_shared_memory_is_zeros_behind_the_own() -> Non
     ld.shared.u32 %r3, [%r1]; st.shared.u32 [%r1], %r0; st.shared.u32 [%r2], %r0; st.global.u32 [%rd3], %r3;"""
     arrays = buffers(32)
     arrays[1][:] = 5
-    assert not execute(body, *arrays, shared=128).findings
+    assert not execute(body, *arrays, shared=128).diagnostics
     assert not arrays[1].any()
     outside = "shl.b32 %r2, %r0, 2; st.shared.u32 [%r2+128], %r0;"
     assert kinds(execute(outside, *buffers(32), shared=128)) == ["out-of-bounds"]
@@ -593,26 +593,26 @@ def test_traps_and_constant_memory() -> None:
     assert kinds(run(parse(text), "k", (1, 1, 1), (32, 1, 1), [])) == ["read-only"]
 
 
-def test_a_finding_names_the_line_of_the_source() -> None:
+def test_a_diagnostic_names_the_line_of_the_source() -> None:
     text = kernel(".loc 1 7 3\nst.global.u32 [%rd0+4096], %r0;") + '\n.file 1 "mine.py"\n'
-    (finding,) = run(parse(text), "k", (1, 1, 1), (32, 1, 1), buffers(32)).findings
-    assert finding.source == "mine.py:7:3"
-    assert finding.times == 32
-    assert text.split("\n")[finding.place.line - 1].startswith("st.global")
-    assert "st.global.u32" in str(finding)
+    (diagnostic,) = run(parse(text), "k", (1, 1, 1), (32, 1, 1), buffers(32)).diagnostics
+    assert diagnostic.source == "mine.py:7:3"
+    assert diagnostic.times == 32
+    assert text.split("\n")[diagnostic.place.line - 1].startswith("st.global")
+    assert "st.global.u32" in str(diagnostic)
 
 
 def test_what_a_shuffle_reads_of_lanes_that_do_not_take_part_is_undefined() -> None:
     body = "shfl.sync.down.b32 %r1|%p1, %r0, 1, 31, -1; selp.u32 %r2, %r1, 99, %p1; st.global.u32 [%rd3], %r2;"
     arrays = buffers(32)
-    assert not execute(body, *arrays).findings
+    assert not execute(body, *arrays).diagnostics
     assert arrays[1].tolist() == [*range(1, 32), 99]
     half = "setp.lt.u32 %p2, %r0, 16; @!%p2 bra L; shfl.sync.down.b32 %r1, %r0, 4, 31, 0xffff; L:"
-    assert not execute(half, *buffers(32)).findings
+    assert not execute(half, *buffers(32)).diagnostics
     half = half.replace("L:", "st.global.u32 [%rd3], %r1; L:")
-    (finding,) = execute(half, *buffers(32)).findings
-    assert (finding.kind, finding.times) == ("undefined-value", 4)
-    assert not execute(half.replace("0xffff;", "0xffff; setp.lt.u32 %p2, %r0, 12; @%p2"), *buffers(32)).findings
+    (diagnostic,) = execute(half, *buffers(32)).diagnostics
+    assert (diagnostic.kind, diagnostic.times) == ("undefined-value", 4)
+    assert not execute(half.replace("0xffff;", "0xffff; setp.lt.u32 %p2, %r0, 12; @%p2"), *buffers(32)).diagnostics
 
 
 def test_lanes_that_come_to_a_barrier_later_by_a_jump_back_are_no_divergence() -> None:

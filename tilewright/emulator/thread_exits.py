@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tilewright.emulator.lanes import Lanes, State
 
 
-class Ends:
+class ThreadExits:
     """Of the blocks of a chunk: who used their shared memory from outside, and what their threads knew at their end."""
 
     def __init__(self, state: State) -> None:

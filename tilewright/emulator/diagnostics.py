@@ -1,4 +1,4 @@
-"""What a run finds wrong with a kernel: one `Finding` per kind and instruction, with the first case in full."""
+"""What a run finds wrong with a kernel: one `Diagnostic` per kind and instruction, with the first case in full."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import asdict, field
 from typing import Any
 
 from tilewright.dataclass import dataclass
-from tilewright.emulator.problems import Place
+from tilewright.emulator.errors import Place
 
-#: Every kind of finding, and what it means.
+#: Every kind of diagnostic, and what it means.
 KINDS: dict[str, str] = {
     "out-of-bounds": "an access outside of every buffer, of shared memory or of a thread's local memory",
     "misaligned": "an address that is no multiple of the bytes accessed",
@@ -30,7 +30,7 @@ KINDS: dict[str, str] = {
 
 
 @dataclass
-class Finding:
+class Diagnostic:
     """One defect: its kind, the instruction, and the first thread that showed it; `times` counts all cases."""
 
     kind: str
@@ -61,12 +61,12 @@ class Finding:
 
 
 @dataclass
-class Findings:
-    """Collects findings; equal ones at the same instruction are counted, not repeated."""
+class Diagnostics:
+    """Collects diagnostics; equal ones at the same instruction are counted, not repeated."""
 
     lines: tuple[str, ...]
     files: dict[int, str]
-    found: dict[tuple[str, int, int], Finding] = field(default_factory=dict)
+    found: dict[tuple[str, int, int], Diagnostic] = field(default_factory=dict)
 
     def add(
         self,
@@ -80,7 +80,7 @@ class Findings:
         space: str = "",
         times: int = 1,
     ) -> None:
-        assert kind in KINDS, f"unknown kind of finding {kind!r}"
+        assert kind in KINDS, f"unknown kind of diagnostic {kind!r}"
         known = self.found.get((kind, place.line, place.column))
         if known is not None:
             known.times += times
@@ -90,6 +90,6 @@ class Findings:
             number, line, column = place.source
             source = f"{self.files.get(number, f'file {number}')}:{line}:{column}"
         text = self.lines[place.line - 1].split("//")[0].strip() if 0 < place.line <= len(self.lines) else ""
-        self.found[kind, place.line, place.column] = Finding(
+        self.found[kind, place.line, place.column] = Diagnostic(
             kind, message, place, text, source, block, thread, address, space, times
         )  # fmt: skip
