@@ -8,9 +8,9 @@ from dataclasses import replace
 from tilewright.expr.core import Axis, Const
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
+from tilewright.intrinsics.mapping import ProductMapping
 from tilewright.operator.nest import addresses, outside_reads, walked_as_one
 from tilewright.tiles.product import Product
-from tilewright.tiles.tree import ProductMapping
 
 
 def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> Product:

@@ -12,8 +12,9 @@ from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor
 from tilewright.expr.dtypes import DType
 from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import print_statement
+from tilewright.intrinsics.mapping import ProductMapping
 from tilewright.tiles.kernel import Kernel, Statement, with_names
-from tilewright.tiles.tree import Loop, MicroKernelRef, ProductMapping, kernels
+from tilewright.tiles.tree import Loop, MicroKernelRef, kernels
 from tilewright.tiles.tree import Operand as Argument
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
 from enum import Enum
 from math import prod
 from typing import Any, Literal, TypeVar
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
+from tilewright.intrinsics.mapping import ProductMapping
 
 Path = tuple[int, ...]  #: where a node stands: the number of the child taken at each node from the root
 
@@ -118,25 +118,6 @@ class Operand:
     shape: tuple[int, ...]
     dtype: str
     access: Literal["read", "write", "accumulate"]
-
-
-@dataclass(frozen=True, slots=True)
-class ProductMapping:
-    """Which loops of a product an intrinsic executes, by name: `rows` and `columns` of sums, `depth` innermost last.
-
-    On a CPU a register of the intrinsic holds `lanes` columns, and one instruction takes `group` neighbours of the
-    innermost depth loop. Loops in `padded` may be read up to the end of the last tile: the storage of the second
-    operand has zeros there. `precision` is that in which factors are multiplied, where it is not their own.
-    """
-
-    intrinsic: str
-    rows: tuple[str, ...]
-    columns: str
-    depth: tuple[str, ...]
-    lanes: int = 0
-    group: int = 1
-    padded: tuple[str, ...] = ()
-    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +294,8 @@ def to_json(tree: Node) -> dict[str, Any]:
         "quantum": [[loop.name, loop.factor] for loop in tree.kernel.quantum],
     }
     if tree.kernel.mapping is not None:
-        kernel["mapping"] = {name: _plain(value) for name, value in asdict(tree.kernel.mapping).items()}
+        kernel["mapping"] = tree.kernel.mapping.to_json()
     return {**leaf, "kernel": kernel}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _hints_to_json(node: Tile | Leaf) -> dict[str, Any]:
@@ -387,26 +364,10 @@ def _kernel(value: Any, where: str) -> MicroKernelRef:
         _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
     operands = _list(value["operands"], f"{where}.operands", _operand)
     quantum = _list(value["quantum"], f"{where}.quantum", _loop)
-    mapping = _mapping(value["mapping"], f"{where}.mapping") if "mapping" in value else None
+    mapping = None
+    if "mapping" in value:
+        mapping = ProductMapping.from_json(value["mapping"], f"{where}.mapping", InvalidTree)
     return MicroKernelRef(value["name"], value["semantics"], operands, quantum, mapping)
-
-
-def _mapping(value: Any, where: str) -> ProductMapping:
-    keys = [field.name for field in fields(ProductMapping)]
-    _require(isinstance(value, dict) and set(value) == set(keys), where, f"a mapping has the keys {keys}")
-    found = dict(value)
-    for key in ("intrinsic", "columns", "precision"):
-        _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
-    for key in ("lanes", "group"):
-        _require(type(value[key]) is int and value[key] >= 0, where, f"{key} is {_shown(value[key])}, not a number")
-    for key in ("rows", "depth", "padded"):
-        found[key] = _list(value[key], f"{where}.{key}", _text)
-    return ProductMapping(**found)
-
-
-def _text(value: Any, where: str) -> str:
-    _require(isinstance(value, str), where, f"{_shown(value)} is no text")
-    return str(value)
 
 
 def _operand(value: Any, where: str) -> Operand:
