@@ -49,7 +49,8 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     plan.decisions.append(chosen)
     kernel, divided = schedule_blocks(work, shape, group.kernel)
     plan.decisions.append(divided)
-    name = planning.add_scheduled(group.kernel, kernel, (result.output.name,), 2 * points(node))
+    name = planning.name_kernel(group.kernel)
+    planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))
     plan.products[node.name] = {
         "kernel": name, "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,

@@ -41,7 +41,7 @@ def plan_ordered(planning: Planning, group: Group) -> None:
     kernel, decision = ordered_kernel(_statement(planning, node, parts), machine, planning.threads, name)
     planning.plan.decisions.append(decision)
     cycles = partial(ordered_cycles, machine=machine)
-    planning.add_scheduled(name, kernel, group.stored, points(node), updates, cycles)
+    planning.add_scheduled(planning.name_kernel(name), kernel, decision, group.stored, points(node), updates, cycles)
 
 
 def _place(planning: Planning, group: Group) -> None:

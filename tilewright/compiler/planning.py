@@ -403,21 +403,26 @@ class Planning:
 
     # Kernels --------------------------------------------------------------------------------------------------
 
+    def name_kernel(self, hint: str) -> str:
+        """A name for a kernel that no other has."""
+        return claim(hint, self.kernel_names)
+
     def add_scheduled(
         self,
         name: str,
         scheduled: ScheduledKernel,
+        decided: Decision,
         writes: Sequence[str],
         flops: int,
         updates: Sequence[str] = (),
         cycles: Callable[[ScheduledKernel], float] = no_model,
         instruction: str = "",
-    ) -> str:
-        """Launch a scheduled kernel next. Returns its name, which is unique.
+    ) -> None:
+        """Launch a scheduled kernel next, under a name that `name_kernel` gave.
 
-        `cycles` predicts those of the kernel, with the tree that was given for it where there is one.
+        `decided` is the rule's choice that its tree writes down. `cycles` predicts those of the kernel, with the tree
+        that was given for it where there is one.
         """
-        name = claim(name, self.kernel_names)
         scheduled = self.trees.instead(name, scheduled)
         bodies = [statement.body for statement in scheduled.statements]
         reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
@@ -426,9 +431,20 @@ class Planning:
         others = tuple(read for read in reads if read not in writes)
         kernel = Kernel(name, scheduled, others, tuple(writes), flops, tuple(updates), cycles(scheduled), instruction)
         self.plan.kernels.append(kernel)
-        why = ASKED if self.trees.tree(name) is not None else "its rules make these loops"
-        self.plan.decisions.append(Decision(f"tile tree of {name}", print_tree(scheduled.tree), why))
-        return name
+        self.plan.decisions.append(self._tree_decision(name, scheduled, decided))
+
+    def _tree_decision(self, name: str, scheduled: ScheduledKernel, decided: Decision) -> Decision:
+        """The tile tree of a kernel as a decision: that of its rule, with its costs, or what was given."""
+        subject, tree = f"tile tree of {name}", print_tree(scheduled.tree)
+        if self.trees.tree(name) is not None:
+            return Decision(subject, tree, ASKED, f"the tree for {decided.chosen}", decided.reason)
+        return replace(
+            decided,
+            subject=subject,
+            chosen=tree,
+            reason=f"{decided.subject} is {decided.chosen}, {decided.reason}",
+            refused=(),
+        )
 
 
 def _rows(tensor: Tensor) -> Packed:

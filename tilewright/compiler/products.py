@@ -81,9 +81,10 @@ class _Product:
         work = self._contraction(mapping, self._plain_operand(mapping), packs)
         a_bytes = planning.stored(mapping.a.tensor).bytes
         threads, kernel = planning.threads, self.group.kernel
+        name = planning.name_kernel(kernel)
         point, blocks, decision = choose_point(work, self.machine, threads, a_bytes, kernel)
         space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
-        asked, given = planning.choose.point(space, self.node.name), planning.trees.tree(kernel)
+        asked, given = planning.choose.point(space, self.node.name), planning.trees.tree(name)
         if given is not None:
             asked, blocks = point_of_tree(given, work)
         elif asked is not None:
@@ -105,13 +106,13 @@ class _Product:
             work = self._contraction(self._cut(mapping, depth), b, packs)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
-        in_loop, decision = epilogue_in_loop(work, point, self.machine, kernel)
+        in_loop, placed = epilogue_in_loop(work, point, self.machine, kernel)
         if work.has_epilogue:
-            plan.decisions.append(decision)
+            plan.decisions.append(placed)
         scheduled = scheduled_product(work, point, blocks, self.machine, epilogue_loop=in_loop)
         cycles = product_cycles(work, point, self.machine) + epilogue_cycles(work, self.machine)
-        name = planning.add_scheduled(
-            kernel, scheduled, (self.target.name,), 2 * points(self.node),
+        planning.add_scheduled(
+            name, scheduled, decision, (self.target.name,), 2 * points(self.node),
             cycles=lambda _: cycles, instruction=running.instruction,
         )  # fmt: skip
         chosen = {

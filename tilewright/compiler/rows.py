@@ -114,7 +114,7 @@ def _add_nest(
     cycles = partial(nest_cycles, machine=planning.machine) if isinstance(planning.machine, Cpu) else no_model
     with planning.about(name):
         planning.plan.decisions.append(decision)
-        planning.add_scheduled(name, kernel, writes, flops, cycles=cycles)
+        planning.add_scheduled(planning.name_kernel(name), kernel, decision, writes, flops, cycles=cycles)
 
 
 def schedule_nest(

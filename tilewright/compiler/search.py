@@ -107,6 +107,7 @@ def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Opt
     if not isinstance(machine, Cpu):
         raise InvalidArgument(f"products of {machine.name} are not searched", where="search", help='a CPU, or "rules"')
     _check_runs_here(machine)
+    options = replace(options, trees={})  # they take the place of what is found, and name kernels that parts have not
     kept = _Kept(machine, threads, options)
     prepared = prepare(graph, options.disable).graph
     what = json.dumps([serialize.to_json(prepared), shape_digest(prepared)], sort_keys=True)

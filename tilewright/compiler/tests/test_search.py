@@ -20,6 +20,7 @@ from tilewright.compiler.neighbourhood import neighbourhood, structural_hash
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import Kernel, Plan
 from tilewright.compiler.timer import Timer
+from tilewright.decision import ASKED
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -228,6 +229,24 @@ def test_products_that_are_alike_are_searched_once(options: Options, monkeypatch
     assert "for c1" in next(each for each in plan.decisions if each.subject == "search of c2").reason
     vectors = {found["choice"]["mapping"]["vector"] for found in found_in(plan).values()}
     assert len(vectors) == 5, "each in the names of its own tensors"
+
+
+def test_a_tree_that_is_given_takes_the_place_of_what_is_found(
+    several: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of the graph are searched without the trees, which name kernels of the whole."""
+    graph, _ = network()
+    pretend(monkeypatch, unlike_the_rules)
+    found = plan_graph(graph, host(), 1, several)
+    trees = found.trees()
+    kernel = found.products["c1"]["kernel"]
+    outer = trees[kernel]["for"] = trees[kernel]["for"][::-1]
+    plan = plan_graph(graph, host(), 1, replace(several, trees={kernel: trees[kernel]}))
+    assert plan.trees() == trees
+    assert plan.trees()[kernel]["for"] == outer
+    assert found_in(plan) == found_in(found)
+    asked = next(each for each in plan.decisions if each.subject == f"tile tree of {kernel}")
+    assert asked.reason == ASKED
 
 
 def test_neighbourhoods_end_at_the_next_products() -> None:
