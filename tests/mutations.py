@@ -36,7 +36,7 @@ from tilewright.errors import CompileError
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import attention, conv, elementwise, linalg, norm
-from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
 from tilewright.kernel.tile_types import i64s

@@ -13,8 +13,8 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target
 from tilewright.kernel.dialect import FuncOp, operations
-from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import PIPELINES, REQUIRED, run_pipeline
 from tilewright.kernel.simt import SharedOp
 from tilewright.kernel.text import parse_module

@@ -11,8 +11,8 @@ import pytest
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target
-from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.text import parse_module
 from tilewright.runtime import emulated

@@ -31,8 +31,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
 from tilewright.kernel.dialect import FuncOp
-from tilewright.kernel.distribute.tests.programs import ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.rewrite import erase
 from tilewright.kernel.simt import ClusterBarrierOp

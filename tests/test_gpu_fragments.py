@@ -13,8 +13,8 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.distribute.tests.programs import matmul, ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests.programs import matmul, ragged_matmul
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu

@@ -25,9 +25,9 @@ from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
-from tilewright.kernel.distribute.tests.programs import ragged_matmul
-from tilewright.kernel.distribute.warpgroup import operand_of
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
+from tilewright.kernel.passes.gpu.distribution.warpgroup import operand_of
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import BarrierOp

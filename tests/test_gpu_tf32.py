@@ -17,8 +17,8 @@ from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import linalg
-from tilewright.kernel.distribute.tests.programs import attention, matmul, ragged_matmul
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests.programs import attention, matmul, ragged_matmul
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import Gpu

@@ -98,6 +98,21 @@ def violations(importer: str, source: str) -> list[str]:
     return found
 
 
+# Folders of passes: those of a target import the common ones, and those of a family of machines the target's.
+PASSES = {"common": (), "cpu": ("common",), "gpu": ("common",), "hopper": ("common", "gpu")}
+
+
+@pytest.mark.parametrize("folder", PASSES)
+def test_passes_import_no_passes_of_other_targets(folder: str) -> None:
+    legal = {folder, *PASSES[folder]}
+    paths = [path for path in (PACKAGE / "kernel" / "passes" / folder).rglob("*.py") if "tests" not in path.parts]
+    assert len(paths) > 1
+    for path in paths:
+        parts = [name.split(".") for _, name in imported(ast.parse(path.read_text()))]
+        used = {part[3] for part in parts if part[:3] == ["tilewright", "kernel", "passes"]}
+        assert used <= legal, path
+
+
 def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -277,8 +292,8 @@ x, w = b.input("x", (16, 32), "f32"), b.input("w", (8, 32), "f32")
 tilewright.compile(b.finish([linalg.linear(x, w)]), threads=1, options=tilewright.Options(cache=False))
 words = (
     "nvptx", "amdgpu", ".cuda", "emulator", "intrinsics.nvidia.", "intrinsics.amd.", "instruction.mma", "block_tiles",
-    "kernel.distribute", "layouts.mma", "layouts.conversion", "frontend", "reproduce", ".cli", "kernel.rings",
-    "kernel.box", "kernel.simt", "kernel.text", "kernel.verify", "interpreter",
+    "passes.gpu", "passes.hopper", "layouts.mma", "layouts.conversion", "frontend", "reproduce", ".cli",
+    "kernel.rings", "kernel.box", "kernel.simt", "kernel.text", "kernel.verify", "interpreter",
 )
 print(*[name for name in sys.modules if name.startswith("tilewright") and any(word in name for word in words)])
 print(*{"numpy.random", "scipy", "onnx", "torch", "rich", "typer"} & {*sys.modules})

@@ -8,7 +8,7 @@ from tilewright.codegen.cpu.target import described
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.intrinsics.registry import catalogue
-from tilewright.kernel.passes.cpu import CPU, run_passes
+from tilewright.kernel.passes.cpu.table import CPU, run_passes
 from tilewright.kernel.records import carry
 from tilewright.lower.module import build_module
 from tilewright.lower.numbers import numbers_as_arguments

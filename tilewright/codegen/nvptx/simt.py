@@ -14,7 +14,7 @@ from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
-from tilewright.kernel.passes.effects import PURE
+from tilewright.kernel.passes.common.effects import PURE
 
 LANES = 32
 COPIES_SINCE = 80  # compute capability, times ten

@@ -12,35 +12,35 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.kernel.passes.assign_layouts import AssignLayoutsPass
-from tilewright.kernel.passes.barriers import BarriersPass
-from tilewright.kernel.passes.canonicalise import CanonicalisePass
-from tilewright.kernel.passes.cpu import CPU, run_passes
-from tilewright.kernel.passes.cse import CsePass
-from tilewright.kernel.passes.dce import DcePass
-from tilewright.kernel.passes.distribute import DistributePass
-from tilewright.kernel.passes.forms import check_form
-from tilewright.kernel.passes.hoist_accumulators import HoistAccumulatorsPass
-from tilewright.kernel.passes.licm import LicmPass
-from tilewright.kernel.passes.order_blocks import OrderBlocksPass
-from tilewright.kernel.passes.overlap_products import OverlapProductsPass
-from tilewright.kernel.passes.pack_shared import PackSharedPass
-from tilewright.kernel.passes.pad_tiles import PadTilesPass
-from tilewright.kernel.passes.persistent import PersistentPass
-from tilewright.kernel.passes.pipeline_loads import PipelineLoadsPass
-from tilewright.kernel.passes.pipeline_registers import PipelineRegistersPass
-from tilewright.kernel.passes.pipeline_tensor_copies import PipelineTensorCopiesPass
-from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
-from tilewright.kernel.passes.ranges import RangesPass
-from tilewright.kernel.passes.remove_conversions import RemoveConversionsPass
-from tilewright.kernel.passes.round_operands import RoundOperandsPass
-from tilewright.kernel.passes.share_copies import ShareCopiesPass
-from tilewright.kernel.passes.split_k import SplitKPass
-from tilewright.kernel.passes.split_products import SplitProductsPass
-from tilewright.kernel.passes.tensor_copies import TensorCopiesPass
-from tilewright.kernel.passes.tensor_stores import TensorStoresPass
-from tilewright.kernel.passes.warp_products import WarpProductsPass
-from tilewright.kernel.passes.warp_roles import WarpRolesPass
+from tilewright.kernel.passes.common.canonicalise import CanonicalisePass
+from tilewright.kernel.passes.common.cse import CsePass
+from tilewright.kernel.passes.common.dce import DcePass
+from tilewright.kernel.passes.common.licm import LicmPass
+from tilewright.kernel.passes.common.ranges import RangesPass
+from tilewright.kernel.passes.cpu.table import CPU, run_passes
+from tilewright.kernel.passes.gpu.assign_layouts import AssignLayoutsPass
+from tilewright.kernel.passes.gpu.barriers import BarriersPass
+from tilewright.kernel.passes.gpu.distribute import DistributePass
+from tilewright.kernel.passes.gpu.forms import check_form
+from tilewright.kernel.passes.gpu.hoist_accumulators import HoistAccumulatorsPass
+from tilewright.kernel.passes.gpu.order_blocks import OrderBlocksPass
+from tilewright.kernel.passes.gpu.pack_shared import PackSharedPass
+from tilewright.kernel.passes.gpu.pad_tiles import PadTilesPass
+from tilewright.kernel.passes.gpu.pipeline_loads import PipelineLoadsPass
+from tilewright.kernel.passes.gpu.pipeline_registers import PipelineRegistersPass
+from tilewright.kernel.passes.gpu.prefetch_fragments import PrefetchFragmentsPass
+from tilewright.kernel.passes.gpu.remove_conversions import RemoveConversionsPass
+from tilewright.kernel.passes.gpu.round_operands import RoundOperandsPass
+from tilewright.kernel.passes.gpu.split_k import SplitKPass
+from tilewright.kernel.passes.gpu.split_products import SplitProductsPass
+from tilewright.kernel.passes.hopper.overlap_products import OverlapProductsPass
+from tilewright.kernel.passes.hopper.persistent import PersistentPass
+from tilewright.kernel.passes.hopper.pipeline_tensor_copies import PipelineTensorCopiesPass
+from tilewright.kernel.passes.hopper.share_copies import ShareCopiesPass
+from tilewright.kernel.passes.hopper.tensor_copies import TensorCopiesPass
+from tilewright.kernel.passes.hopper.tensor_stores import TensorStoresPass
+from tilewright.kernel.passes.hopper.warp_products import WarpProductsPass
+from tilewright.kernel.passes.hopper.warp_roles import WarpRolesPass
 from tilewright.kernel.text import print_module
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {

@@ -17,15 +17,15 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import operations
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.opt import opt
-from tilewright.kernel.passes.barriers import BarriersPass
-from tilewright.kernel.passes.canonicalise import CanonicalisePass
-from tilewright.kernel.passes.cse import CsePass
-from tilewright.kernel.passes.dce import DcePass
-from tilewright.kernel.passes.licm import LicmPass
-from tilewright.kernel.passes.pack_shared import PackSharedPass
-from tilewright.kernel.passes.prefetch_fragments import PrefetchFragmentsPass
-from tilewright.kernel.passes.ranges import RangesPass
-from tilewright.kernel.passes.split_products import SplitProductsPass
+from tilewright.kernel.passes.common.canonicalise import CanonicalisePass
+from tilewright.kernel.passes.common.cse import CsePass
+from tilewright.kernel.passes.common.dce import DcePass
+from tilewright.kernel.passes.common.licm import LicmPass
+from tilewright.kernel.passes.common.ranges import RangesPass
+from tilewright.kernel.passes.gpu.barriers import BarriersPass
+from tilewright.kernel.passes.gpu.pack_shared import PackSharedPass
+from tilewright.kernel.passes.gpu.prefetch_fragments import PrefetchFragmentsPass
+from tilewright.kernel.passes.gpu.split_products import SplitProductsPass
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.simt_interpreter import ORDERS, Order
 from tilewright.kernel.text import parse_module, print_module

@@ -22,7 +22,7 @@ from tilewright.codegen.nvptx.target import target_for
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, shape
 from tilewright.kernel.indices import constant_index
-from tilewright.kernel.passes.rules.control import trips
+from tilewright.kernel.passes.common.rules.control import trips
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.simt import (
     AsyncCopyOp,

@@ -55,11 +55,11 @@ from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape
-from tilewright.kernel.distribute import rings as expansion
-from tilewright.kernel.distribute.access import coalesced
-from tilewright.kernel.distribute.layout import layout_of
-from tilewright.kernel.passes.order_blocks import ordered
-from tilewright.kernel.passes.rules.control import trips
+from tilewright.kernel.passes.common.rules.control import trips
+from tilewright.kernel.passes.gpu.distribution import rings as expansion
+from tilewright.kernel.passes.gpu.distribution.access import coalesced
+from tilewright.kernel.passes.gpu.distribution.layout import layout_of
+from tilewright.kernel.passes.gpu.order_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.rings import RingOp

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.dialect import LoadOp, StoreOp, shape
 from tilewright.kernel.interpreter import run_kernel
-from tilewright.kernel.passes.rules.control import trips as number_of_trips
+from tilewright.kernel.passes.common.rules.control import trips as number_of_trips
 from tilewright.kernel.simt import BarrierOp, MmaOp, SharedOp, is_shared
 from tilewright.kernel.text import print_module
 from tilewright.machine.description import Gpu

@@ -17,8 +17,8 @@ from tilewright.codegen.amdgpu.target import target_of
 from tilewright.codegen.amdgpu.tests.compile import compiled, instructions, kernel, targeted
 from tilewright.codegen.gpu.control import elements_of
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
 

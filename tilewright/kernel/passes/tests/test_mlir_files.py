@@ -1,4 +1,4 @@
-"""Runs the RUN line of every .mlir file beside this one: `tilewright opt`, then filecheck, in this process."""
+"""Runs the RUN line of every .mlir file of the passes: `tilewright opt`, then filecheck, in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from filecheck.options import Options
 
 from tilewright.kernel.opt import opt
 
-FILES = sorted(Path(__file__).parent.glob("*.mlir"))
+FILES = sorted(Path(__file__).parents[1].glob("*/tests/*.mlir"))
 
 
 def passes_of(run: str) -> list[str]:

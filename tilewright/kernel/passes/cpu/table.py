@@ -1,0 +1,39 @@
+"""The passes of CPUs, in order, and how passes run. Nothing of GPUs is imported for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from tilewright.errors import InvalidProgram
+from tilewright.kernel.passes.common.canonicalise import CanonicalisePass
+from tilewright.kernel.passes.common.cse import CsePass
+from tilewright.kernel.passes.common.dce import DcePass
+from tilewright.kernel.passes.common.licm import LicmPass
+from tilewright.kernel.passes.common.ranges import RangesPass
+from tilewright.kernel.passes.cpu.order_sums import OrderSumsPass
+
+CPU: tuple[ModulePass, ...] = (
+    RangesPass(),  # before canonicalise, which finishes what a decided condition leaves
+    CanonicalisePass(),
+    LicmPass(),
+    OrderSumsPass(),
+    CsePass(),  # after licm: what two loops computed alike is now in one block
+    DcePass(),
+)
+
+
+def run_passes(module: ModuleOp, passes: Iterable[ModulePass], verify_each: bool = False) -> None:
+    """Run passes in place, one after the other."""
+    for each in passes:
+        each.apply(Context(), module)
+        if verify_each:
+            from tilewright.kernel.verify import verify
+
+            try:
+                verify(module)
+            except InvalidProgram as error:
+                raise AssertionError(f"bug in pass {each.name}: {error}") from error

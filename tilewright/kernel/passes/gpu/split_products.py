@@ -1,0 +1,80 @@
+"""Products of f32 in the accuracy of f32 by instructions that read tf32: three for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.dataclass import dataclass
+from tilewright.kernel.dialect import FuncOp, Tf32Op
+from tilewright.kernel.passes.gpu.factors import computed_once, factors_of, tf32_products
+from tilewright.kernel.rewrite import insert_before, replace_by_values
+from tilewright.kernel.simt import MmaOp
+
+HIGH, LOW = range(2)
+LOW_HIGH, HIGH_LOW, HIGH_HIGH = (LOW, HIGH), (HIGH, LOW), (HIGH, HIGH)  # which part of a times which of b
+
+
+@dataclass(frozen=True)
+class SplitProductsPass(ModulePass):
+    """Make three products of each with precision "tf32x3", on fragments that are split once.
+
+    Before:  %d = simt.mma "mma_m16n8k8_tf32_f32" %a, %b, %c precision "tf32x3"
+    After:   %x = tile.tf32 "high" %a   %p = tile.tf32 "low" %a   %y = tile.tf32 "high" %b   %q = tile.tf32 "low" %b
+             %e = simt.mma "…" %p, %y, %c   %f = simt.mma "…" %x, %q, %e   %d = simt.mma "…" %x, %y, %f
+    The small products come first, and of neighbours that do not wait for each other all first ones before all second
+    ones. What is left out, products of two low parts, is below 2^-22 of the product. An infinite factor has a high part
+    of 1, so that its products are those of f32: its low part is infinite. Legal always. Afterwards no product has
+    a precision. Comes after `prefetch-fragments`.
+    """
+
+    name = "split-products"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and kernel.block:
+                products = [each for each in tf32_products(kernel) if each.precision is not None]
+                parts = computed_once(factors_of(products), lambda each: (Tf32Op("high", each), Tf32Op("low", each)))
+                for group in list(_groups(products)):
+                    _split(group, parts)
+
+
+def _groups(products: list[MmaOp]) -> Iterator[list[MmaOp]]:
+    """Runs of products of which none, and nothing between them, waits for another."""
+    group: list[MmaOp] = []
+    for each in products:
+        if group and not _is_free(each, group):
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def _is_free(op: MmaOp, group: list[MmaOp]) -> bool:
+    """Whether nothing from the last of a group to an operation reads a result of the group."""
+    between = group[-1].next_op
+    while between is not None:
+        if any(operand.owner in group for each in between.walk() for operand in each.operands):
+            return False
+        if between is op:
+            return True
+        between = between.next_op
+    return False
+
+
+def _split(group: list[MmaOp], parts: Mapping[SSAValue, tuple[SSAValue, ...]]) -> None:
+    sums = [each.c for each in group]
+    for of_a, of_b in (LOW_HIGH, HIGH_LOW, HIGH_HIGH):
+        for number, each in enumerate(group):
+            made = MmaOp(each.intrinsic.data, parts[each.a][of_a], parts[each.b][of_b], sums[number])
+            made.location = each.location
+            insert_before(each if (of_a, of_b) == LOW_HIGH else group[-1], made)
+            sums[number] = made.result
+    for each, total in zip(group, sums, strict=True):
+        total.name_hint = each.result.name_hint
+        replace_by_values(each, [total])

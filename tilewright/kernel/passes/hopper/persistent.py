@@ -1,0 +1,136 @@
+"""Blocks that stay: as many as the machine has multiprocessors, each of which computes one tile after the other."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.dataclass import dataclass
+from tilewright.kernel import rings
+from tilewright.kernel.box_stores import FinishStoresOp
+from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp, ReturnOp, operations
+from tilewright.kernel.facts import facts_of
+from tilewright.kernel.passes.common.effects import PURE
+from tilewright.kernel.passes.common.settings import at_least
+from tilewright.kernel.passes.hopper.tensor_copies import trips_of
+from tilewright.kernel.rewrite import insert_before, replace_by_values
+from tilewright.kernel.tile_types import i64s
+
+
+@dataclass(frozen=True)
+class PersistentPass(ModulePass):
+    """Run the programs of a kernel with rings on one block per multiprocessor.
+
+    Before:  tile.func grid [64, 32] { tile.ring  %m = tile.program_id 0  … }
+    After:   tile.func grid [132] { tile.ring  scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
+    Legal where rings are used as often in every tile; they go on turning from tile to tile, so that the copies of the
+    next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
+    machine, where 0) stay; several blocks that run a program take as many. Comes after `tensor-copies`.
+    """
+
+    name = "persistent"
+    blocks: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "blocks")
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        blocks = self.blocks or facts_of(op).multiprocessors
+        for kernel in op.body.ops:
+            if not isinstance(kernel, FuncOp) or kernel.block:
+                continue
+            at_once = blocks // kernel.blocks
+            if 0 < at_once < kernel.programs:
+                found = [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]
+                if found and all(_is_used_alike(ring) for ring in found):
+                    _stay(kernel, found, at_once)
+
+
+def _is_used_alike(ring: rings.RingOp) -> bool:
+    """Whether the loops round what fills a ring have as many trips in every program."""
+    fills = [use.operation for use in ring.state.uses if isinstance(use.operation, rings.FillOp)]
+    loops = [loop for fill in fills for loop in _loops_round(fill)]
+    return all(_is_same_everywhere(bound) for loop in loops for bound in (loop.lb, loop.ub, loop.step))
+
+
+def _loops_round(op: Operation) -> list[scf.ForOp]:
+    parent = op.parent_op()
+    if parent is None or isinstance(parent, FuncOp):
+        return []
+    return [*([parent] if isinstance(parent, scf.ForOp) else []), *_loops_round(parent)]
+
+
+def _is_same_everywhere(value: SSAValue) -> bool:
+    """Whether a number depends on no coordinate of the program, on no block of it, and on no counter of a loop."""
+    owner = value.owner
+    if not isinstance(owner, Operation) or isinstance(owner, ProgramIdOp | BlockRankOp) or owner.name not in PURE:
+        return False
+    return all(map(_is_same_everywhere, owner.operands))
+
+
+def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
+    extents, block = kernel.extents, kernel.body.block
+    body = [op for op in block.ops if op not in found]
+    last = body.pop()
+    assert isinstance(last, ReturnOp)
+    if body and isinstance(body[-1], FinishStoresOp):  # results leave while the next tile is computed
+        last = body.pop()
+    first = ProgramIdOp(0)
+    high, step = (arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (kernel.programs, blocks))
+    inside = Block(arg_types=[INDEX])
+    for op in body:
+        block.detach_op(op)
+        inside.add_op(op)
+    inside.add_op(scf.YieldOp())
+    loop = scf.ForOp(first.result, high.result, step.result, [], inside)
+    insert_before(last, first, high, step, loop)
+    kernel.grid = i64s([blocks])
+    for ring in found:
+        _go_on(ring, loop)
+    _number_tiles(loop, extents)
+
+
+def _number_tiles(loop: scf.ForOp, extents: tuple[int, ...]) -> None:
+    """The coordinates of the program that a trip stands for."""
+    for op in [each for each in operations(loop.body) if isinstance(each, ProgramIdOp)]:
+        axis = op.axis.value.data
+        own: SSAValue = loop.body.block.args[0]
+        for kind, number in ((arith.DivUIOp, prod(extents[axis + 1 :])), (arith.RemUIOp, extents[axis])):
+            divisor = arith.ConstantOp(IntegerAttr(number, INDEX))
+            made = kind(own, divisor)
+            insert_before(op, divisor, made)
+            own = made.result
+        replace_by_values(op, [own])
+
+
+def _go_on(ring: rings.RingOp, outer: scf.ForOp) -> None:
+    """Uses are numbered on from tile to tile."""
+    users = {use.operation for result in ring.results for use in result.uses}
+    users = {user for user in users if isinstance(user, rings.NUMBERED)}
+    (number,) = {user.number for user in users}
+    (fill,) = (user for user in users if isinstance(user, rings.FillOp))
+    loop = fill.parent_op()
+    loops: list[scf.ForOp] = []
+    while loop is not outer:
+        assert isinstance(loop, scf.ForOp), "uses of rings are numbered by loops"
+        loops.append(loop)
+        loop = loop.parent_op()
+    place = loops[-1] if loops else fill
+
+    def add(op: Operation) -> SSAValue:
+        insert_before(place, op)
+        return op.results[0]
+
+    done = add(arith.SubiOp(outer.body.block.args[0], outer.lb))
+    total = add(arith.DivUIOp(done, outer.step))
+    for each in loops:
+        total = add(arith.MuliOp(total, trips_of(each, add)))
+    on = arith.AddiOp(number, total)
+    insert_before(fill, on)
+    for user in users:
+        user.operands[list(user.operands).index(number)] = on.result

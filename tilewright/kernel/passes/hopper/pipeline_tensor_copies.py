@@ -1,0 +1,119 @@
+"""Boxes of later trips that are on their way while earlier trips compute: rings of several slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.dataclass import dataclass
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import rings
+from tilewright.kernel.attributes import stages_of
+from tilewright.kernel.box_stores import BoxStoreOp
+from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.facts import facts_of
+from tilewright.kernel.passes.common.settings import at_least
+from tilewright.kernel.passes.common.trip import again, computed
+from tilewright.kernel.passes.gpu.assign_layouts import DIRECT_BYTES
+from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
+from tilewright.kernel.simt import SHARED, element_bytes
+
+STATE_BYTES = 16  # of a slot: two barriers
+OTHER_BYTES = 1024  # left for the alignment of the buffers
+
+
+@dataclass(frozen=True)
+class PipelineTensorCopiesPass(ModulePass):
+    """Give rings several slots, and fill the slot of a trip `stages` - 1 trips before.
+
+    Before:  %r, %s = tile.ring 1   scf.for %k { fill %r[%n] { … %k … }  await_fill %r[%n]  …  release %r[%n] }
+    After:   %r, %s = tile.ring 4   fill %r[0]  fill %r[1]  fill %r[2]
+             scf.for %k { fill %r[%n + 3] { … %k + 3 steps … }  await_fill %r[%n]  …  release %r[%n] }
+    Legal for rings of one slot that one loop fills, at places that only its counter and values from outside decide;
+    what lies beyond the last trip is not filled. Fewer stages where block memory, as far as the results that go
+    through it leave it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
+    first. Comes after `tensor-copies`.
+    """
+
+    name = "pipeline-tensor-copies"
+    stages: int = 4
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "stages")
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        room = facts_of(op).shared_bytes
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                for ring in [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]:
+                    _deepen(ring, min(stages_of(kernel, self.stages), _fitting(ring, kernel, room)))
+
+
+def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:
+    """Slots for which there is room beside the tiles that are stored through block memory, each in its own."""
+    stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
+    results = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
+    boxes = [each for each in operations(kernel.body) if isinstance(each, BoxStoreOp)]
+    results += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
+    slot = sum(ring.slot_elements(buffer) * element_bytes(buffer) for buffer in ring.buffers) + STATE_BYTES
+    return max(0, room - results - OTHER_BYTES) // slot
+
+
+def _is_direct(op: tile.StoreOp) -> bool:
+    """Whether two neighbours of a result are 8 bytes that threads store where they belong."""
+    aligned = op.align is not None and op.align.value.data >= DIRECT_BYTES
+    return aligned and element_bytes(op.view) * 2 == DIRECT_BYTES and tile.strides_of(op)[-1:] == (1,)
+
+
+def _deepen(ring: rings.RingOp, stages: int) -> None:
+    fills = [use.operation for use in ring.state.uses if isinstance(use.operation, rings.FillOp)]
+    if stages < 2 or ring.slots.value.data != 1 or len(fills) != 1:
+        return
+    fill = fills[0]
+    loop = fill.parent_op()
+    if not isinstance(loop, scf.ForOp) or fill.parent is not loop.body.block:
+        return
+    copies = [copy for copy in fill.body.block.ops if isinstance(copy, rings.BoxCopyOp)]
+    places = [coordinate for copy in copies for coordinate in copy.coordinates]
+    slice_ = computed([fill.number, *places], loop.body.block)
+    if slice_ is None:
+        return
+    for trip in range(stages - 1):
+        _ahead(fill, slice_, loop, loop.lb, trip, loop)
+    start = loop.body.block.first_op
+    assert start is not None
+    _ahead(fill, slice_, loop, loop.body.block.args[0], stages - 1, start)
+    erase(fill)
+    buffers = [_widened(buffer, stages) for buffer in ring.buffers]
+    wider = rings.RingOp(stages, _widened(ring.state, stages), buffers)
+    insert_before(ring, wider)
+    replace_by_values(ring, wider.results)
+
+
+def _ahead(
+    fill: rings.FillOp, slice_: Sequence[Operation], loop: scf.ForOp, from_: SSAValue, trips: int, place: Operation
+) -> None:
+    """Before `place`, the fill of the trip that is `trips` after the one with counter `from_`, if there is one."""
+
+    def add(op: Operation) -> SSAValue:
+        insert_before(place, op)
+        return op.results[0]
+
+    distance = add(arith.MuliOp(loop.step, add(arith.ConstantOp(IntegerAttr(trips, INDEX)))))
+    counter = add(arith.AddiOp(from_, distance))
+    when = add(tile.CompareOp("lt", counter, loop.ub))
+    values = again(slice_, {loop.body.block.args[0]: counter}, place)
+    made = fill.clone(value_mapper=values)
+    made.operands[list(made.operands).index(made.when)] = when
+    insert_before(place, made)
+
+
+def _widened(value: SSAValue, slots: int) -> MemRefType[Attribute]:
+    assert isinstance(value.type, MemRefType)
+    return MemRefType(element(value), [value.type.get_shape()[0] * slots], memory_space=SHARED)

@@ -1,0 +1,364 @@
+"""Operands of products by the copy engine, products by groups of four warps, on machines that have both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, i64
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from tilewright.dataclass import dataclass
+from tilewright.kernel import dialect as tile
+from tilewright.kernel import rings
+from tilewright.kernel.attributes import set_warps, warps_of
+from tilewright.kernel.boxes import Box
+from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.facts import Facts, facts_of
+from tilewright.kernel.passes.common.trip import computed
+from tilewright.kernel.passes.gpu.distribution.access import row_bytes
+from tilewright.kernel.passes.gpu.distribution.matrix import check_signs
+from tilewright.kernel.passes.hopper.linear_form import LinearForm, emitted, largest, linear_form
+from tilewright.kernel.records import (
+    alike,
+    dtypes_of,
+    extents_of_record,
+    fragments_record,
+    is_of_four_warps,
+    is_opaque,
+    registry_of,
+)
+from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
+from tilewright.kernel.simt import SHARED, element_bytes
+from tilewright.kernel.simt_warpgroup import ROWS, WARPS
+from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
+from tilewright.layouts.shared import NvmmaShared
+
+if TYPE_CHECKING:
+    from tilewright.intrinsics.intrinsic import Intrinsic
+
+Add = Callable[[Operation], SSAValue]
+ACCUMULATORS = 128  # of a thread: of 255 registers, with those of addresses
+MOST_COLUMNS = 256  # of a product
+WARPS_EACH_WAY = 8
+_FACTORS = {"f32": {"f16", "bf16", "tf32"}, "i32": {"i8", "u8"}}  # of products of four warps, by the type of sums
+
+
+@dataclass(frozen=True)
+class TensorCopiesPass(ModulePass):
+    """Copy the operands of a product in a loop by boxes into a ring of block memory, and multiply there.
+
+    Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.load %b[…]  %d = tile.dot %x, %y, %c }
+    After:   %r, %s, %t = tile.ring 1
+             scf.for %k { fill %r[%n] { box_copy %a to %s  box_copy %b to %t }  await_fill %r[%n]
+                          %e = staged_dot %s, %t, %c  %d = finish 0 %e  release %r[%n] }
+    Legal for 16-bit floats with sums in f32, for f32 read as tf32 and bytes where both operands lie along k, tiles of
+    64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
+    multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
+    row. For machines with the units tma, mbarrier and wgmma.
+    Where a kernel says how its `warps` are dealt, an instruction of one warp is kept, and one of four is taken with
+    these warps if they fit; else it is the widest, with warps dealt so that a thread has 128 sums at most. Comes before
+    `assign-layouts`.
+    """
+
+    name = "tensor-copies"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = facts_of(op)
+        if not facts.units >= UNITS:
+            return
+        for kernel in op.body.ops:
+            if isinstance(kernel, FuncOp) and not kernel.block:
+                written = {each.view for each in operations(kernel.body) if isinstance(each, tile.StoreOp)}
+                for dot in [each for each in operations(kernel.body) if isinstance(each, tile.DotOp)]:
+                    found = _product(dot, kernel, facts, written)
+                    if found is not None:
+                        _stage(found, kernel)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Memory as a tensor whose last dimension runs along it, and where in it a tile begins.
+
+    A tile has the last two dimensions; it is at one place along the others, batches.
+    """
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    coordinates: tuple[LinearForm, ...]
+
+    def box(self, rows: int, columns: int, swizzle: int) -> Box:
+        return Box(self.extents, self.strides, (*[1] * (len(self.extents) - 2), rows, columns), swizzle)
+
+    def from_element(self, row: int, column: int) -> tuple[LinearForm, ...]:
+        """The coordinates of an element of the tile."""
+        *batches, first, second = self.coordinates
+        return (*batches, first + LinearForm((), row), second + LinearForm((), column))
+
+
+@dataclass(frozen=True)
+class _Tensor(Tensor):
+    """What a load reads."""
+
+    load: tile.LoadOp
+    rows: int  # of the tile
+    columns: int
+    transposed: bool  # its rows are the second dimension of the tile
+
+    @property
+    def size(self) -> int:
+        return element_bytes(self.load.view)
+
+    @property
+    def swizzle(self) -> int:
+        span = widest_span(self.columns * self.size)
+        assert span is not None, "rows of boxes are no shorter"
+        return span
+
+    @property
+    def memory(self) -> str:
+        return str(NvmmaShared(self.swizzle, 8 * self.size, self.transposed))
+
+
+@dataclass(frozen=True)
+class _Product:
+    dot: tile.DotOp
+    loop: scf.ForOp | None  # around it; None for a product that is computed once
+    intrinsic: str
+    warps: tuple[int, int]
+    a: _Tensor
+    b: _Tensor
+
+
+def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
+    record, loop = fragments_record(dot), dot.parent_op()
+    if (
+        record is None
+        or not _is_wide(record)
+        or len(shape(dot.b)) != 2
+        or (dot.precision is not None and dot.precision.data != "tf32")
+    ):
+        return None
+    if isinstance(loop, FuncOp):
+        loop = None
+    elif not isinstance(loop, scf.ForOp) or _numbered(loop) is None:
+        return None
+    (m, k), (_, n) = shape(dot.a), shape(dot.b)
+    a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
+    given = warps_of(kernel)
+    if given is not None and not is_of_four_warps(record):
+        return None
+    warps = _asked(record, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
+    if a is None or b is None or warps is None:
+        return None
+    if a.size != TURNED_BYTES and (a.transposed or not b.transposed):
+        return None
+    check_signs(dot)
+    own = 32 // a.size
+    bytes_ = (m * k + k * n) * a.size
+    odd = any(extent & (extent - 1) for extent in (m, n, k))
+    if odd or k < own or bytes_ > facts.shared_bytes:
+        return None
+    found = alike(record, registry_of(dot), "warpgroup128", (ROWS, min(n // warps[1], MOST_COLUMNS), own))
+    return None if found is None else _Product(dot, loop, found.name, warps, a, b)
+
+
+def _is_wide(record: Intrinsic) -> bool:
+    """Whether four warps may compute what a record does: told fragments of types that are read from block memory."""
+    *factors, sums = dtypes_of(record)
+    if record.group not in ("warp32", "warpgroup128") or is_opaque(record) or record.numerics.saturate:
+        return False
+    return set(factors) <= _FACTORS.get(sums, set())
+
+
+def _asked(record: Intrinsic, m: int, n: int, warps: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The warps of the kernel, where its instruction is one of four warps that they can share the tile with."""
+    if warps is None or not is_of_four_warps(record):
+        return None
+    _, own, _ = extents_of_record(record)
+    if warps[0] % WARPS or m % (ROWS * warps[0] // WARPS) or n != own * warps[1]:
+        return None
+    return warps if m * n <= warps[0] * warps[1] * 32 * ACCUMULATORS else None
+
+
+def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:
+    """Warps along m and n, `count` of them or more, so that no thread has too many sums; None where that fails."""
+    groups = max(1, count // WARPS)
+    while m * n > groups * WARPS * 32 * ACCUMULATORS and groups < WARPS_EACH_WAY:
+        groups *= 2
+    along_m = min(groups, m // ROWS)
+    if along_m < 1 or n // (groups // along_m) < 8:
+        return None
+    return along_m * WARPS, groups // along_m
+
+
+def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tensor | None:
+    load, body = operand.owner, dot.parent
+    assert body is not None
+    if not isinstance(load, tile.LoadOp) or load.parent is not body or load.mask is not None or load.view in written:
+        return None
+    if {use.operation for use in load.result.uses} != {dot} or not isinstance(load.view.owner, Block):
+        return None
+    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
+        return None
+    strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
+    if 1 not in strides or not widest_span(extents[strides.index(1)] * size) or load.view.owner.parent_op() is None:
+        return None
+    found = tensor_of(load.view, load.offset, load.bounds, extents, strides)
+    if found is None:
+        return None
+    column = strides.index(1)
+    row = 1 - column
+    return _Tensor(found.extents, found.strides, found.coordinates, load, extents[row], extents[column], row == 1)
+
+
+def tensor_of(
+    view: SSAValue, offset: SSAValue, bounds: Sequence[SSAValue], extents: Sequence[int], strides: Sequence[int]
+) -> Tensor | None:
+    """The tensor that an access of two dimensions is to, if boxes of it can be copied; None where that is not known.
+
+    One of the strides is 1, the other one a multiple of 16 bytes, and so is what a batch steps by.
+    """
+    assert isinstance(view.type, MemRefType)
+    column = list(strides).index(1)
+    row = 1 - column
+    pitch = strides[row]
+    if not is_distance(pitch * element_bytes(view)):
+        return None
+    rest, elements = linear_form(offset), int(view.type.get_shape()[0])
+    known: dict[int, tuple[LinearForm, int]] = {}
+    for dim, unit in ((row, pitch), (column, 1)):
+        if bounds:
+            form = linear_form(bounds[dim])
+            start = form.without_constant().times(-1)
+            if not start.factors and form.constant >= extents[dim]:
+                continue  # a bound that binds nothing: as without
+            known[dim] = start, form.constant
+            rest = rest + start.times(-unit)
+    if column not in known:
+        whole, start = rest.split(pitch)
+        rest = whole.times(pitch)
+        most = largest(start)
+        if most is None or most + extents[column] > pitch:
+            return None
+        known[column] = start, pitch
+    if row not in known:
+        whole, left = rest.split(pitch)
+        known[row], rest = (whole, (elements - known[column][1]) // pitch + 1), left
+    batches = _batches(rest, element_bytes(view))
+    if batches is None:
+        return None
+    (first, rows), (second, columns) = known[row], known[column]
+    last = (rows - 1) * pitch + columns + sum((extent - 1) * stride for _, extent, stride in batches)
+    if not 0 < columns <= pitch or rows <= 0 or last > elements:
+        return None
+    extents_, strides_ = [extent for _, extent, _ in batches], [stride for _, _, stride in batches]
+    forms = [form for form, _, _ in batches]
+    return Tensor((*extents_, rows, columns), (*strides_, pitch, 1), (*forms, first, second))
+
+
+def _batches(rest: LinearForm, size: int) -> list[tuple[LinearForm, int, int]] | None:
+    """What is left of an offset as dimensions further outside: each a number, its extent and its stride."""
+    if rest.constant or len(rest.factors) > TENSOR_RANK - 2:
+        return None
+    found = []
+    for value, stride in sorted(rest.factors, key=lambda each: -each[1]):
+        form = LinearForm(((value, 1),), 0)
+        most = largest(form)
+        if most is None or not is_distance(stride * size):
+            return None
+        found.append((form, most + 1, stride))
+    return found
+
+
+# Building -------------------------------------------------------------------------------------------------------------
+
+
+def _stage(product: _Product, kernel: FuncOp) -> None:
+    dot, loop = product.dot, product.loop
+    type_ = element(dot.a)
+    buffers = [MemRefType(type_, [each.rows * each.columns], memory_space=SHARED) for each in (product.a, product.b)]
+    ring = rings.RingOp(1, MemRefType(i64, [2], memory_space=SHARED), buffers)
+    first = kernel.body.block.first_op
+    assert first is not None
+    insert_before(first, ring)
+
+    def add(op: Operation) -> SSAValue:
+        insert_before(dot, op)
+        return op.results[0]
+
+    number = add(arith.ConstantOp(IntegerAttr(0, INDEX))) if loop is None else _number(loop, add)
+    always = add(arith.ConstantOp(IntegerAttr(1, I1)))
+    inside = Block()
+    for tensor, buffer in zip((product.a, product.b), ring.buffers, strict=True):
+        for box in _boxes(tensor, buffer, add):
+            inside.add_op(box)
+    insert_before(dot, rings.FillOp(ring.state, number, always, inside), rings.AwaitFillOp(ring.state, number))
+    a, b = ring.buffers
+    depth = shape(dot.a)[1]
+    made = add(rings.StagedDotOp(product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c))
+    done = rings.FinishOp(0, made)
+    insert_before(dot, done, rings.ReleaseOp(ring.state, number))
+    loads = [product.a.load, product.b.load]
+    replace_by_values(dot, done.results)
+    for load in loads:
+        erase(load)
+    set_warps(kernel, product.warps)
+    for op in operations(kernel.body):
+        if isinstance(op, tile.StoreOp) and op.align is None:
+            # Of all rows, not of the first: who comes later sees what need not go through the memory that rings want.
+            known = row_bytes(op, shape(op.value))
+            op.align = IntegerAttr(known, 64) if known > element_bytes(op.view) else None
+
+
+def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]:
+    """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
+    width = tensor.swizzle // tensor.size
+    height = min(tensor.rows, BOX_EXTENT)
+    box, found = tensor.box(height, width, tensor.swizzle), []
+    for column in range(0, tensor.columns, width):
+        for row in range(0, tensor.rows, height):
+            where = [emitted(start, add) for start in tensor.from_element(row, column)]
+            place = column * tensor.rows + row * width
+            found.append(rings.BoxCopyOp(tensor.load.view, where, buffer, place, box))
+    return found
+
+
+def _numbered(loop: scf.ForOp) -> list[scf.ForOp] | None:
+    """The loop and those around it, where the trips of each are as many in every trip around; else None."""
+    found, op = [loop], loop.parent_op()
+    while op is not None and not isinstance(op, FuncOp):
+        if not isinstance(op, scf.ForOp):
+            return None
+        inside = set(operations(op.body))
+        for inner in found:
+            for bound in (inner.lb, inner.ub, inner.step):
+                owner = bound.owner
+                changes = owner in inside and not isinstance(owner, arith.ConstantOp)
+                if changes or (isinstance(owner, Block) and owner.parent_op() in (op, *inside)):
+                    return None
+        found.append(op)
+        op = op.parent_op()
+    return found
+
+
+def _number(loop: scf.ForOp, add: Add) -> SSAValue:
+    """The number of this trip among all of the kernel."""
+    loops = _numbered(loop)
+    assert loops is not None, "only such loops are staged"
+    total: SSAValue | None = None
+    for each in reversed(loops):
+        own = add(arith.DivUIOp(add(arith.SubiOp(each.body.block.args[0], each.lb)), each.step))
+        total = own if total is None else add(arith.AddiOp(add(arith.MuliOp(total, trips_of(each, add))), own))
+    assert total is not None
+    return total
+
+
+def trips_of(loop: scf.ForOp, add: Add) -> SSAValue:
+    """How many trips a loop has that has any."""
+    distance = add(arith.SubiOp(loop.ub, loop.lb))
+    almost = add(arith.SubiOp(loop.step, add(arith.ConstantOp(IntegerAttr(1, INDEX)))))
+    return add(arith.DivUIOp(add(arith.AddiOp(distance, almost)), loop.step))
