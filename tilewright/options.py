@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -16,7 +16,8 @@ from tilewright.files import as_path
 
 SEARCHES = ("rules", "joint")
 CLUSTER_SIZES = (1, 2, 4)
-ROUTES = ("auto", "mma.sync", "wmma")
+RENAMED = {"route": "mma"}  # options by the names that they had before
+MMA_FAMILIES = ("auto", "mma.sync", "wmma")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 
@@ -69,7 +70,7 @@ class Options:
                    what matrix instructions may read factors of f32 as: themselves ("ieee"); with 10 bits of mantissa
                    ("tf32"); as sums of two such numbers, which three products multiply, nearly as exact as f32
                    ("tf32x3"). A permission: where a machine has no instruction that reads tf32, f32 is multiplied
-    route          which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
+    mma            which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragment layouts are documented ("mma.sync") or those whose fragments only memory knows ("wmma")
     cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
                    the copy engine: 1, 2 or 4. No GPU has measured what it gains
@@ -92,10 +93,16 @@ class Options:
     intrinsics: Any = None
     input_precision: str = "ieee"
     cluster: int = 1
-    route: str = "auto"
+    mma: str = "auto"
     search: str = "rules"
     trials: int = 16
     trees: Mapping[str, Any] = field(default_factory=dict)
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        for old, new in RENAMED.items():
+            if old in named:
+                raise InvalidArgument(f"the option {old!r} has another name now", where=old, help=f"write {new}=…")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cache_dir", as_path(self.cache_dir, "cache_dir"))  # a str is a path too
@@ -110,7 +117,7 @@ class Options:
         object.__setattr__(self, "disable", tuple(self.disable))
         known = isinstance(self.device, str) and _DEVICES.fullmatch(self.device) is not None
         _check("device", self.device, known, "auto, cuda, cuda:N or emulator")
-        for name, choices in (("search", SEARCHES), ("route", ROUTES), ("input_precision", INPUT_PRECISIONS)):
+        for name, choices in (("search", SEARCHES), ("mma", MMA_FAMILIES), ("input_precision", INPUT_PRECISIONS)):
             _check_choice(name, getattr(self, name), choices)
         _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")

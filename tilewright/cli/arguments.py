@@ -14,8 +14,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 
 
-class Route(StrEnum):
-    """The values of `Options.route`."""
+class Mma(StrEnum):
+    """The values of `Options.mma`."""
 
     AUTO = "auto"
     MMA_SYNC = "mma.sync"
@@ -92,9 +92,9 @@ Disable = Annotated[
         "--disable", metavar="PASS", help="optimisation to leave out; repeatable", autocompletion=complete_pass
     ),
 ]
-RouteName = Annotated[
-    Route,
-    typer.Option("--route", help="matrix instructions of products on an NVIDIA GPU: all, or those of one family"),
+MmaOption = Annotated[
+    Mma,
+    typer.Option("--mma", help="matrix instructions of products on an NVIDIA GPU: all, or those of one family"),
 ]
 InputPrecisionName = Annotated[
     InputPrecision,
@@ -157,14 +157,14 @@ def given_decisions(
     machine: str,
     threads: int | None,
     disable: list[str] | None,
-    route: Route,
+    mma: Mma,
     input_precision: InputPrecision,
     cluster: int,
 ) -> dict[str, bool]:
     """The options by which both `compile` and `explain` are told decisions, and whether each is given."""
     return {
         "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
-        "--route": route is not Route.AUTO, "--input-precision": input_precision is not InputPrecision.IEEE,
+        "--mma": mma is not Mma.AUTO, "--input-precision": input_precision is not InputPrecision.IEEE,
         "--cluster": cluster != Options.cluster,
     }  # fmt: skip
 

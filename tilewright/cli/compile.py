@@ -19,11 +19,11 @@ from tilewright.cli.arguments import (
     InputPrecision,
     InputPrecisionName,
     Machine,
+    Mma,
+    MmaOption,
     ModelFile,
     NoCache,
     Rebuild,
-    Route,
-    RouteName,
     Search,
     SearchName,
     Shapes,
@@ -99,7 +99,7 @@ def compile_model(
     search: SearchName = Search.RULES,
     trials: Trials = None,
     plan: SavedPlan = None,
-    route: RouteName = Route.AUTO,
+    mma: MmaOption = Mma.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     cluster: Cluster = Options.cluster,
     as_json: AsJson = False,
@@ -113,14 +113,14 @@ def compile_model(
     require_writable(output, "-o")
     shapes = shapes_of(shape)
     joint = search is Search.JOINT
-    decisions = given_decisions(machine, threads, disable, route, input_precision, cluster)
+    decisions = given_decisions(machine, threads, disable, mma, input_precision, cluster)
     decisions |= {"--search": joint, "--trials": trials is not None, "--plan": plan is not None}
     _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
     refuse(
         {"--trials": trials is not None and not joint}, f"{trials}, but rules time no schedules", "add --search joint"
     )
     options = options_of(
-        disable, no_cache, search=search.value, trials=trials or Options.trials, route=route.value,
+        disable, no_cache, search=search.value, trials=trials or Options.trials, mma=mma.value,
         input_precision=input_precision.value, cluster=cluster, trees=_trees_of(plan),
     )  # fmt: skip
     if joint:

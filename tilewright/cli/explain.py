@@ -15,9 +15,9 @@ from tilewright.cli.arguments import (
     InputPrecision,
     InputPrecisionName,
     Machine,
+    Mma,
+    MmaOption,
     ModelFile,
-    Route,
-    RouteName,
     Shapes,
     Threads,
     given_decisions,
@@ -56,7 +56,7 @@ def explain(
     threads: Threads = None,
     shape: Shapes = None,
     disable: Disable = None,
-    route: RouteName = Route.AUTO,
+    mma: MmaOption = Mma.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     cluster: Cluster = Options.cluster,
     as_json: AsJson = False,
@@ -69,9 +69,9 @@ def explain(
     """
     stored = is_stored(model)
     if stored:
-        given = given_decisions(machine, threads, disable, route, input_precision, cluster)
+        given = given_decisions(machine, threads, disable, mma, input_precision, cluster)
         refuse_for_stored(model, {"--shape": bool(shape)} | given)
-    options = options_of(disable, route=route.value, input_precision=input_precision.value, cluster=cluster)
+    options = options_of(disable, mma=mma.value, input_precision=input_precision.value, cluster=cluster)
     if measure:
         module = open_module(model, shapes_of(shape), machine, threads, options)
         with progress("measuring"):

@@ -28,6 +28,7 @@ from tilewright.cli import (
     validate,
 )
 from tilewright.cli.console import guarded, show_json
+from tilewright.options import RENAMED
 
 # Of typer's own copy of click, or of click, by typer's version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -65,6 +66,10 @@ class _Command(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         as_json = "--json" in args
         try:
+            for option in args:
+                old = option.partition("=")[0].removeprefix("--")
+                if option.startswith("--") and old in RENAMED:
+                    raise typer.BadParameter(f"--{old} has another name now: --{RENAMED[old]}")
             return super().make_context(info_name, args, parent, **extra)
         except _UsageError as error:
             if as_json:

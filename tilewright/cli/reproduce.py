@@ -23,7 +23,7 @@ example: tilewright reproduce
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 \\
              --json > cpu.json
          tilewright reproduce mlir-matmul --without padding,swizzle
-         tilewright reproduce mlir-matmul --route wmma
+         tilewright reproduce mlir-matmul --mma wmma
          tilewright reproduce mlir-matmul --device cuda \\
              --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
@@ -55,8 +55,8 @@ MachineName = Annotated[
     str | None,
     machine_option("whose time to predict (default: nvidia-rtx-3090); amos-model: the host with its features only"),
 ]
-RouteName = Annotated[
-    str | None, typer.Option("--route", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
+MmaOption = Annotated[
+    str | None, typer.Option("--mma", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
 ]
 Case = Annotated[str | None, typer.Option("--case", metavar="NAME", help="one of the worked cases (default: all)")]
 Document = Annotated[
@@ -78,7 +78,7 @@ def reproduce(
     sizes: Sizes = None,
     machine: MachineName = None,
     device: Device = None,
-    route: RouteName = None,
+    mma: MmaOption = None,
     case: Case = None,
     document: Document = None,
     stored: Stored = None,
@@ -95,7 +95,7 @@ def reproduce(
             ("layers", None if layers is None else layers.split(",")), ("trials", trials), ("points", points),
             ("batch", batch), ("without", None if without is None else without.split(",")),
             ("sizes", None if sizes is None else _numbers(sizes)),
-            ("machine", machine), ("device", device), ("route", route), ("case", case),
+            ("machine", machine), ("device", device), ("mma", mma), ("case", case),
         )
         if value is not None
     }  # fmt: skip

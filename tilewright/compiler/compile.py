@@ -239,16 +239,16 @@ def _check_route(machine: Cpu | Gpu, options: Options) -> None:
 
     Records of "mma.sync" say which lane holds which element, those of "wmma" do not.
     """
-    if options.route == "auto":
+    if options.mma == "auto":
         return
     from tilewright.intrinsics.registry import standard
     from tilewright.kernel.records import is_opaque
 
     registry = standard() if options.intrinsics is None else options.intrinsics
     records = [registry.find(name) for name in machine.intrinsics if name in registry]
-    if not any(each.group == "warp32" and is_opaque(each) is (options.route == "wmma") for each in records):
-        fact = f"{machine.name} has no matrix instructions of the route {options.route!r}"
-        raise InvalidArgument(fact, where="route", help='"auto", which every machine has; others are of NVIDIA GPUs')
+    if not any(each.group == "warp32" and is_opaque(each) is (options.mma == "wmma") for each in records):
+        fact = f"{machine.name} has no matrix instructions of {options.mma!r}"
+        raise InvalidArgument(fact, where="mma", help='"auto", which every machine has; others are of NVIDIA GPUs')
 
 
 def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:

@@ -43,7 +43,7 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
-        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.route,
+        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
         cluster=options.cluster,
     )  # fmt: skip
     plan.decisions.append(chosen)

@@ -137,9 +137,7 @@ def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Optio
             from tilewright.instruction.block_product import multiply_add_cycles
 
             product, _ = planning.find_block_product(node)
-            cycles = (
-                None if product is None else multiply_add_cycles(product, machine, options.intrinsics, options.route)
-            )
+            cycles = None if product is None else multiply_add_cycles(product, machine, options.intrinsics, options.mma)
             return None if cycles is None else (cycles, 0)  # blocks pack nothing
         mapping = planning.mapping_of(node)
         if mapping is None:

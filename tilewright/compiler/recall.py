@@ -87,7 +87,7 @@ def code_key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, nam
             "machine": machine.digest(),
             "threads": str(threads),
             "outputs": repr(names),
-            "options": repr((options.disable, options.input_precision, options.route, options.cluster)),
+            "options": repr((options.disable, options.input_precision, options.mma, options.cluster)),
             "search": json.dumps([each["search"] for each in plan.products.values() if "search" in each]),
             "compiler": compiler_digest(),
         }

@@ -160,7 +160,7 @@ def block_candidates(
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
-    type in which the result is stored (default: that of the sums). `route` is one of `options.ROUTES`; "auto" takes
+    type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto" takes
     instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of `Options`.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")

@@ -106,10 +106,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("layers", "trials", "batch"), measured=True,
     ),
     Experiment(
-        "mlir-matmul", "tilewright.reproduce.matmul.ladder",
+        "mlir-matmul", "tilewright.reproduce.matmul.ablation",
         "products on a GPU, optimisation by optimisation: counts of the emulator, times that the model predicts, and "
         "times beside cuBLAS where there is a GPU",
-        "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device", "route"), measured=True,
+        "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device", "mma"), measured=True,
     ),
     Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",

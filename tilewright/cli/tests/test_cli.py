@@ -350,6 +350,7 @@ WRONG = {
     "missing program": (["opt", "q.tile"], r"q.tile: error\[invalid-program\]: there is no such file"),
     "no expressions in a program": (["compile", "program.tile", "--emit", "expr"], r"a tile program has no expr"),
     "decisions of a module": (["explain", "model.twm", "--machine", "edge"], r"its decisions are made"),
+    "option by its old name": (["explain", "model.onnx", "--route", "wmma"], r"--route has another name now: --mma"),
     "unknown option": (["run", "model.twm", "--fast"], r"No such option.*--fast"),
     "unknown command": (["fly"], r"No such command.*fly"),
     "unknown form": (["compile", "model.onnx", "--emit", "verilog"], r"verilog"),

@@ -86,10 +86,10 @@ def product(path: str, element_type: str, size: int) -> None:
 
 def test_matrix_instructions_that_the_user_names(invoke: Invoke) -> None:
     product("product.onnx", "FLOAT16", 64)
-    for route, instruction in (("auto", "mma.sync.aligned.m16n8k16"), ("wmma", "wmma.mma.sync.aligned")):
-        given = ("product.onnx", *GPU, "--route", route)
+    for mma, instruction in (("auto", "mma.sync.aligned.m16n8k16"), ("wmma", "wmma.mma.sync.aligned")):
+        given = ("product.onnx", *GPU, "--mma", mma)
         assert instruction in invoke("compile", *given, "--emit", "ptx").stdout
-        assert ("by wmma" in invoke("explain", *given, "--all").stdout) == (route == "wmma")
+        assert ("by wmma" in invoke("explain", *given, "--all").stdout) == (mma == "wmma")
 
 
 def test_what_f32_may_be_read_as_can_be_said(invoke: Invoke) -> None:
@@ -153,7 +153,7 @@ def test_switched_off_passes_change_the_code_and_not_the_result(invoke: Invoke) 
 
 
 DECIDED = {
-    "--machine": "sm_90a", "--threads": "2", "--shape": "x=4,40", "--search": "joint", "--route": "wmma",
+    "--machine": "sm_90a", "--threads": "2", "--shape": "x=4,40", "--search": "joint", "--mma": "wmma",
     "--input-precision": "tf32", "--cluster": "2", "--trials": "3", "--disable": "fold-padding",
 }  # fmt: skip
 

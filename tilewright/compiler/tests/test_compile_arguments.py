@@ -21,6 +21,11 @@ from tilewright.expr.ops import elementwise
 from tilewright.options import Options, environment_threads
 
 
+def test_an_option_by_its_old_name_names_the_new_one() -> None:
+    with pytest.raises(InvalidArgument, match="has another name now\n  = help: write mma="):
+        Options(route="wmma")
+
+
 def relu() -> Graph:
     b = GraphBuilder("relu")
     return b.finish([elementwise.relu(b.input("x", (3,), "f32"))])
@@ -37,7 +42,7 @@ def module() -> tilewright.Module:
         ("device", "tpu", "emulator"), ("device", "cuda:x", "cuda:N"), ("device", None, "auto"),
         ("trials", 1.5, "1 or more"), ("trials", True, "1 or more"), ("trials", 0, "1 or more"),
         ("trials", 5, 'search="joint"'),
-        ("search", "jiont", "joint, rules"), ("route", "mma", "wmma"), ("input_precision", "tf23", "tf32"),
+        ("search", "jiont", "joint, rules"), ("mma", "mma", "wmma"), ("input_precision", "tf23", "tf32"),
         ("cache", "yes", "True or False"), ("pin", 1, "True or False"), ("disable", "cse", "a tuple"),
         ("disable", (1,), "a tuple"), ("cache_bytes", 1.0, "bytes"), ("cache_bytes", 1 << 70, "bytes"),
         ("cluster", 3, "1, 2 or 4"),

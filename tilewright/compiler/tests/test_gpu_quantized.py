@@ -69,7 +69,7 @@ def test_every_product_of_a_model_runs_on_bytes(build: Any, x: Any, w: Any, x_ze
 def test_a_route_without_a_pair_of_signs_stores_a_factor_with_another() -> None:
     """WMMA multiplies bytes of one type: what differs is stored with the other sign, by a constant by its values."""
     graph = MODELS[3](np.int8, np.uint8, 5, 130)
-    module = compile_graph(graph, "sm_80", 1, Options(cache=False, route="wmma"), "emulator")
+    module = compile_graph(graph, "sm_80", 1, Options(cache=False, mma="wmma"), "emulator")
     array = np.random.default_rng(0).integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
     np.testing.assert_array_equal(module(array), evaluate(graph, [array])[0])
     assert products(module)[0]["instruction"] in ("wmma_16x16x16_s8_s32", "wmma_16x16x16_u8_s32")
@@ -77,5 +77,5 @@ def test_a_route_without_a_pair_of_signs_stores_a_factor_with_another() -> None:
 
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 def test_bytes_without_a_sign_by_wmma(machine: str) -> None:
-    module = check(product("u8", "u8", (100, 65, 31), "b"), machine, route="wmma")
+    module = check(product("u8", "u8", (100, 65, 31), "b"), machine, mma="wmma")
     assert products(module)[0]["instruction"] == "wmma_16x16x16_u8_s32"

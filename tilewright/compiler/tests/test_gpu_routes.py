@@ -25,7 +25,7 @@ F16 = "wmma_16x16x16_f16_f32"
     ],
 )  # fmt: skip
 def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) -> None:
-    module = check(product(dtype, (40, 24, 48), epilogue="bias"), machine, route="wmma")
+    module = check(product(dtype, (40, 24, 48), epilogue="bias"), machine, mma="wmma")
     (decided,) = products(module)
     assert decided["instruction"] == instruction
     assert "wmma.mma.sync" in ptx(module)
@@ -33,7 +33,7 @@ def test_wmma_where_it_is_asked_for(dtype: str, machine: str, instruction: str) 
 
 
 def test_f32_read_with_fewer_bits() -> None:
-    module = check(product("f32", (40, 24, 48), "b"), tolerance=4e-3, input_precision="tf32", route="wmma")
+    module = check(product("f32", (40, 24, 48), "b"), tolerance=4e-3, input_precision="tf32", mma="wmma")
     assert products(module)[0]["instruction"] == "wmma_16x16x8_tf32_f32"
 
 
@@ -43,7 +43,7 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
     assert isinstance(machine, Gpu)
     found, _ = find_block_product(graph_of(build).nodes[0])
     assert found is not None
-    ranking, _ = block_candidates(found, machine, route="wmma")
+    ranking, _ = block_candidates(found, machine, mma="wmma")
     table = [each for each in ranking.candidates if (each.shape.m, each.shape.n, each.shape.k) == (32, 32, 32)]
     assert any(each.shape.warps == (2, 2) for each in table)
     assert {each.shape.intrinsic for each in ranking.candidates} == {F16}
@@ -52,12 +52,12 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
 
 def test_one_warp_where_it_is_asked_for() -> None:
     build = product("f16", (128, 128, 64))
-    for route, instruction in (("auto", "wgmma"), ("mma.sync", "mma_m16n8k16")):
-        assert products(check(build, "sm_90a", route=route))[0]["instruction"].startswith(instruction)
+    for mma, instruction in (("auto", "wgmma"), ("mma.sync", "mma_m16n8k16")):
+        assert products(check(build, "sm_90a", mma=mma))[0]["instruction"].startswith(instruction)
 
 
 def test_types_that_a_route_has_not_are_told() -> None:
-    module = check(product("bf16", (40, 24, 48)), "sm_75", route="wmma")
+    module = check(product("bf16", (40, 24, 48)), "sm_75", mma="wmma")
     assert products(module)[0]["instruction"] == "fma"
     assert "no matrix instruction takes bf16,bf16->f32 by wmma" in module.explain(all=True)
 
@@ -68,7 +68,7 @@ def test_types_that_a_route_has_not_are_told() -> None:
 )
 def test_ragged_products(transposes: str, batch: tuple[int, ...], epilogue: str, machine: str) -> None:
     for sizes in ((SIZES[4], SIZES[5], SIZES[7]), (100, 65, 31)):
-        module = check(product("f16", sizes, transposes, batch, False, epilogue), machine, route="wmma")
+        module = check(product("f16", sizes, transposes, batch, False, epilogue), machine, mma="wmma")
         assert products(module)[0]["instruction"] == F16
 
 
@@ -76,25 +76,25 @@ def test_ragged_products(transposes: str, batch: tuple[int, ...], epilogue: str,
 @pytest.mark.parametrize("transposes", ["", "a", "b", "ab"])
 def test_ragged_products_of_bytes_and_of_f64(dtype: str, transposes: str) -> None:
     for sizes in ((17, 9, 70), (100, 65, 31)):
-        module = check(product(dtype, sizes, transposes), "sm_80", route="wmma")
+        module = check(product(dtype, sizes, transposes), "sm_80", mma="wmma")
         assert products(module)[0]["instruction"].startswith("wmma_")
 
 
 @pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if name != "stride 2"])
 def test_convolutions(name: str) -> None:
-    assert products(check(CONVOLUTIONS[name], route="wmma"))[0]["instruction"] == F16
+    assert products(check(CONVOLUTIONS[name], mma="wmma"))[0]["instruction"] == F16
 
 
 def test_routes_that_there_are_not() -> None:
-    with pytest.raises(InvalidArgument, match="there is no route 'wgmma'"):
-        Options(route="wgmma")
+    with pytest.raises(InvalidArgument, match="there is no mma 'wgmma'"):
+        Options(mma="wgmma")
 
 
 @pytest.mark.parametrize(
-    ("machine", "route"),
+    ("machine", "mma"),
     [("gfx1100", "wmma"), ("gfx1100", "mma.sync"), ("gfx942", "wmma"), ("host", "wmma")],
 )
-def test_routes_that_a_machine_has_not(machine: str, route: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"has no matrix instructions of the route '{route}'") as caught:
-        tilewright.compile(graph_of(product("f16", (64, 64, 64))), machine=machine, options=Options(route=route))
+def test_routes_that_a_machine_has_not(machine: str, mma: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"has no matrix instructions of '{mma}'") as caught:
+        tilewright.compile(graph_of(product("f16", (64, 64, 64))), machine=machine, options=Options(mma=mma))
     assert '"auto"' in str(caught.value)

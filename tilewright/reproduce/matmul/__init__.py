@@ -1,1 +1,1 @@
-"""Matrix products on GPUs, optimisation by optimisation: the ladder of a publication, and cases worked out."""
+"""Matrix products on GPUs, optimisation by optimisation: the ablation of a publication, and cases worked out."""

@@ -1,4 +1,4 @@
-"""The levels of the ladder timed on a GPU: checked first, then in turns with torch's product, over inputs that rotate.
+"""The levels of the ablation timed on a GPU: checked first, then in turns with torch's product, over rotating inputs.
 
 A sample is one recorded sequence of products, one for each set of inputs; together the sets are larger than the last
 level of the cache. Without torch there is nothing to compare with, and the result says so.

@@ -22,9 +22,9 @@ from tilewright.kernel.text import parse_module
 Sizes = tuple[int, int, int]  # M, N, K
 INTRINSIC: Final = "mma_m16n8k16_f16_f32"
 INTRINSICS: Final[Mapping[str, str]] = {"mma.sync": INTRINSIC, "wmma": "wmma_16x16x16_f16_f32"}
-"""Of every route the instruction."""
+"""The intrinsic of each kind of matrix instruction."""
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {"mma.sync": (), "wmma": ("ldmatrix", "swizzle", "prefetch")}
-"""The switches that a route has not: warps load fragments whose layout is unspecified from rows."""
+"""The switches without effect for a kind of instruction: fragments of unspecified layout are loaded from rows."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Switch:
     off: str
 
 
-#: By the names of the publication's steps, in the order of the ladder; the last two are what came after it.
+#: By the names of the publication's steps, in the order of the ablation; the last two are what came after it.
 SWITCHES: Final[Mapping[str, Switch]] = {
     "block-tiling": Switch(
         (), "a block computes a tile of c, slice of k by slice", "a thread per element of c, every k from global memory"
@@ -89,7 +89,7 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     "L6": ("latency-hiding",),
     "L7": ("ldmatrix", "swizzle", "async-copy", "prefetch", "reorder-blocks"),
 }
-"""What every level of the ladder adds to the one before it."""
+"""What every level of the ablation adds to the one before it."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ def needs(name: str) -> tuple[str, ...]:
     return SWITCHES[name].needs
 
 
-def switches_of(route: str) -> dict[str, Switch]:
-    """The switches that a route has, with its instruction.
+def switches_of(mma: str) -> dict[str, Switch]:
+    """The switches of a kind of matrix instruction, with its name.
 
     >>> switches_of("wmma")["matrix-ops"].on
     'wmma'
     """
-    found = {name: each for name, each in SWITCHES.items() if name not in LEFT_OUT[route]}
-    return {**found, "matrix-ops": replace(found["matrix-ops"], on=route)}
+    found = {name: each for name, each in SWITCHES.items() if name not in LEFT_OUT[mma]}
+    return {**found, "matrix-ops": replace(found["matrix-ops"], on=mma)}
 
 
 def closed(without: Iterable[str], levels: Mapping[str, tuple[str, ...]] = LEVELS) -> dict[str, frozenset[str]]:
@@ -178,13 +178,13 @@ def check(on: Collection[str]) -> None:
             raise InvalidArgument(f"{name} and {EXCLUDES[name]}", help="one of them")
 
 
-def settings(on: Collection[str], tilings: Tilings = USUAL, route: str = "mma.sync") -> Settings:
+def settings(on: Collection[str], tilings: Tilings = USUAL, mma: str = "mma.sync") -> Settings:
     """The program and the passes of a legal set of switches."""
     check(on)
-    found = [name for name in LEFT_OUT[route] if name in on]
+    found = [name for name in LEFT_OUT[mma] if name in on]
     if found:
-        raise InvalidArgument(f"{found[0]} on the route {route}", help="fragments are loaded from rows there")
-    tiling, intrinsic, steps = _program(on, tilings, INTRINSICS[route])
+        raise InvalidArgument(f"{found[0]} with {mma}", help="fragments are loaded from rows there")
+    tiling, intrinsic, steps = _program(on, tilings, INTRINSICS[mma])
     passes = {"hoist-c": "hoist-accumulators", "latency-hiding": "pipeline-registers", "async-copy": "pipeline-loads",
               "prefetch": "prefetch-fragments", "reorder-blocks": "order-blocks"}  # fmt: skip
     memory = "swizzled" if "swizzle" in on else "padded" if "padding" in on else "plain"

@@ -10,7 +10,7 @@ import pytest
 from tilewright.reproduce.amos import mappings
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
-from tilewright.reproduce.matmul import ladder, worked_cases
+from tilewright.reproduce.matmul import ablation, worked_cases
 from tilewright.reproduce.tests.test_stored import compared, ranked
 
 SOME = Claim("E0", "some gain", "1.37x", 1.0, 1.2, ">=", "of another machine", unit="x", form=".2f")
@@ -19,13 +19,13 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-mappings": mappings.report,
     "amos-model": ranked,
     "amos-cpu": compared,
-    "mlir-matmul": lambda: ladder.report(sizes=(1024, 4096), device="emulator"),
+    "mlir-matmul": lambda: ablation.report(sizes=(1024, 4096), device="emulator"),
     "worked-cases": worked_cases.report,
 }
 # What only a device that is not here can decide, by the starts of names and subjects.
 DEVICES = {
     "amos-cpu": ("spec3-E9 gain over", "spec3-E10 gain over", "spec3-E13 gain over"),
-    "mlir-matmul": ("ladder on the device", "products on the device"),
+    "mlir-matmul": ("ablation on the device", "products on the device"),
 }
 
 

@@ -38,7 +38,7 @@ from tilewright.kernel.simt import (
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.reproduce.matmul import ladder
+from tilewright.reproduce.matmul import ablation
 from tilewright.reproduce.matmul.switches import (
     INTRINSICS,
     LEFT_OUT,
@@ -252,15 +252,15 @@ def test_counters_of_e1() -> None:
     assert without.total("shared", "wavefronts") - full.total("shared", "wavefronts") == 7 * wavefronts
 
 
-ON_DEVICE = {"ladder on the device", "products on the device"}
+ON_DEVICE = {"ablation on the device", "products on the device"}
 
 
 def test_the_ladder() -> None:
     """Every level computes the product, claims are met, and the numbers are read back."""
-    found = ladder.report(sizes=(1024, 4096), device="emulator", route="wmma")
+    found = ablation.report(sizes=(1024, 4096), device="emulator", mma="wmma")
     assert {claim.name for claim in found.claims if claim.verdict != "met"} == ON_DEVICE
     assert found.steps[-1].slice.conflicts == 0
-    assert ladder.Report.from_json(found.to_json()) == found
+    assert ablation.Report.from_json(found.to_json()) == found
     rows = {row[0]: row for row in found.tables[-1].rows}
     assert rows["matrix-ops"][2] == "wmma"
     assert not set(LEFT_OUT["wmma"]) & set(rows)
@@ -268,15 +268,15 @@ def test_the_ladder() -> None:
 
 @pytest.mark.parametrize("without", ["padding", "unroll"])
 def test_the_ladder_without_a_switch_claims_what_the_route_can_meet(without: str) -> None:
-    found = ladder.report([without], (1024, 4096), device="emulator", route="wmma")
+    found = ablation.report([without], (1024, 4096), device="emulator", mma="wmma")
     assert {claim.name: claim.verdict for claim in found.claims} == {
-        "ladder": "met",
+        "ablation": "met",
         **dict.fromkeys(ON_DEVICE, "open"),
     }
 
 
 def test_switches_that_the_route_has_not() -> None:
-    with pytest.raises(InvalidArgument, match="ldmatrix on the route wmma"):
+    with pytest.raises(InvalidArgument, match="ldmatrix with wmma"):
         settings(closed([])["L7"], USUAL, "wmma")
-    with pytest.raises(InvalidArgument, match="no route 'wgmma'"):
-        ladder.report(route="wgmma")
+    with pytest.raises(InvalidArgument, match="no matrix instruction 'wgmma'"):
+        ablation.report(mma="wgmma")

@@ -86,7 +86,7 @@ W = Tiling((32, 32, 16), (2, 2))
 
 @cache
 def example(name: str, level: str = "L6", also: str = "") -> FuncOp:
-    """E1 or E2 at a level of the ladder, perhaps with another switch."""
+    """E1 or E2 at a level of the ablation, perhaps with another switch."""
     size, warps = {"E1": (8192, (2, 4)), "E2": (1024, (4, 2))}[name]
     on = closed([])[level] | ({also} if also else set())
     chosen = settings(on, replace(USUAL, matrix=Tiling((128, 128, 64), warps)))

@@ -14,7 +14,7 @@ from tilewright.errors import DeviceError
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import find
-from tilewright.reproduce.matmul import ladder, measured
+from tilewright.reproduce.matmul import ablation, measured
 from tilewright.reproduce.matmul.measured import Measured, measure
 from tilewright.reproduce.matmul.switches import Settings, Tiling, Tilings, closed, settings
 from tilewright.runtime.cuda.driver import DriverFault
@@ -63,7 +63,7 @@ class Library:
 
 
 def machine() -> Gpu:
-    found = resolve(ladder.MACHINE)
+    found = resolve(ablation.MACHINE)
     assert isinstance(found, Gpu)
     return found
 
@@ -191,17 +191,17 @@ def test_one_stream_is_used_for_all_sizes() -> None:
 
 
 @pytest.fixture(scope="module")
-def report() -> ladder.Report:
+def report() -> ablation.Report:
     """Invented counts and times of two levels."""
-    step = ladder.Step("L2", ("block-tiling",), (128, 128, 64), (2, 4), ladder.Slice(*[1.0] * 8))
+    step = ablation.Step("L2", ("block-tiling",), (128, 128, 64), (2, 4), ablation.Slice(*[1.0] * 8))
     names = ("L2", "L3", "L4", "L5", "L6", "L7")
-    steps = tuple(ladder.Step(name, step.on, step.block, step.warps, step.slice) for name in names)
+    steps = tuple(ablation.Step(name, step.on, step.block, step.warps, step.slice) for name in names)
     levels = {name: {4096: Timing(1 / number, 0.9 / number, 1.1 / number, 10)} for number, name in enumerate(names, 1)}
     found = Measured("a GPU", "torch 0", levels, {4096: Timing(0.1, 0.1, 0.1, 10)}, [], ["L2 at 8192: too slow"])
-    return ladder.Report(ladder.MACHINE, ("padding",), steps, {name: {4096: 1.0} for name in names}, found)
+    return ablation.Report(ablation.MACHINE, ("padding",), steps, {name: {4096: 1.0} for name in names}, found)
 
 
-def test_the_report_shows_times_and_ratios(report: ladder.Report) -> None:
+def test_the_report_shows_times_and_ratios(report: ablation.Report) -> None:
     times, ratios = report.tables[2:4]
     assert times.title == "TFLOP/s on a GPU, measured"
     assert times.rows[-1] == ("torch 0", "torch.matmul, which is cuBLAS", "1.4")
@@ -210,37 +210,37 @@ def test_the_report_shows_times_and_ratios(report: ladder.Report) -> None:
     assert [row[-1] for row in ratios.rows] == ["10.0%", "20.0%", "30.0%", "40.0%", "50.0%", "60.0%"]
     assert [claim.verdict for claim in report.claims if "device" in claim.name] == ["met", "met"]
     assert len(report.pictures) == 2
-    again = ladder.Report.from_json(json.loads(json.dumps(report.to_json())))
+    again = ablation.Report.from_json(json.loads(json.dumps(report.to_json())))
     assert (again.tables, again.claims, again.pictures) == (report.tables, report.claims, report.pictures)
 
 
-def test_a_level_that_is_slower_is_a_claim_not_met(report: ladder.Report) -> None:
+def test_a_level_that_is_slower_is_a_claim_not_met(report: ablation.Report) -> None:
     slower = dict(report.measured.levels) if report.measured else {}
     slower["L6"] = {4096: Timing(1.0, 1.0, 1.0, 10)}
     timed = Measured("a GPU", "", slower, {}, ["L7 at 4096"], [])
-    found = ladder.Report(report.machine, report.without, report.steps, report.seconds, timed)
+    found = ablation.Report(report.machine, report.without, report.steps, report.seconds, timed)
     claims = {claim.name: (claim.verdict, claim.ours, claim.reason.rpartition(": ")[2]) for claim in found.claims}
-    assert claims["ladder on the device"] == ("differs", 1, "L6 at 4096")
+    assert claims["ablation on the device"] == ("differs", 1, "L6 at 4096")
     assert claims["products on the device"] == ("differs", 1, "L7 at 4096")
     assert "no torch here" in found.tables[2].note
     assert found.tables[3].title == "What the switches change here"  # no ratios
 
 
-def test_levels_are_not_compared_where_no_size_is_large(report: ladder.Report) -> None:
+def test_levels_are_not_compared_where_no_size_is_large(report: ablation.Report) -> None:
     assert report.measured is not None
     small = {name: {256: next(iter(times.values()))} for name, times in report.measured.levels.items()}
     found = replace(report, measured=replace(report.measured, levels=small),
                     seconds={name: {256: 1.0} for name in report.seconds})  # fmt: skip
     verdicts = {claim.name: claim.verdict for claim in found.claims}
     assert verdicts == {
-        "ladder": "open",
-        "ladder on the device": "open",
+        "ablation": "open",
+        "ablation on the device": "open",
         "products on the device": "met",
         "counters": "met",
     }
 
 
-def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
+def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, report: ablation.Report) -> None:
     """All levels at all sizes, with what torch has; counts are those of a run without it."""
     driver, asked = Clock(), {}
 
@@ -248,29 +248,29 @@ def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, rep
         asked.update(levels=list(levels), sizes=sizes, machine=machine.name, device=device, library=library)
         return report.measured
 
-    monkeypatch.setattr(ladder, "open_driver", lambda name: {"cuda": driver}[name])
-    monkeypatch.setattr(ladder, "torch_library", lambda device: "torch")
-    monkeypatch.setattr(ladder, "measure", noted)
-    monkeypatch.setattr(ladder, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
-    found = ladder.report(sizes=(1024,), device="auto")
+    monkeypatch.setattr(ablation, "open_driver", lambda name: {"cuda": driver}[name])
+    monkeypatch.setattr(ablation, "torch_library", lambda device: "torch")
+    monkeypatch.setattr(ablation, "measure", noted)
+    monkeypatch.setattr(ablation, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
+    found = ablation.report(sizes=(1024,), device="auto")
     assert found.measured == report.measured
-    assert asked == {"levels": [f"L{n}" for n in range(8)], "sizes": (1024,), "machine": ladder.MACHINE,
+    assert asked == {"levels": [f"L{n}" for n in range(8)], "sizes": (1024,), "machine": ablation.MACHINE,
                      "device": driver, "library": "torch"}  # fmt: skip
 
 
-def test_the_device_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch, report: ladder.Report) -> None:
+def test_the_device_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch, report: ablation.Report) -> None:
     """The variable of the environment says where, unless an argument does."""
     opened: list[str] = []
-    monkeypatch.setattr(ladder, "open_driver", lambda name: opened.append(name) or Clock())
-    monkeypatch.setattr(ladder, "torch_library", lambda device: None)
-    monkeypatch.setattr(ladder, "measure", lambda *arguments: report.measured)
-    monkeypatch.setattr(ladder, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
+    monkeypatch.setattr(ablation, "open_driver", lambda name: opened.append(name) or Clock())
+    monkeypatch.setattr(ablation, "torch_library", lambda device: None)
+    monkeypatch.setattr(ablation, "measure", lambda *arguments: report.measured)
+    monkeypatch.setattr(ablation, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "emulator")
     assert find("mlir-matmul").run(sizes=[1024]).to_json()["measured"] is None
     assert opened == []
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda:1")
-    ladder.report(sizes=(1024,))
-    ladder.report(sizes=(1024,), device="cuda:2")
+    ablation.report(sizes=(1024,))
+    ablation.report(sizes=(1024,), device="cuda:2")
     assert opened == ["cuda:1", "cuda:2"]
 
 
@@ -320,11 +320,11 @@ def test_products_of_torch_are_recorded_and_timed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_device_that_is_asked_for_has_to_be_there() -> None:
     """Without one the reason is told; asked for, it is an error."""
-    driver, reason = ladder._opened("auto")
+    driver, reason = ablation._opened("auto")
     if driver is not None:
         pytest.skip("there is a GPU")
     assert reason
     with pytest.raises(Exception, match="cuda") as caught:
         find("mlir-matmul").run(device="cuda")
     assert getattr(caught.value, "message", "") == reason
-    assert ladder._opened("emulator")[1] == "the emulator was asked for, which counts"
+    assert ablation._opened("emulator")[1] == "the emulator was asked for, which counts"

@@ -1,4 +1,4 @@
-"""The ladder: every level, each switch left out, and any legal set of them compute the product, without a race."""
+"""The ablation: every level, each switch left out, and any legal set of them compute the product, without a race."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.kernel.text import print_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.experiment import find
-from tilewright.reproduce.matmul import ladder
+from tilewright.reproduce.matmul import ablation
 from tilewright.reproduce.matmul.switches import (
     LEVELS,
     SWITCHES,
@@ -153,19 +153,19 @@ def test_the_order_of_products() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> ladder.Report:
-    return ladder.report(sizes=(1024, 4096), device="emulator")
+def found() -> ablation.Report:
+    return ablation.report(sizes=(1024, 4096), device="emulator")
 
 
-def test_claims_are_met_and_those_of_a_device_open(found: ladder.Report) -> None:
+def test_claims_are_met_and_those_of_a_device_open(found: ablation.Report) -> None:
     opened = [claim for claim in found.claims if claim.verdict == "open"]
-    assert [claim.name for claim in opened] == ["ladder on the device", "products on the device"]
+    assert [claim.name for claim in opened] == ["ablation on the device", "products on the device"]
     assert all("no device: the emulator was asked for" in claim.reason for claim in opened)
     assert [claim.name for claim in found.claims if claim.verdict == "differs"] == []
     assert len(found.claims) == 10
 
 
-def test_counts_of_the_running_example(found: ladder.Report) -> None:
+def test_counts_of_the_running_example(found: ablation.Report) -> None:
     """128x128x64 on 8 warps; a product of 16x16x16 is two of 16x8x16."""
     steps = {step.name: step.slice for step in found.steps}
     assert [steps[name].global_requests / 8 for name in ("L4", "L5", "L6", "L7")] == [64, 8, 8, 8]
@@ -177,12 +177,15 @@ def test_counts_of_the_running_example(found: ladder.Report) -> None:
 
 def test_rows_without_padding_are_read_in_eight_accesses() -> None:
     """Eight rows of 128 or 256 bytes begin in the same bank; with 16 bytes of padding in eight."""
-    machine = resolve(ladder.MACHINE)
+    machine = resolve(ablation.MACHINE)
     assert isinstance(machine, Gpu)
     plain = closed([])["L3"] | {"vector-copy", "ldmatrix"}
     tiling = replace(USUAL, matrix=Tiling((64, 64, 64), (2, 2)))
     few, many = (
-        {on: ladder.counts(settings(on, tiling), slices, machine)["wavefronts"] for on in (plain, plain | {"padding"})}
+        {
+            on: ablation.counts(settings(on, tiling), slices, machine)["wavefronts"]
+            for on in (plain, plain | {"padding"})
+        }
         for slices in (2, 4)
     )
     reads = 4 * (2 + 2) * 4  # of one slice: matrices of 8 rows of a warp times warps, 16 bytes of a row at once
@@ -192,14 +195,14 @@ def test_rows_without_padding_are_read_in_eight_accesses() -> None:
     assert per_slice[plain] == writes + 8 * 4 * reads
 
 
-def test_predictions_rise_and_stay_below_the_peak(found: ladder.Report) -> None:
+def test_predictions_rise_and_stay_below_the_peak(found: ablation.Report) -> None:
     rates = [found.teraflops(step.name, 4096) for step in found.steps]
     assert rates == sorted(rates)
     assert rates[-1] < found.peak == pytest.approx(71.2, abs=0.1)
 
 
-def test_stored_results_are_read_back(found: ladder.Report) -> None:
-    again = ladder.Report.from_json(json.loads(json.dumps(found.to_json())))
+def test_stored_results_are_read_back(found: ablation.Report) -> None:
+    again = ablation.Report.from_json(json.loads(json.dumps(found.to_json())))
     assert again.tables == found.tables
     assert again.claims == found.claims
     assert again.pictures == found.pictures

@@ -1,4 +1,4 @@
-"""The ladder of a product on a GPU: each optimisation on top of those before, counted in the emulator and predicted.
+"""The ablation of a product on a GPU: each optimisation on top of those before, counted in the emulator and predicted.
 
 What 64 of k cost a block is counted: the difference between runs that differ by some slices. The model of level 3 turns
 that into time at any size. Where there is a GPU the levels are timed there too (`measured`).
@@ -76,7 +76,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Step:
-    """A level of the ladder: what is on, the tiles, and what 64 of k cost."""
+    """A level of the ablation: what is on, the tiles, and what 64 of k cost."""
 
     name: str
     on: tuple[str, ...]
@@ -89,7 +89,7 @@ class Step:
 class Report:
     """Everything of this experiment: counts per level, predicted and, on a device, measured seconds per level and size.
 
-    `unmeasured` says why there are none of a device, `route` which matrix instruction the levels take.
+    `unmeasured` says why there are none of a device, `mma` which matrix instruction the levels take.
     """
 
     machine: str
@@ -98,7 +98,7 @@ class Report:
     seconds: Mapping[str, Mapping[int, float]]
     measured: Measured | None = None
     unmeasured: str = ""
-    route: str = "mma.sync"
+    mma: str = "mma.sync"
 
     @cached_property
     def peak(self) -> float:
@@ -113,7 +113,7 @@ class Report:
     @property
     def tables(self) -> tuple[Table, ...]:
         timed = () if self.measured is None else (_timed(self, self.measured), *_ratios(self, self.measured))
-        return _counted(self.steps), _predicted(self), *timed, _switches(self.route)
+        return _counted(self.steps), _predicted(self), *timed, _switches(self.mma)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -139,14 +139,14 @@ class Report:
         return {
             "machine": self.machine,
             "without": list(self.without),
-            "route": self.route,
+            "mma": self.mma,
             "steps": [asdict(step) for step in self.steps],
             "seconds": {
                 level: {str(size): value for size, value in times.items()} for level, times in self.seconds.items()
             },
             "measured": None if self.measured is None else asdict(self.measured),
             "unmeasured": self.unmeasured,
-            "switches": {name: asdict(switch) for name, switch in switches_of(self.route).items()},
+            "switches": {name: asdict(switch) for name, switch in switches_of(self.mma).items()},
             "claims": [claim.to_json() for claim in self.claims],
         }  # fmt: skip
 
@@ -165,39 +165,39 @@ class Report:
         return cls(
             str(found["machine"]), tuple(found["without"]), steps, seconds,
             None if timed is None else Measured.from_json(timed), str(found.get("unmeasured", "")),
-            str(found.get("route", "mma.sync")),
+            str(found.get("mma", "mma.sync")),
         )  # fmt: skip
 
 
 def report(
     without: Sequence[str] = (), sizes: Sequence[int] = SIZES, machine: str = MACHINE, device: str | None = None,
-    route: str = "mma.sync",
+    mma: str = "mma.sync",
 ) -> Report:  # fmt: skip
     """Count every level in the emulator, predict every size, and time all of it where there is a GPU.
 
     `device`: "cuda" or "cuda:1", "emulator" to count only, "auto" for a GPU if there is one, or None, which is that of
-    the options; `route` the matrix instruction, one of `INTRINSICS`. Raises InvalidArgument for what cannot be,
+    the options; `mma` the matrix instruction, one of `INTRINSICS`. Raises InvalidArgument for what cannot be,
     DeviceError and MissingExtra where a GPU is asked for that cannot be used.
     """
-    if route not in INTRINSICS:
-        raise InvalidArgument(f"no route {route!r}", where="--route", help=f"one of {', '.join(INTRINSICS)}")
+    if mma not in INTRINSICS:
+        raise InvalidArgument(f"no matrix instruction {mma!r}", where="--mma", help=f"one of {', '.join(INTRINSICS)}")
     driver, reason = _opened(device or Options().device)
     found = resolve(machine)
-    if not isinstance(found, Gpu) or INTRINSICS[route] not in found.intrinsics:
-        fact = f"{found.name} does not have {INTRINSICS[route]}"
+    if not isinstance(found, Gpu) or INTRINSICS[mma] not in found.intrinsics:
+        fact = f"{found.name} does not have {INTRINSICS[mma]}"
         raise InvalidArgument(fact, where="--machine", help="see tilewright machines")
     for size in sizes:
         if size % 256 or size < 256:
             raise InvalidArgument(f"size {size}", where="--sizes", help="multiples of 256: every level's tiles fit")
-    levels = closed((*without, *LEFT_OUT[route]))
-    steps = tuple(counted_step(level, on, found, route) for level, on in levels.items())
+    levels = closed((*without, *LEFT_OUT[mma]))
+    steps = tuple(counted_step(level, on, found, mma) for level, on in levels.items())
     model = hierarchy(found)
-    seconds = {step.name: {size: predicted(step, (size, size, size), model, route) for size in sizes} for step in steps}
+    seconds = {step.name: {size: predicted(step, (size, size, size), model, mma) for size in sizes} for step in steps}
     timed = None
     if driver is not None:
-        chosen = {level: settings(on, route=route) for level, on in levels.items()}
+        chosen = {level: settings(on, mma=mma) for level, on in levels.items()}
         timed = measure(chosen, sizes, found, driver, torch_library(driver))
-    return Report(machine, tuple(without), steps, seconds, timed, reason, route)
+    return Report(machine, tuple(without), steps, seconds, timed, reason, mma)
 
 
 def _opened(device: str) -> tuple[Driver | None, str]:
@@ -215,9 +215,9 @@ def _opened(device: str) -> tuple[Driver | None, str]:
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
-def counted_step(level: str, on: Iterable[str], machine: Gpu, route: str = "mma.sync") -> Step:
+def counted_step(level: str, on: Iterable[str], machine: Gpu, mma: str = "mma.sync") -> Step:
     """A level with what 64 of k cost a block."""
-    chosen = settings(frozenset(on), route=route)
+    chosen = settings(frozenset(on), mma=mma)
     few, many = (counts(chosen, slices, machine) for slices in SLICES)
     apart = (SLICES[1] - SLICES[0]) * chosen.tiling.block[2] / DEPTH
     between = {name: (many[name] - few[name]) / apart for name in many}
@@ -260,7 +260,7 @@ def _emulate(module: Any, machine: Gpu, arrays: list[Any]) -> emulated.Emulated:
 # Predicting -----------------------------------------------------------------------------------------------------------
 
 
-def predicted(step: Step, sizes: Sizes, machine: Hierarchy, route: str = "mma.sync") -> float:
+def predicted(step: Step, sizes: Sizes, machine: Hierarchy, mma: str = "mma.sync") -> float:
     """Seconds by the model of level 3: 64 of k on a multiprocessor are an execution of its middle level.
 
     A warp issues one instruction per cycle and sub-core or keeps its matrix unit busy, whichever takes longer; shared
@@ -269,7 +269,7 @@ def predicted(step: Step, sizes: Sizes, machine: Hierarchy, route: str = "mma.sy
     """
     (m, n, k), (bm, bn, _), cost = sizes, step.block, step.slice
     warps = step.warps[0] * step.warps[1]
-    unit_cycles = core_cycles(standard().find(INTRINSICS[route]), machine) * machine.units_per_core
+    unit_cycles = core_cycles(standard().find(INTRINSICS[mma]), machine) * machine.units_per_core
     busy = max(cost.instructions, cost.products * unit_cycles) / warps
     rows, columns = _wave(m // bm, n // bn, machine.cores, "reorder-blocks" in step.on)
     operands = (bm + bn) * DEPTH * BYTES_A
@@ -363,13 +363,13 @@ def _ratios(found: Report, timed: Measured) -> tuple[Table, ...]:
         times = timed.levels[step.name]
         parts = (timed.products[size].seconds / times[size].seconds if size in times else None for size in sizes)
         rows.append((step.name, *("-" if part is None else f"{part:.1%}" for part in parts)))
-    note = "The library writes c as f16, the ladder reads and writes c as f32: c += a b."
+    note = "The library writes c as f16, the ablation reads and writes c as f32: c += a b."
     heads = {"level": "left", **{f"{size}": "right" for size in sizes}}
     return (Table(f"Part of the rate of {timed.library}", heads, tuple(rows), note),)
 
 
-def _switches(route: str) -> Table:
-    has = switches_of(route)
+def _switches(mma: str) -> Table:
+    has = switches_of(mma)
     rows = tuple((name, ", ".join(each.needs) or "-", each.on, each.off) for name, each in has.items())
     heads = {"switch": "left", "needs": "left", "on": "left", "off": "left"}
     return Table(
@@ -385,11 +385,11 @@ def _adds(step: Step) -> str:
 def _claims(found: Report) -> Iterable[Claim]:
     steps = {step.name: step for step in found.steps}
     names = [name for name in LEVELS if name >= "L2"]
-    yield _ladder_claim("ladder", "predicted", _slower(found.seconds, names), "by the model")
+    yield _ablation_claim("ablation", "predicted", _slower(found.seconds, names), "by the model")
     yield from _device_claims(found, names)
     # Without padding, say, what a later level brings costs fragments of unspecified layouts conflicts or barriers.
-    if not found.without or found.route != "wmma":
-        yield _counters_claim(found.route, [steps[name] for name in names])
+    if not found.without or found.mma != "wmma":
+        yield _counters_claim(found.mma, [steps[name] for name in names])
     if found.without:
         return
     naive, full, last = steps["L4"].slice, steps["L6"].slice, steps["L7"].slice
@@ -402,7 +402,7 @@ def _claims(found: Report) -> Iterable[Claim]:
         ("vector-copy", "scalar loads of a thread", naive.global_requests / threads, 64, "in a slice of L4"),
         ("vector-copy", "loads of 128 bits", full.global_requests / threads, 8, "in a slice of L6"),
         ("barriers", "barriers of a slice, L6", full.barriers, 2, copied),
-        ("barriers", "barriers of a slice, L7", last.barriers, 2 if found.route == "wmma" else 1, copied),
+        ("barriers", "barriers of a slice, L7", last.barriers, 2 if found.mma == "wmma" else 1, copied),
         ("conflicts", "bank conflicts of L7", last.conflicts, 0, "counted by the emulator"),
         ("intensity", "operations per global byte", 2 * bm * bn * DEPTH / last.global_bytes, 64, "in a slice of L7"),
     )
@@ -410,7 +410,7 @@ def _claims(found: Report) -> Iterable[Claim]:
         yield Claim(name, subject, f"{bar:g}", ours, bar, "=", reason)
 
 
-def _ladder_claim(name: str, how: str, slower: list[str] | None, reason: str) -> Claim:
+def _ablation_claim(name: str, how: str, slower: list[str] | None, reason: str) -> Claim:
     """No level is to be slower than the one before: the publication's bars are not known as numbers."""
     subject = f"{how} levels slower than before"
     if slower is None:
@@ -419,9 +419,9 @@ def _ladder_claim(name: str, how: str, slower: list[str] | None, reason: str) ->
     return Claim(name, subject, NOT_STATED, len(slower), 0, "=", reason)
 
 
-def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
+def _counters_claim(mma: str, steps: Sequence[Step]) -> Claim:
     # Rows of L3 are four times as long as those of L2, and fragments of unspecified layouts want padding, L4.
-    excused = {("L3", "conflicts")} if route == "wmma" else set()
+    excused = {("L3", "conflicts")} if mma == "wmma" else set()
     worse = [
         f"{later.name}: {what}" for earlier, later in pairwise(steps)
         for what in ("global_bytes", "conflicts", "barriers", "products")
@@ -433,14 +433,14 @@ def _counters_claim(route: str, steps: Sequence[Step]) -> Claim:
 
 def _device_claims(found: Report, names: Sequence[str]) -> Iterable[Claim]:
     """What a GPU decides; open without one."""
-    ladder, products, timed = "ladder on the device", "products on the device", found.measured
+    ablation, products, timed = "ablation on the device", "products on the device", found.measured
     if timed is None:
         reason = f"no device: {found.unmeasured or 'there was none'}"
-        yield Claim(ladder, "measured levels slower than before", NOT_STATED, None, 0, "=", reason)
+        yield Claim(ablation, "measured levels slower than before", NOT_STATED, None, 0, "=", reason)
         yield Claim(products, "levels with wrong products", NOT_STATED, None, 0, "=", reason)
         return
     seconds = {name: {size: each.seconds for size, each in times.items()} for name, times in timed.levels.items()}
-    yield _ladder_claim(ladder, "measured", _slower(seconds, names), f"on {timed.device}")
+    yield _ablation_claim(ablation, "measured", _slower(seconds, names), f"on {timed.device}")
     yield Claim(products, "levels with wrong products", NOT_STATED, len(timed.wrong), 0, "=",
                 f"by a sample of rows and columns in f64: {', '.join(timed.wrong) or 'none'}")  # fmt: skip
 
