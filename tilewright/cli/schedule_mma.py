@@ -72,15 +72,12 @@ def schedule_mma(
     in elements, 0 where a loop is not tiled.
     """
     from tilewright.instruction.mma import MmaProblem, Options, deduce_mma, mma_target
-    from tilewright.instruction.mma.target import schedule_name
-    from tilewright.intrinsics.registry import standard
     from tilewright.machine import resolve
 
     target = mma_target(resolve(machine))
-    records = standard()
     options = Options(
         warpgroup=warpgroup,
-        forbid=frozenset(schedule_name(records.find(each)) if each in records else each for each in forbid or ()),
+        forbid=frozenset(forbid or ()),
         tensor_core_table=None if tensor_core_table is None else tensor_core_table.value,
     )  # fmt: skip
     with _about_options():

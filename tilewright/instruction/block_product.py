@@ -173,7 +173,7 @@ def block_candidates(
     registry = standard() if intrinsics is None else intrinsics
     if deduction.schedule is not None:
         schedule = _in_powers(deduction.schedule)
-        record = registry.find(schedule.intrinsic.name)
+        record = schedule.intrinsic.record
         warps = (schedule.m_subgroups[0], schedule.n_subgroups[0])
         precision = precision_of(record, input_precision)
         shape = BlockShape(*schedule.tile, warps, record.name, stages, precision=precision)
@@ -232,7 +232,7 @@ def _allowed(target: MmaTarget, forbidden: Collection[str]) -> list[MmaIntrinsic
 
 def _forbidden(target: MmaTarget, mma: MmaProblem, route: str) -> frozenset[str]:
     """The instructions of one warp that a route leaves out, and those that are made up of others."""
-    virtual = {x.name for x in target.intrinsics if x.virtual_of is not None}
+    virtual = {x.name for x in target.intrinsics if x.virtual}
     told = {x.name for x in target.intrinsics if x.distributable}
     opaque = {x.name for x in target.intrinsics} - told
     if route == "wmma":
@@ -248,7 +248,7 @@ def _records(target: MmaTarget, registry: Registry, mma: MmaProblem, opaque: fro
     """
     flags = Policy(aligned_only=False)
     own = [x for x in target.own_intrinsics if x.name not in opaque]
-    found = [registry.find(x.name) for x in usable(mma, own, flags, Trace())]
+    found = [x.record for x in usable(mma, own, flags, Trace())]
     types = {(x.a, x.b, x.c) for x in usable(mma, list(target.warpgroup_intrinsics), flags, Trace())}
     if types:
         seen = [(record, x) for record in registry if record.group == "warpgroup128" and (x := view(record))]

@@ -134,7 +134,7 @@ def first_product(problem: AttentionProblem, second: MmaSchedule) -> MmaSchedule
     """The schedule of ``S = Q K^T`` beside one of ``O = P V``: its n is the k of the other, and it takes all of k1."""
     x = second.intrinsic
     k1 = tile_counts(problem.k1, x.k, Policy())
-    return MmaSchedule(replace(x, n=x.k), second.m_subgroups, (1,) * len(problem.k2), second.m_tiles, second.k_tiles,
+    return MmaSchedule(x.with_n(x.k), second.m_subgroups, (1,) * len(problem.k2), second.m_tiles, second.k_tiles,
                        tuple(k1))  # fmt: skip
 
 

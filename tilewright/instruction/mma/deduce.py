@@ -178,7 +178,7 @@ class _Deducing:
 
     def _tile_and_fuse(self) -> Deduction | Reason:
         problem = self.problem
-        if not any(each.distributable and each.virtual_of is None for each in target_order(self.target)):
+        if not any(each.distributable and not each.virtual for each in target_order(self.target)):
             return Reason.NO_INTRINSICS
         if problem.m[-1] is None or problem.n[-1] is None or problem.k[-1] is None:
             return Reason.DYNAMIC_INNERMOST
@@ -224,7 +224,7 @@ class _Deducing:
         table = self.options.tensor_core_table
         assert table is not None
         rows = tensor_core_table.ROWS if self.switches.own_rows else tensor_core_table.IREE_ROWS
-        allowed = frozenset(each.name for each in self.target.intrinsics if self._is_allowed(each))
+        allowed = frozenset(each for each in self.target.intrinsics if self._is_allowed(each))
         found = tensor_core_table.schedule_by_table(
             self.problem, self.target, policies.TABLES[table], rows, allowed, self.trace
         )
@@ -312,7 +312,7 @@ class _Deducing:
 
     def _is_allowed(self, intrinsic: MmaIntrinsic) -> bool:
         forced = self.options.force_intrinsic
-        return intrinsic.name not in self.options.forbid and forced in (None, intrinsic.name)
+        return self.options.forbid.isdisjoint(intrinsic.names) and forced in (None, *intrinsic.names)
 
     def _size_class(self, scheduled: MmaProblem) -> tuple[size_classes.SizeClass, int]:
         return size_classes.size_class(scheduled, self.options.cutoffs or size_classes.CUTOFFS)

@@ -34,7 +34,7 @@ def sorted_order(problem: MmaProblem, target: MmaTarget, very_large: bool = Fals
         size = (-each.m * each.n * each.k, operands, each.k) if very_large else (-operands, -each.k)
         return k % each.k != 0, m % each.m != 0 or n % each.n != 0, *size
 
-    listed = (each for each in target_order(target) if each.distributable and each.virtual_of is None)
+    listed = (each for each in target_order(target) if each.distributable and not each.virtual)
     return sorted(listed, key=key)
 
 

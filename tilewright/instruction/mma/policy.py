@@ -170,8 +170,9 @@ class Options:
     def _check_forbidden(self, target: MmaTarget) -> None:
         if "GTF" in self.forbid:
             raise ScheduleError("GTF is the last resort and cannot be forbidden", where="options.forbid")
-        known = (*PATHS, *(each.name for each in (*target.intrinsics, *target.warpgroup_intrinsics)))
-        for name in sorted(self.forbid - set(known)):
+        listed = (*target.intrinsics, *target.warpgroup_intrinsics)
+        known = (*PATHS, *(each.name for each in listed))
+        for name in sorted(self.forbid.difference(PATHS, *(each.names for each in listed))):
             close = difflib.get_close_matches(name, known, n=3)
             raise ScheduleError(
                 f"{name!r} is neither a path nor an intrinsic of {target.name}", where="options.forbid",

@@ -89,7 +89,8 @@ class MmaSchedule:
 
     def __str__(self) -> str:
         """
-        >>> x = MmaIntrinsic("MMA_SYNC_F32_16x8x16_F16", 16, 8, 16, "f16", "f16", "f32", 32)
+        >>> from tilewright.intrinsics.registry import standard
+        >>> x = MmaIntrinsic(standard().find("mma_m16n8k16_f16_f32"))
         >>> print(MmaSchedule(x, (2,), (2,), (4,), (4,), (2,)))
         MMA_SYNC_F32_16x8x16_F16 2,2;4,4,2
         """

@@ -4,41 +4,77 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-from typing import Final
+from dataclasses import field, replace
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import ElementType, element_type
-from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Loop, LoopKind
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine import Gpu, Machine, resolve
-
-_LANES: Final = {"warp32": 32, "wave32": 32, "wave64": 64, "warpgroup128": 128}  # by the group of a record
 
 
 @dataclass(frozen=True)
 class MmaIntrinsic:
-    """The view of a matrix record that a schedule needs: shape, types, and the lanes that execute it together.
+    """A record of a matrix product as a schedule sees it: shape, types, and the lanes that execute it together.
 
-    The name is the record's alias, with the accumulator type first and the input types last. `distributable` is False
-    where the record leaves open which lane holds what; `virtual_of` names the instruction of which several make up this
-    one, with a wider read along K.
+    The name is the record's first alias, with the accumulator type first and the input types last.
+
+    >>> MmaIntrinsic(standard().find("mma_m16n8k16_f16_f32")).name
+    'MMA_SYNC_F32_16x8x16_F16'
     """
 
-    name: str
-    m: int
-    n: int
-    k: int
-    a: ElementType
-    b: ElementType
-    c: ElementType
-    subgroup: int
-    distributable: bool = True
-    virtual_of: str | None = None
+    record: Intrinsic
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash(self.record)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names by which options may call it; schedules print the first."""
+        return (*self.record.aliases, self.record.name)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @functools.cached_property
+    def m(self) -> int:
+        return self._loop("S", 0).extent
+
+    @functools.cached_property
+    def n(self) -> int:
+        return self._loop("S", 1).extent
+
+    @functools.cached_property
+    def k(self) -> int:
+        return self._loop("R", 0).extent
+
+    @functools.cached_property
+    def a(self) -> ElementType:
+        return element_type(self.record.sources[0].dtype)
+
+    @functools.cached_property
+    def b(self) -> ElementType:
+        return element_type(self.record.sources[1].dtype)
+
+    @functools.cached_property
+    def c(self) -> ElementType:
+        return element_type(self.record.destination.dtype)
+
+    @functools.cached_property
+    def subgroup(self) -> int:
+        return GROUP_LANES[self.record.group]
+
+    @functools.cached_property
+    def distributable(self) -> bool:
+        """Whether the record states which lane holds what."""
+        return all(isinstance(operand.layout, Fragment) for operand in self.record.operands)
+
+    @property
+    def virtual(self) -> bool:
+        """Whether it is several of another instruction, with a wider read along K."""
+        return bool(self.record.realised_by)
 
     @functools.cached_property
     def shape(self) -> str:
@@ -47,6 +83,13 @@ class MmaIntrinsic:
     @functools.cached_property
     def types(self) -> str:
         return f"{self.a},{self.b}->{self.c}"
+
+    def with_n(self, n: int) -> MmaIntrinsic:
+        """One of `n` columns, which no machine has, for what a schedule says of its operands."""
+        return MmaIntrinsic(replace(self.record, extents={**self.record.extents, self._loop("S", 1).name: n}))
+
+    def _loop(self, kind: LoopKind, place: int) -> Loop:
+        return [loop for loop in self.record.loops if loop.kind == kind][place]
 
 
 Seeds = tuple[int, int, int, int]
@@ -88,7 +131,7 @@ class MmaTarget:
         """The intrinsic of that name; raises ScheduleError if the target has none."""
         listed = (*self.intrinsics, *self.warpgroup_intrinsics)
         for each in listed:
-            if each.name == name:
+            if name in each.names:
                 return each
         legal = ", ".join(each.name for each in listed) or "none"
         raise ScheduleError(f"{self.name} has no intrinsic {name!r}", where="intrinsic", help=f"it has {legal}")
@@ -118,22 +161,12 @@ def mma_target(machine: Machine | str, registry: Registry | None = None) -> MmaT
     )  # fmt: skip
 
 
-def view(record: Intrinsic, parent: Intrinsic | None = None) -> MmaIntrinsic | None:
-    """The view of a record that multiplies two matrices by a group of lanes; None for any other record.
-
-    >>> view(standard().find("mma_m16n8k16_f16_f32")).name
-    'MMA_SYNC_F32_16x8x16_F16'
-    """
-    spatial = [loop for loop in record.loops if loop.kind == "S"]
-    reductions = [loop for loop in record.loops if loop.kind == "R"]
-    if record.group not in _LANES or (len(spatial), len(reductions), len(record.sources)) != (2, 1, 2):
+def view(record: Intrinsic) -> MmaIntrinsic | None:
+    """The view of a record that multiplies two matrices by a group of lanes; None for any other record."""
+    kinds = sorted(loop.kind for loop in record.loops)
+    if GROUP_LANES[record.group] == 1 or kinds != ["R", "S", "S"] or len(record.sources) != 2:
         return None
-    a, b, c = (element_type(operand.dtype) for operand in record.operands)
-    known = all(isinstance(operand.layout, Fragment) for operand in record.operands)
-    return MmaIntrinsic(
-        schedule_name(record), spatial[0].extent, spatial[1].extent, reductions[0].extent, a, b, c,
-        _LANES[record.group], known, None if parent is None else schedule_name(parent),
-    )  # fmt: skip
+    return MmaIntrinsic(record)
 
 
 def _listed(machine: Gpu, registry: Registry) -> Iterator[MmaIntrinsic]:
@@ -142,15 +175,9 @@ def _listed(machine: Gpu, registry: Registry) -> Iterator[MmaIntrinsic]:
         record = standard().find(name) if name not in registry else registry.find(name)
         if record.name not in registry:
             continue
-        made_of_it = [each for each in registry if each.realised_by == record.name]
-        for found in (view(record), *(view(each, record) for each in made_of_it)):
-            if found is not None:
+        for each in (record, *(other for other in registry if other.realised_by == record.name)):
+            if (found := view(each)) is not None:
                 yield found
-
-
-def schedule_name(record: Intrinsic) -> str:
-    """What schedules call a record: its first alias, if it has one."""
-    return record.aliases[0] if record.aliases else record.name
 
 
 @functools.cache

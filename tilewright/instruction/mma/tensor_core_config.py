@@ -7,15 +7,19 @@ kernel: code generation asks `too_many_threads` and `too_much_memory`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
-from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.instruction.mma.policy import Route
 from tilewright.instruction.mma.problem import TYPES, ElementType, bits
+from tilewright.instruction.mma.target import MmaIntrinsic, view
+from tilewright.intrinsics.elements import bits as bits_of_dtype
+from tilewright.intrinsics.registry import standard
+from tilewright.machine.targets import capability as capability_of
 
 Schedule = Literal["registers", "load-first", "tensor-core"]
 Extents = tuple[int, int, int]  # along m, n and k
@@ -26,22 +30,7 @@ ROW_ALIGNMENT = 16  # bytes: of the rows of a tile in shared memory
 NARROWEST_COPY = 4  # bytes
 SPARE_REGISTERS = 32  # per thread, for addresses and counters
 
-#: The instruction of a route and input type, and the compute capability (ten times) that has it. PTX ISA, "Warp Level
-#: Matrix Instructions"; f32 is read as tf32.
-IREE_INSTRUCTIONS: Final[Mapping[tuple[Route, ElementType], tuple[Extents, int]]] = MappingProxyType({
-    ("wmma", "f16"): ((16, 16, 16), 70),
-    ("wmma", "bf16"): ((16, 16, 16), 80),
-    ("wmma", "f32"): ((16, 16, 8), 80),
-    ("mma.sync", "f16"): ((16, 8, 16), 80),
-    ("mma.sync", "bf16"): ((16, 8, 16), 80),
-    ("mma.sync", "f32"): ((16, 8, 8), 80),
-})  # fmt: skip
-INSTRUCTIONS: Final[Mapping[tuple[Route, ElementType], tuple[Extents, int]]] = MappingProxyType({
-    **IREE_INSTRUCTIONS,
-    ("mma.sync", "i8"): ((16, 8, 32), 80),
-})  # fmt: skip
-
-ACCUMULATORS: Final = {"f16": ("f32", "f16"), "bf16": ("f32",), "f32": ("f32",), "i8": ("i32",)}
+DOCUMENTED: Final[Mapping[Route, bool]] = {"mma.sync": True, "wmma": False}  # whether fragment layouts are
 FEWEST_STAGES: Final[Mapping[Schedule, int]] = {"registers": 1, "load-first": 2, "tensor-core": 3}
 
 
@@ -166,42 +155,46 @@ def verify(
     divisors: tuple[int | None, int | None, int | None] = (None, None, None),
     row_elements: tuple[int, int] | None = None,
     batch_distributed: bool = False,
-    instructions: Mapping[tuple[Route, ElementType], tuple[Extents, int]] = INSTRUCTIONS,
+    intrinsics: Sequence[MmaIntrinsic] | None = None,
 ) -> tuple[Violation, ...]:
     """All rules that `config` breaks for C[m, n] += A[m, k] * B[k, n], in the order of their codes.
 
     A size is None where it is known only at run time; `divisors` has what it is then known to be a multiple of.
     `row_elements` are the distances of neighbouring rows of A and of B (default: k and n). `capability` is ten times
-    the compute capability of the GPU, None to leave that rule out. Raises InvalidArgument for a shape that is none and
-    for types that have no width.
+    the compute capability of the GPU, None to leave that rule out. The first of `intrinsics` (default: of the
+    catalogue) with the types of A and B is the one that the route stands for; f32 is read as tf32.
+    Raises InvalidArgument for a shape that is none and for types that have no width.
     """
     for each in (a, b, c):
         _one_of("an element type", each, TYPES)
     for names in (shape, divisors):
         _three("the shape", tuple(1 if size is None else size for size in names))
     a, b = (("f32" if each == "tf32" else each) for each in (a, b))
-    found = instructions.get((config.route, a))
+    read_as = "tf32" if a == "f32" else a
+    found = [x for x in _of_route(config.route, intrinsics) if x.a == x.b == read_as]
+    instruction = (found[0].m, found[0].n, found[0].k) if found else None
     known = tuple(size if size is not None else divisor for size, divisor in zip(shape, divisors, strict=True))
     threads_and_types = [*_given(config), *_types(config, a, b), *_threads_rules(config)]
-    if found is None:
+    if instruction is None:
         threads_and_types.append(
             Violation("TC09", f"no {config.route} instruction for element type {a}", "another type, or other units")
         )
     whole = not any(each.code in ("TC01", "TC06", "TC07", "TC08", "TC09") for each in threads_and_types)
     violations = [*threads_and_types, *_batch(config, batch_distributed), *_divided(config, known)]
-    if found is not None and whole:
-        violations += _warp_tiles(config, found[0])
+    if instruction is not None and whole:
+        violations += _warp_tiles(config, instruction)
     violations += too_much_memory(shared_bytes(config, a, c), shared_limit)
     violations += _depth(config)
-    if found is not None and whole:
-        violations += _registers(config, found[0], a, c)
+    if instruction is not None and whole:
+        violations += _registers(config, instruction, a, c)
     violations += _rows(a, row_elements or (known[2] or 0, known[1] or 0))
     violations += _known(known)
-    violations += _accumulator(config, a, c)
-    if found is not None and capability is not None and capability < found[1]:
-        name = f"{config.route} {'x'.join(map(str, found[0]))} {a}"
+    violations += _accumulator(config, a, c, tuple(dict.fromkeys(x.c for x in found)))
+    needed = _capability(found[0]) if found else 0
+    if capability is not None and capability < needed:
+        name = f"{config.route} {found[0].shape} {a}"
         violations.append(
-            Violation("TC20", f"{name} needs sm_{found[1]}, target is sm_{capability}",
+            Violation("TC20", f"{name} needs sm_{needed}, target is sm_{capability}",
                       "the other route, or another type")
         )  # fmt: skip
     return tuple(sorted(violations, key=lambda each: each.code))
@@ -311,14 +304,32 @@ def _known(shape: tuple[int | None, ...]) -> Iterator[Violation]:
             yield Violation("TC17", f"dimension {name} is dynamic and no divisor is known", "state a divisor")
 
 
-def _accumulator(config: MatmulConfig, a: ElementType, c: ElementType) -> Iterator[Violation]:
-    legal = ACCUMULATORS.get(a)
-    if legal is not None and c not in legal:
+def _accumulator(
+    config: MatmulConfig, a: ElementType, c: ElementType, legal: tuple[ElementType, ...]
+) -> Iterator[Violation]:
+    if legal and c not in legal:
         yield Violation("TC18", f"accumulator {c} not available for {a}", f"one of {', '.join(legal)}")
     pad_bytes = config.pad * bits(a) // 8
     if pad_bytes % ROW_ALIGNMENT:
         yield Violation("TC19", f"padding {config.pad} breaks the {ROW_ALIGNMENT}-byte row alignment",
                         f"a multiple of {ROW_ALIGNMENT * 8 // bits(a)}")  # fmt: skip
+
+
+def _of_route(route: Route, intrinsics: Sequence[MmaIntrinsic] | None) -> list[MmaIntrinsic]:
+    listed = _of_the_catalogue() if intrinsics is None else intrinsics
+    return [x for x in listed if x.distributable is DOCUMENTED[route]]
+
+
+@cache
+def _of_the_catalogue() -> tuple[MmaIntrinsic, ...]:
+    """Matrix intrinsics of one warp on operands of whole bytes."""
+    found = (view(record) for record in standard() if record.group == "warp32")
+    return tuple(x for x in found if x and all(bits_of_dtype(each.dtype) >= 8 for each in x.record.operands))
+
+
+def _capability(x: MmaIntrinsic) -> int:
+    """Ten times the compute capability that an intrinsic needs."""
+    return max((capability_of(feature) for feature in x.record.features), default=0)
 
 
 def _three(name: str, value: tuple[int, ...] | None) -> None:

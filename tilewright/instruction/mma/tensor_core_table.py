@@ -19,6 +19,7 @@ from tilewright.instruction.mma.reasons import Reason
 from tilewright.instruction.mma.schedule import MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
 from tilewright.instruction.mma.tensor_core_config import (
+    DOCUMENTED,
     ROW_ALIGNMENT,
     Extents,
     MatmulConfig,
@@ -56,7 +57,6 @@ ROWS: Final[Mapping[ElementType, tuple[Row, ...]]] = {
     "f16": WIDE_ROWS + NARROW_ROWS, "f32": NARROW_ROWS, "bf16": WIDE_ROWS + NARROW_ROWS,
 }  # fmt: skip
 
-DOCUMENTED: Final[Mapping[Route, bool]] = {"mma.sync": True, "wmma": False}  # whether fragment layouts are
 PIPELINES: Final[Mapping[Route, Pipeline]] = {"mma.sync": "tensor-core-mma-sync", "wmma": "tensor-core"}
 
 
@@ -73,7 +73,7 @@ class TableSchedule:
 
 def schedule_by_table(
     problem: MmaProblem, target: MmaTarget, routes: tuple[Route, ...], rows: Mapping[ElementType, tuple[Row, ...]],
-    allowed: frozenset[str], trace: Trace,
+    allowed: frozenset[MmaIntrinsic], trace: Trace,
 ) -> TableSchedule | Reason:  # fmt: skip
     """The first row of the first route with an eligible intrinsic in `allowed`, or why there is none.
 
@@ -94,7 +94,7 @@ def schedule_by_table(
     flags = Policy(lhs_transposed=problem.lhs_transposed, rhs_transposed=problem.rhs_transposed)
     result = Reason.NO_ELIGIBLE_INTRINSIC
     for route in routes:
-        listed = [x for x in target.intrinsics if x.distributable is DOCUMENTED[route] and x.name in allowed]
+        listed = [x for x in target.intrinsics if x.distributable is DOCUMENTED[route] and x in allowed]
         for x in usable(scheduled, listed, flags, trace):
             for row in rows.get(_read_as(problem.a), ()):
                 found = _take(problem, scheduled, x, route, row, target, flags, trace)
@@ -121,8 +121,7 @@ def _take(
     types = scheduled.a, scheduled.b, scheduled.c
     broken = [
         each for each in verify(
-            config, (m, n, k), *types, shared_limit=target.shared_limit,
-            instructions={(route, _read_as(scheduled.a)): ((x.m, x.n, x.k), 0)},
+            config, (m, n, k), *types, shared_limit=target.shared_limit, intrinsics=(x,),
         ) if not each.warning
     ]  # fmt: skip
     trace.add("table.row", row.block, row.threads, stages, tuple(str(each) for each in broken))

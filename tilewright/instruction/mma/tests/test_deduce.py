@@ -31,7 +31,9 @@ from tilewright.instruction.mma import (
     kernel_config,
     mma_target,
 )
+from tilewright.intrinsics.intrinsic import Cost
 from tilewright.intrinsics.registry import standard
+from tilewright.intrinsics.shapes import matrix
 from tilewright.machine import resolve
 
 PROBLEM = MmaProblem((128,), (256,), (512,))
@@ -151,7 +153,8 @@ def test_d2_the_next_intrinsic_is_tried() -> None:
 
 
 def test_d3_the_lhs_has_its_own_width() -> None:
-    mixed = MmaIntrinsic("TEST", 16, 16, 16, "f16", "i8", "f32", 32)
+    shape = {"shape": (16, 16, 16), "dtypes": ("f16", "i8", "f32"), "group": "warp32"}
+    mixed = MmaIntrinsic(matrix("TEST", "test", cost=Cost(1.0), source="test", **shape))
     schedule = MmaSchedule(mixed, (2,), (2,), (2,), (2,), (8,))
     problem, target = matmul(128, 256, 512, "f16,i8,f32"), mma_target("gfx1201")
     for own_width, loads in ((False, 8), (True, 16)):
@@ -346,8 +349,9 @@ def test_eligibility_gives_the_first_reason() -> None:
 
 
 def test_a_tile_narrower_than_one_load_passes() -> None:
-    x = mma_target("gfx942").intrinsic("MFMA_F32_16x16x4_F32")
-    schedule = MmaSchedule(replace(x, k=2), (1,), (1,), (1,), (1,), (1,))
+    record = mma_target("gfx942").intrinsic("MFMA_F32_16x16x4_F32").record
+    narrow = MmaIntrinsic(replace(record, extents={**record.extents, "r1": 2}))
+    schedule = MmaSchedule(narrow, (1,), (1,), (1,), (1,), (1,))
     assert check(matmul(64, 64, 64, "f32,f32,f32"), schedule, Policy(), mma_target("gfx942")).distributable
 
 

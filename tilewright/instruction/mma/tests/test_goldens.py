@@ -327,7 +327,7 @@ def test_spec5_warpgroups() -> None:
 def test_spec5_intrinsic_tables() -> None:
     counts = {name: len(mma_target(name).intrinsics) for name in ("gfx1100", "gfx1201", "gfx942")}
     assert counts == {"gfx1100": 5, "gfx1201": 9, "gfx942": 16 + 4}
-    virtual = [each for each in mma_target("gfx942").intrinsics if each.virtual_of]
+    virtual = [each for each in mma_target("gfx942").intrinsics if each.virtual]
     assert [(each.name, each.k) for each in virtual] == [
         ("VMFMA_F32_16x16x32_F8E4M3FNUZ", 32), ("VMFMA_F32_32x32x16_F8E4M3FNUZ", 16),
         ("VMFMA_F32_16x16x32_F16", 32), ("VMFMA_F32_32x32x16_F16", 16),

@@ -9,7 +9,7 @@ import pytest
 from tilewright.errors import InvalidArgument, ScheduleError
 from tilewright.instruction.mma import MmaProblem, Options, Reason, deduce_mma, mma_target
 from tilewright.instruction.mma import tensor_core_config as rules
-from tilewright.instruction.mma.tensor_core_config import IREE_INSTRUCTIONS, MatmulConfig, verify
+from tilewright.instruction.mma.tensor_core_config import MatmulConfig, verify
 from tilewright.instruction.mma.tensor_core_table import IREE_ROWS, LARGE, ROWS, Row
 
 E1 = MatmulConfig((128, 128, 64), (256, 1, 1), route="wmma", pad=8, warp=(64, 32, 32))
@@ -102,7 +102,8 @@ def test_spec4_verdict_8_batch_tile() -> None:
 
 def test_spec4_verdict_11_with_the_original_instructions() -> None:
     config = MatmulConfig((64, 64, 64), (128, 1, 1))
-    assert codes(config, (1024, 256, 512), "i8", instructions=IREE_INSTRUCTIONS) == ["TC09"]
+    floats = [each for each in mma_target("sm_80").intrinsics if each.a[0] in "bft"]
+    assert codes(config, (1024, 256, 512), "i8", intrinsics=floats) == ["TC09"]
 
 
 def test_spec4_verdict_13_e1_is_legal() -> None:
