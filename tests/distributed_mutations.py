@@ -25,9 +25,10 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
 from tests import equivalents
-from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
+from tilewright.codegen.amdgpu.target import target_for
 from tilewright.errors import CompileError
 from tilewright.kernel.dialect import INDEX, LoadOp, SelectOp, StoreOp, shape, strides_of
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.indices import constant_index
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs

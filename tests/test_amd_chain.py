@@ -18,11 +18,12 @@ from xdsl.ir import Operation
 
 from tests import amd_products
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
-from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
+from tilewright.codegen.amdgpu.target import target_for
 from tilewright.instruction import MmaProblem, deduce_mma
 from tilewright.instruction.block_tiles import sliced
 from tilewright.intrinsics.registry import standard
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import llvmlite
@@ -15,7 +16,7 @@ LEAST: Final = 22  # the oldest LLVM that code is made for; others may end the p
 
 
 def target_machine(triple: str, **given: Any) -> Any:
-    """LLVM's machine for a triple; `given` are the arguments of `create_target_machine`.
+    """LLVM's machine for a triple, which is made known to LLVM; `given` are the arguments of `create_target_machine`.
 
     Raises Unsupported where llvmlite brings an LLVM that is too old, InvalidProgram for a triple it has not.
     """
@@ -25,11 +26,18 @@ def target_machine(triple: str, **given: Any) -> Any:
             f"code is made with {LEAST} or newer",
             help="pip install 'llvmlite>=0.50'",
         )
+    _initialise()
     try:
         found = llvm.Target.from_triple(triple)
     except RuntimeError as error:
         raise InvalidProgram(f"LLVM has no target {triple!r}: {error}") from error
     return found.create_target_machine(**given)
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
 
 
 def optimise(module: Any, machine: Any) -> None:

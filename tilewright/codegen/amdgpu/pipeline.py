@@ -5,7 +5,7 @@ The module's text is the only input. What comes out is checked by LLVM and has n
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -16,13 +16,10 @@ from tilewright.codegen.amdgpu.emit import emit_kernel
 from tilewright.codegen.amdgpu.link import linked
 from tilewright.codegen.amdgpu.resources import Resources, resources_of
 from tilewright.codegen.amdgpu.target import Target, target_of
-from tilewright.codegen.gpu.control import entry_name
-from tilewright.codegen.gpu.launches import alignments, kernel_of, launches_of
-from tilewright.codegen.host_program import HostProgram, Kernel, Launch
+from tilewright.codegen.gpu.launches import host_program
+from tilewright.codegen.host_program import HostProgram
 from tilewright.codegen.optimise import optimise, rotate_loops, target_machine
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidProgram
-from tilewright.kernel import dialect as tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ def generate(program: ModuleOp) -> AmdCode:
     """Compile a verified tile program in distributed form. Same text, same bytes (of one linker)."""
     target = target_of(program)
     machine = _machine(target)
-    module, kernels, launches = _emitted(program, target, machine)
+    module, host = _emitted(program, target, machine)
     parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
     parsed.verify()
     rotate_loops(parsed, machine)
@@ -73,17 +70,13 @@ def generate(program: ModuleOp) -> AmdCode:
     relocatable = bytes(machine.emit_object(llvm.parse_bitcode(bitcode, context=llvm.create_context())))
     code = linked(relocatable)
     resources = resources_of(assembly)
-    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return AmdCode(
         assembly=assembly,
         object=relocatable if code is None else code,
         executable=code is not None,
         target=target,
-        kernels=kernels,
-        launches=launches,
-        resources={kernel.name: resources[kernel.entry] for kernel in kernels},
-        arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
-        constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
+        resources={kernel.name: resources[kernel.entry] for kernel in host.kernels},
+        **host.parts(),
     )
 
 
@@ -93,29 +86,13 @@ def llvm_text(program: ModuleOp) -> str:
     return str(_emitted(program, target, _machine(target))[0])
 
 
-def _emitted(
-    program: ModuleOp, target: Target, machine: Any
-) -> tuple[ir.Module, tuple[Kernel, ...], tuple[Launch, ...]]:
+def _emitted(program: ModuleOp, target: Target, machine: Any) -> tuple[ir.Module, HostProgram]:
     module = ir.Module("tilewright")
     module.triple = target.triple
     module.data_layout = str(machine.target_data)  # before parsing: it says where memory of a thread lies
-    launches, kernels = launches_of(program), []
-    functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
-    entries = [entry_name(func) for func in functions]
-    if len(set(entries)) < len(entries):
-        raise InvalidProgram(f"kernels share a name in machine code: {', '.join(sorted(entries))}")
-    for func in functions:
-        shared_bytes = emit_kernel(module, target, func, alignments(func, launches))
-        kernels.append(kernel_of(func, target.lanes, shared_bytes))
-    return module, tuple(kernels), launches
+    emit = partial(emit_kernel, module, target)
+    return module, host_program(program, target.lanes, emit)
 
 
 def _machine(target: Target) -> Any:
-    _initialise()
     return target_machine(target.triple, cpu=target.cpu, features=target.feature_string(), opt=3, reloc="pic")
-
-
-@cache
-def _initialise() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.codegen.gpu.target import GpuTarget, described, named, require_fit
+from tilewright.codegen.gpu.target import GpuTarget, described, named
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.facts import require_fit
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 
@@ -49,4 +49,4 @@ def target_of(module: ModuleOp) -> Target:
     return target
 
 
-__all__ = ["ATTRIBUTE", "TRIPLE", "Target", "target_for", "target_of"]
+__all__ = ["TRIPLE", "Target", "target_for", "target_of"]

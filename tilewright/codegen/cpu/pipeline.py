@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import llvmlite.binding as llvm
@@ -141,15 +141,8 @@ def assembly(program: ModuleOp) -> str:
 
 
 def _machine(target: Target) -> Any:
-    _initialise()
     features = target.feature_string()
     return target_machine(target.triple, cpu=target.cpu, features=features, opt=3, reloc="pic", codemodel="small")
-
-
-@cache
-def _initialise() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
 
 
 def _number(attribute: IntegerAttr[Any]) -> int:

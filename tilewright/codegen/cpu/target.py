@@ -6,19 +6,18 @@ from collections.abc import Callable
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
+from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.cpu.exponents import exponent
 from tilewright.codegen.math.value import Value
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.machine import targets
+from tilewright.kernel.facts import ATTRIBUTE, require_fit, texts_of
 from tilewright.machine.description import Cpu
 from tilewright.machine.features import BASELINE
 
-ATTRIBUTE = "tile.target"
-
 
 @dataclass(frozen=True)
-class Target:
+class Target(Arithmetic):
     """Triple, CPU and features as LLVM names them, and the vector width in bits.
 
     `lacking` are features that LLVM must leave out even where it takes the CPU to have them.
@@ -69,14 +68,6 @@ class Target:
         return exponent if self.has("avx512f") and self.has("avx512vl") else None
 
     @property
-    def power_of_two(self) -> None:
-        return None
-
-    @property
-    def reciprocal(self) -> None:
-        return None
-
-    @property
     def signed_features(self) -> list[str]:
         """The features with ``+`` or ``-`` before each, as LLVM takes them: one that is off takes others along."""
         return [*(f"-{name}" for name in self.lacking), *(f"+{name}" for name in self.features)]
@@ -105,32 +96,17 @@ def described(machine: Cpu) -> Target:
 
 def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
-    found = module.attributes.get(ATTRIBUTE)
-    if not isinstance(found, DictionaryAttr):
-        advice = "it names triple, cpu, features, lacking, vector_bits"
-        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help=advice)
-    texts: dict[str, str] = {}
-    for key in ("triple", "cpu", "features", "lacking"):
-        value = found.data.get(key)
-        if not isinstance(value, StringAttr):
-            raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
-        texts[key] = value.data
-    width = found.data.get("vector_bits")
+    triple, cpu, features, lacking = texts_of(module, "triple", "cpu", "features", "lacking")
+    attribute = module.attributes[ATTRIBUTE]
+    assert isinstance(attribute, DictionaryAttr), "it has texts"
+    width = attribute.data.get("vector_bits")
     if not isinstance(width, IntegerAttr) or width.value.data not in (128, 256, 512):
         raise InvalidProgram(f"{ATTRIBUTE} has vector_bits {width}", help="128, 256 or 512")
-    features, lacking = (tuple(texts[key].split()) for key in ("features", "lacking"))
-    target = Target(texts["triple"], texts["cpu"], features, width.value.data, lacking)
-    _require_fit(target)
-    return target
-
-
-def _require_fit(target: Target) -> None:
-    """Raises InvalidProgram for a target of which LLVM has no code."""
-    misfit = targets.misfit(target.triple, target.cpu, target.signed_features)
-    if misfit is not None:
-        raise InvalidProgram(f"{ATTRIBUTE}: {misfit.field} {misfit.message}", help=misfit.help)
-    baseline = BASELINE.get(target.triple.partition("-")[0])
+    target = Target(triple, cpu, tuple(features.split()), width.value.data, tuple(lacking.split()))
+    require_fit(triple, cpu, target.signed_features)
+    baseline = BASELINE.get(target.architecture)
     if baseline is None:
-        raise InvalidProgram(f"{ATTRIBUTE}: no code for a CPU of {target.triple}", help=f"one of {', '.join(BASELINE)}")
+        raise InvalidProgram(f"{ATTRIBUTE}: no code for a CPU of {triple}", help=f"one of {', '.join(BASELINE)}")
     for name in sorted(baseline.intersection(target.lacking)):
         raise InvalidProgram(f"{ATTRIBUTE}: lacking has {name!r}, which code needs", help=f"leave {name!r} out")
+    return target

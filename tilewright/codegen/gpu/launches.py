@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Block, SSAValue
 
 from tilewright.codegen.gpu.control import block_of, entry_name, grid_of
-from tilewright.codegen.host_program import Buffer, Kernel, Launch, TensorMap
+from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch, TensorMap
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.simt import element_bytes
@@ -56,10 +57,33 @@ def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
     return tuple(found)
 
 
-def kernel_of(func: tile.FuncOp, lanes: int, shared_bytes: int, tensor_maps: tuple[TensorMap, ...] = ()) -> Kernel:
-    """How a kernel is launched that takes `shared_bytes` of shared memory."""
-    name, block = func.sym_name.data, block_of(func, lanes)
-    return Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, tensor_maps)
+def host_program(
+    program: ModuleOp,
+    lanes: int,
+    emit: Callable[[tile.FuncOp, Sequence[int]], int],
+    maps: Callable[[tile.FuncOp], tuple[TensorMap, ...]] = lambda func: (),
+) -> HostProgram:
+    """Emit every kernel of a module, and give how they are launched.
+
+    `emit` takes a kernel and the bytes that its arguments are multiples of, and gives its bytes of shared memory;
+    `maps` gives the tensor maps that a kernel takes. Raises InvalidProgram where two kernels have one name in the code.
+    """
+    launches, kernels = launches_of(program), []
+    functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
+    entries = [entry_name(func) for func in functions]
+    if len(set(entries)) < len(entries):
+        raise InvalidProgram(f"kernels share a name in machine code: {', '.join(sorted(entries))}")
+    for func in functions:
+        shared_bytes, block = emit(func, alignments(func, launches)), block_of(func, lanes)
+        name = func.sym_name.data
+        kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func)))
+    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
+    return HostProgram(
+        constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
+        arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
+        launches=launches,
+        kernels=tuple(kernels),
+    )
 
 
 def alignments(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[int]:

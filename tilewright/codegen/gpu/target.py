@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
+from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE, NOTHING, Facts, facts_of
-from tilewright.machine import targets
+from tilewright.kernel.facts import NOTHING, Facts, facts_of, texts_of
 from tilewright.machine.description import Gpu
 
 
 @dataclass(frozen=True)
-class GpuTarget:
+class GpuTarget(Arithmetic):
     """The processor and its features as LLVM names them; what passes know of the machine.
 
     A feature that is switched off has ``-`` before its name.
@@ -31,8 +27,6 @@ class GpuTarget:
         """Shared memory that a block may have; 0 where nothing is known of the machine."""
         return self.facts.shared_bytes
 
-    # What shared element arithmetic asks (codegen.arithmetic).
-
     @property
     def fma(self) -> bool:
         return True
@@ -40,18 +34,6 @@ class GpuTarget:
     @property
     def converts_halves(self) -> bool:
         return True
-
-    @property
-    def exponents(self) -> None:
-        return None
-
-    @property
-    def power_of_two(self) -> Callable[..., Any] | None:
-        return None
-
-    @property
-    def reciprocal(self) -> Callable[..., Any] | None:
-        return None
 
     @property
     def signed_features(self) -> list[str]:
@@ -84,21 +66,5 @@ def described(machine: Gpu) -> Fields:
 
 def named(module: ModuleOp) -> Fields:
     """Those that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
-    found = module.attributes.get(ATTRIBUTE)
-    if not isinstance(found, DictionaryAttr):
-        raise InvalidProgram(f"the module has no {ATTRIBUTE} attribute", help="it names triple, cpu, features")
-    texts: dict[str, str] = {}
-    for key in ("triple", "cpu", "features"):
-        value = found.data.get(key)
-        if not isinstance(value, StringAttr):
-            raise InvalidProgram(f"{ATTRIBUTE} has no text {key!r}")
-        texts[key] = value.data
-    features = tuple(name.lstrip("+") for name in texts["features"].split())
-    return texts["cpu"], features, texts["triple"], facts_of(module)
-
-
-def require_fit(triple: str, cpu: str, features: Sequence[str]) -> None:
-    """Raises InvalidProgram for a target of which LLVM has no code; `features` are signed."""
-    misfit = targets.misfit(triple, cpu, features)
-    if misfit is not None:
-        raise InvalidProgram(f"{ATTRIBUTE}: {misfit.field} {misfit.message}", help=misfit.help)
+    triple, cpu, features = texts_of(module, "triple", "cpu", "features")
+    return cpu, tuple(name.lstrip("+") for name in features.split()), triple, facts_of(module)

@@ -9,9 +9,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.codegen.gpu.control import entry_name
-from tilewright.codegen.gpu.launches import alignments, kernel_of, launches_of
-from tilewright.codegen.host_program import HostProgram, Kernel, Launch
+from tilewright.codegen.gpu.launches import host_program
+from tilewright.codegen.host_program import HostProgram
 from tilewright.codegen.nvptx.emission import Needs
 from tilewright.codegen.nvptx.emit import emit_kernel
 from tilewright.codegen.nvptx.simt import LANES
@@ -20,7 +19,6 @@ from tilewright.codegen.nvptx.tensor_copies import maps_of
 from tilewright.codegen.optimise import optimise, target_machine
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import dialect as tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,22 +32,14 @@ class PtxCode(HostProgram):
 def generate(program: ModuleOp) -> PtxCode:
     """Compile a verified tile program in distributed form. Same text, same bytes."""
     target = target_of(program)
-    module, kernels, launches, needs = _emitted(program, target)
+    module, host, needs = _emitted(program, target)
     machine = _machine(target, needs)
     module.data_layout = str(machine.target_data)
     parsed = llvm.parse_assembly(str(module), context=llvm.create_context())
     optimise(parsed, machine)
     text = str(machine.emit_assembly(parsed))
     _check_functions(text)
-    main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
-    return PtxCode(
-        ptx=text,
-        target=target,
-        kernels=kernels,
-        launches=launches,
-        arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
-        constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
-    )
+    return PtxCode(ptx=text, target=target, **host.parts())
 
 
 def _check_functions(ptx: str) -> None:
@@ -67,29 +57,20 @@ def llvm_text(program: ModuleOp) -> str:
     return str(_emitted(program, target_of(program))[0])
 
 
-def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, tuple[Kernel, ...], tuple[Launch, ...], Needs]:
-    module = ir.Module("tilewright")
+def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, HostProgram, Needs]:
+    module, needs = ir.Module("tilewright"), Needs()
     module.triple = target.triple
-    launches, needs, kernels = launches_of(program), Needs(), []
-    functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
-    entries = [entry_name(func) for func in functions]
-    if len(set(entries)) < len(entries):
-        raise InvalidProgram(f"kernels share a name in PTX: {', '.join(sorted(entries))}")
-    for func in functions:
-        shared_bytes = emit_kernel(module, target, func, alignments(func, launches), needs)
-        kernels.append(kernel_of(func, LANES, shared_bytes, maps_of(func)))
-    return module, tuple(kernels), launches, needs
+    host = host_program(program, LANES, lambda func, aligns: emit_kernel(module, target, func, aligns, needs), maps_of)
+    return module, host, needs
 
 
 def _machine(target: Target, needs: Needs) -> Any:
-    _initialise()
+    _set_options()
     return target_machine(target.triple, cpu=target.cpu, features=target.feature_string(needs.ptx), opt=3)
 
 
 @cache
-def _initialise() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+def _set_options() -> None:
     # Options of LLVM's whole process, which concern this target only: addresses of shared and local memory take one
     # register; accesses are as wide as the tile program says, as LLVM would read 16 bytes for the last 12 of a buffer.
     llvm.set_option("", "--nvptx-short-ptr")

@@ -8,11 +8,11 @@ from functools import partial
 from llvmlite import ir
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.codegen.gpu.target import GpuTarget, described, named, require_fit
+from tilewright.codegen.gpu.target import GpuTarget, described, named
 from tilewright.codegen.math.value import Value
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.facts import require_fit
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 
@@ -70,4 +70,4 @@ def target_of(module: ModuleOp) -> Target:
     return target
 
 
-__all__ = ["ATTRIBUTE", "LEAST", "TRIPLE", "Target", "target_for", "target_of"]
+__all__ = ["LEAST", "TRIPLE", "Target", "target_for", "target_of"]

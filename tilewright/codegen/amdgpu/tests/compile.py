@@ -8,7 +8,8 @@ from collections import Counter
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
-from tilewright.codegen.amdgpu.target import ATTRIBUTE, target_for
+from tilewright.codegen.amdgpu.target import target_for
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu

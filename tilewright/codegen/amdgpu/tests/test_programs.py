@@ -13,10 +13,11 @@ from tests.random_kernels import random_kernel
 from tilewright.codegen.amdgpu import link
 from tilewright.codegen.amdgpu.pipeline import generate, llvm_text
 from tilewright.codegen.amdgpu.resources import resources_of
-from tilewright.codegen.amdgpu.target import ATTRIBUTE, Target
+from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.text import parse_module
 from tilewright.machine import targets
 from tilewright.machine.registry import names

@@ -11,10 +11,11 @@ import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 
 from tilewright.codegen.cpu.pipeline import ObjectCode, generate
-from tilewright.codegen.cpu.target import ATTRIBUTE, Target, described
+from tilewright.codegen.cpu.target import Target, described
 from tilewright.expr import dtypes
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.elements import dtype_of
+from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options

@@ -13,9 +13,14 @@ import pytest
 from tests.random_kernels import random_kernel
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate, llvm_text
-from tilewright.codegen.nvptx.target import ATTRIBUTE, Target
+from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same, target
 from tilewright.errors import InvalidProgram
+<<<<<<< HEAD
+=======
+from tilewright.kernel.distribute.tests import programs
+from tilewright.kernel.facts import ATTRIBUTE
+>>>>>>> c80ca9d (LLVM's targets, the attribute of a target and the host program of GPUs are read in one place)
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
@@ -183,7 +188,7 @@ def test_a_module_without_a_target_is_refused() -> None:
 
 def test_kernels_that_share_a_name_in_ptx_are_refused() -> None:
     text = kernel("", "").replace("@k", '@"k.1"').rstrip("}") + kernel("", "").replace("@k", '@"k_1"').split("\n", 1)[1]
-    with pytest.raises(InvalidProgram, match="share a name in PTX: k_1, k_1"):
+    with pytest.raises(InvalidProgram, match="share a name in machine code: k_1, k_1"):
         compiled(text)
 
 
