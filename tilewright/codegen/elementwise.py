@@ -59,8 +59,9 @@ def emit_kind(
     return convert_float_to_half(builder, target, result) if scalar_type(result) == F32 else result
 
 
-def _binary(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
-    return getattr(builder, name)(a, b)
+def _built(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, *args: ir.Value) -> ir.Value:
+    """What LLVM has an instruction for."""
+    return getattr(builder, name)(*args)
 
 
 def _divide(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -136,10 +137,6 @@ def _abs_integer(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir
     return builder.select(builder.icmp_signed("<", a, zero), builder.sub(zero, a), a)
 
 
-def _fneg(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
-    return builder.fneg(a)
-
-
 def _fma(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     return fma(builder, target, a, b, c)
 
@@ -150,21 +147,15 @@ def fma(builder: ir.IRBuilder, target: Arithmetic, a: ir.Value, b: ir.Value, c: 
     return intrinsic(builder, f"llvm.{name}.{mangle(a.type)}", a.type, [a, b, c])
 
 
-def _function(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, *args: ir.Value) -> ir.Value:
+def _function(emit: Emit, builder: ir.IRBuilder, target: Arithmetic, op: Operation, *args: ir.Value) -> ir.Value:
+    """A function of f32 and f64; that of f16 is computed in f32."""
     if scalar_type(args[0]) == F16:
         wide = [convert_half_to_float(builder, target, arg) for arg in args]
-        return convert_float_to_half(builder, target, MATH[name](builder, *wide, target))
-    return MATH[name](builder, *args, target)
+        return convert_float_to_half(builder, target, emit(builder, *wide, target))
+    return emit(builder, *args, target)
 
 
-def _remainder(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
-    if scalar_type(a) == F16:
-        wide = [convert_half_to_float(builder, target, arg) for arg in (a, b)]
-        return convert_float_to_half(builder, target, emit_remainder(builder, *wide))
-    return emit_remainder(builder, a, b)
-
-
-def emit_remainder(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def _remainder(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, target: Arithmetic) -> ir.Value:
     """The exact remainder of a by b: b is doubled until it fits no more, then halved and subtracted where it fits.
 
     Takes two steps per bit of the largest quotient. NaN where a is infinite, b is 0, or one of them is NaN.
@@ -211,12 +202,6 @@ def _compare(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Val
         compare = builder.icmp_unsigned if op.unsigned or scalar_type(a).width == 1 else builder.icmp_signed
         return compare(sign, a, b)
     return builder.fcmp_unordered(sign, a, b) if sign == "!=" else builder.fcmp_ordered(sign, a, b)
-
-
-def _select(
-    builder: ir.IRBuilder, target: Arithmetic, op: Operation, c: ir.Value, a: ir.Value, b: ir.Value
-) -> ir.Value:
-    return builder.select(c, a, b)
 
 
 def _index_cast(builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value) -> ir.Value:
@@ -394,20 +379,26 @@ def constant(type_: ir.Type, value: Any) -> ir.Constant:
     return ir.Constant(type_, value)
 
 
+_FUNCTIONS: tuple[type[Operation], ...] = (  # which have their names in `MATH`
+    math.ExpOp, math.ExpM1Op, math.LogOp, math.Log1pOp, math.TanhOp, math.ErfOp, tile.NormalCdfOp,
+    tile.NormalCdfTanhOp, math.SinOp, math.CosOp, math.TanOp, math.AsinOp, math.AcosOp, math.AtanOp, math.SinhOp,
+    math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
+)  # fmt: skip
+
 ELEMENT: dict[type[Operation], Emit] = {
-    arith.AddfOp: partial(_binary, "fadd"),
-    arith.SubfOp: partial(_binary, "fsub"),
-    arith.MulfOp: partial(_binary, "fmul"),
-    arith.DivfOp: partial(_binary, "fdiv"),
-    arith.NegfOp: _fneg,
+    arith.AddfOp: partial(_built, "fadd"),
+    arith.SubfOp: partial(_built, "fsub"),
+    arith.MulfOp: partial(_built, "fmul"),
+    arith.DivfOp: partial(_built, "fdiv"),
+    arith.NegfOp: partial(_built, "fneg"),
     arith.MaximumfOp: partial(_extreme, "max"),
     arith.MinimumfOp: partial(_extreme, "min"),
-    arith.AddiOp: partial(_binary, "add"),
-    arith.SubiOp: partial(_binary, "sub"),
-    arith.MuliOp: partial(_binary, "mul"),
-    arith.AndIOp: partial(_binary, "and_"),
-    arith.OrIOp: partial(_binary, "or_"),
-    arith.XOrIOp: partial(_binary, "xor"),
+    arith.AddiOp: partial(_built, "add"),
+    arith.SubiOp: partial(_built, "sub"),
+    arith.MuliOp: partial(_built, "mul"),
+    arith.AndIOp: partial(_built, "and_"),
+    arith.OrIOp: partial(_built, "or_"),
+    arith.XOrIOp: partial(_built, "xor"),
     arith.DivSIOp: partial(_divide, "sdiv"),
     arith.DivUIOp: partial(_divide, "udiv"),
     arith.RemSIOp: partial(_divide, "srem"),
@@ -422,6 +413,7 @@ ELEMENT: dict[type[Operation], Emit] = {
     arith.MinUIOp: partial(_integer_extreme, False, "<"),
     arith.IndexCastOp: _index_cast,
     arith.BitcastOp: _bitcast,
+    **{kind: partial(_function, MATH[kind.name.partition(".")[2]]) for kind in _FUNCTIONS},
     math.AbsFOp: partial(_intrinsic1, "fabs"),
     math.AbsIOp: _abs_integer,
     math.SqrtOp: partial(_intrinsic1, "sqrt"),
@@ -430,32 +422,27 @@ ELEMENT: dict[type[Operation], Emit] = {
     math.TruncOp: partial(_intrinsic1, "trunc"),
     math.RoundEvenOp: partial(_intrinsic1, "roundeven"),
     math.FmaOp: _fma,
-    math.ExpOp: partial(_function, "exp"),
-    math.ExpM1Op: partial(_function, "expm1"),
-    math.LogOp: partial(_function, "log"),
-    math.Log1pOp: partial(_function, "log1p"),
-    math.TanhOp: partial(_function, "tanh"),
-    math.ErfOp: partial(_function, "erf"),
-    tile.NormalCdfOp: partial(_function, "normal_cdf"),
-    tile.NormalCdfTanhOp: partial(_function, "normal_cdf_tanh"),
-    math.PowFOp: partial(_function, "pow"),
-    math.SinOp: partial(_function, "sin"),
-    math.CosOp: partial(_function, "cos"),
-    math.TanOp: partial(_function, "tan"),
-    math.AsinOp: partial(_function, "asin"),
-    math.AcosOp: partial(_function, "acos"),
-    math.AtanOp: partial(_function, "atan"),
-    math.SinhOp: partial(_function, "sinh"),
-    math.CoshOp: partial(_function, "cosh"),
-    math.AsinhOp: partial(_function, "asinh"),
-    math.AcoshOp: partial(_function, "acosh"),
-    math.AtanhOp: partial(_function, "atanh"),
-    tile.RemainderOp: _remainder,
+    math.PowFOp: partial(_function, MATH["pow"]),
+    tile.RemainderOp: partial(_function, _remainder),
     tile.CompareOp: _compare,
-    tile.SelectOp: _select,
+    tile.SelectOp: partial(_built, "select"),
     tile.CastOp: _cast,
     tile.Tf32Op: _tf32,
 }
+
+_FLOAT: dict[str, type[Operation]] = {
+    "sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp
+}  # fmt: skip
+_SIGNED: dict[str, type[Operation]] = {
+    "sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp
+}  # fmt: skip
+_UNSIGNED = {**_SIGNED, "max": arith.MaxUIOp, "min": arith.MinUIOp}
+
+
+def combination(kind: str, floating: bool, unsigned: bool) -> type[Operation]:
+    """The operation by which a reduction of this kind combines two elements."""
+    return (_FLOAT if floating else _UNSIGNED if unsigned else _SIGNED)[kind]
+
 
 ARITHMETIC = (
     arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, math.SqrtOp,

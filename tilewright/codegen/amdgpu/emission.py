@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar
 
 from llvmlite import ir
-from xdsl.dialects import arith
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from tilewright.codegen.amdgpu.offsets import Offsets
 from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu import emission
 from tilewright.codegen.gpu.emission import GLOBAL, LOCAL, SHARED, Place
-from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
+from tilewright.codegen.values import I1, I8, I16, I32, I64
 from tilewright.dataclass import dataclass
 
 OUTSIDE = 1 << 31  # no view that is read as a buffer has so many bytes
@@ -22,8 +21,6 @@ OUTSIDE = 1 << 31  # no view that is read as a buffer has so many bytes
 # ignore, but which is not 0; from RDNA on a bit that must be set, and offsets, not indices, held against the size.
 _FORMAT = 7 << 12 | 4 << 15
 _RANGE_CHECKED = 1 << 24 | 3 << 28
-
-_EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,10 @@ class Emission(emission.Emission):
             self.resources[place.pointer] = made
         return self.resources[place.pointer]
 
-    def own(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
-        """An extreme in one instruction, in which NaN wins: from RDNA 4 on."""
-        name = _EXTREMES.get(kind)
-        if name is None or self.target.generation < 12 or args[0].type not in (F16, F32):
-            return None
-        return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)
+    @property
+    def has_extremes(self) -> bool:
+        """From RDNA 4 on."""
+        return self.target.generation >= 12
 
     def dot_bytes(self, unsigned: tuple[bool, bool], a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value | None:
         """``v_dot4``: RDNA's says of each operand whether it is signed, CDNA's takes two of a kind."""

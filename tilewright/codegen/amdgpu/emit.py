@@ -14,19 +14,11 @@ from tilewright.codegen.amdgpu import atomics, memory, mma
 from tilewright.codegen.amdgpu import simt as threads
 from tilewright.codegen.amdgpu.emission import Emission
 from tilewright.codegen.amdgpu.target import Target
-from tilewright.codegen.gpu.control import (
-    SHARED_ALIGN,
-    block_of,
-    coordinates,
-    index_type,
-    place_shared,
-    shared_places,
-    walk,
-)
+from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
 from tilewright.codegen.gpu.emission import GLOBAL, SHARED
-from tilewright.codegen.gpu.entry import declared, place_arguments, written_views
+from tilewright.codegen.gpu.entry import declared, emit_body, written_views
 from tilewright.codegen.gpu.memory import gather, load, store
-from tilewright.codegen.values import I8, I32
+from tilewright.codegen.values import I8
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.attributes import blocks_of, registers_of
@@ -51,14 +43,8 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     read = {view for op in tile.operations(func.body) if not isinstance(op, tile.StoreOp) for view in op.operands}
     ordered = any(argument in written and argument in read for argument in arguments)
     at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered, unread=frozenset(written - read))
-    place_arguments(at, function, aligns, written)
-    at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.amdgcn.workgroup.id.{axis}", I32, []))
-    places, shared_bytes = shared_places(func, target)
-    if places:
-        place_shared(at, places, _shared_array(module, function.name, shared_bytes))
-    walk(at, func.body.block)
-    at.builder.ret_void()
-    return shared_bytes
+    shared_array = partial(_shared_array, module, function.name)
+    return emit_body(at, function, aligns, "llvm.amdgcn.workgroup.id", shared_array)
 
 
 def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:

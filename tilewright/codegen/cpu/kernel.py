@@ -9,13 +9,14 @@ from math import gcd
 from llvmlite import ir
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, MemRefType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import grid, memory
 from tilewright.codegen.cpu.dot import emit_dot, product_of
 from tilewright.codegen.cpu.scan import scan
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.elementwise import ELEMENT, emit_element, emit_kind, scalar_constant
+from tilewright.codegen.elementwise import ELEMENT, combination, emit_element, emit_kind, scalar_constant
+from tilewright.codegen.loops import counted_loop, either
 from tilewright.codegen.values import (
     I8,
     I32,
@@ -109,7 +110,8 @@ class KernelEmitter:
             self._block(self.func.body.block)
             return grid.following(self.builder, extents, coordinates)
 
-        self._loop(begin, end, I64(1), grid.coordinates_of(self.builder, extents, begin), program)
+        first = grid.coordinates_of(self.builder, extents, begin)
+        counted_loop(self.builder, (begin, end, I64(1)), first, program)
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
@@ -285,19 +287,8 @@ class KernelEmitter:
             vector = combine(low, high)
         return self._tree([*lane_pieces(self.builder, [vector]), *rest], combine)
 
-    def _combiner(self, kind: str, element_type: object, unsigned: bool) -> Callable[[ir.Value, ir.Value], ir.Value]:
-        floating = not isinstance(llvm_type(element_type), ir.IntType)  # type: ignore[arg-type]
-        kinds: dict[tuple[str, bool], type[Operation]] = {
-            ("sum", True): arith.AddfOp,
-            ("prod", True): arith.MulfOp,
-            ("max", True): arith.MaximumfOp,
-            ("min", True): arith.MinimumfOp,
-            ("sum", False): arith.AddiOp,
-            ("prod", False): arith.MuliOp,
-            ("max", False): arith.MaxUIOp if unsigned else arith.MaxSIOp,
-            ("min", False): arith.MinUIOp if unsigned else arith.MinSIOp,
-        }
-        found = kinds[kind, floating]
+    def _combiner(self, kind: str, element_type: Attribute, unsigned: bool) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        found = combination(kind, not isinstance(llvm_type(element_type), ir.IntType), unsigned)
         return lambda a, b: emit_kind(self.builder, self.target, found, None, [a, b])
 
     # Memory ---------------------------------------------------------------------------------------------------
@@ -432,86 +423,53 @@ class KernelEmitter:
 
     def _for(self, op: scf.ForOp) -> None:
         initial = [self.values[argument] for argument in op.iter_args]
-        registers = [register for value in initial for register in value.flat()]
 
         def body(index: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             variable, *arguments = op.body.block.args
             self.values[variable] = TileValue((), ((index,),))
-            start = 0
-            for argument, value in zip(arguments, initial, strict=True):
-                count = len(value.flat())
-                self.values[argument] = value.like(carried[start : start + count])
-                start += count
+            self._assign(arguments, initial, carried)
             self._block(op.body.block)
-            last = op.body.block.last_op
-            assert isinstance(last, scf.YieldOp)
-            return [register for result in last.arguments for register in self.values[result].flat()]
+            return _flat(self._yielded(op.body.block))
 
-        results = self._loop(self.scalar(op.lb), self.scalar(op.ub), self.scalar(op.step), registers, body)
+        bounds = self.scalar(op.lb), self.scalar(op.ub), self.scalar(op.step)
+        self._assign(op.results, initial, counted_loop(self.builder, bounds, _flat(initial), body))
+
+    def _assign(self, values: Sequence[SSAValue], like: Sequence[TileValue], registers: Sequence[ir.Value]) -> None:
+        """Give values the registers, one value after the other, as tiles of the shapes of `like`."""
         start = 0
-        for result, value in zip(op.results, initial, strict=True):
-            count = len(value.flat())
-            self.values[result] = value.like(results[start : start + count])
+        for value, example in zip(values, like, strict=True):
+            count = len(example.flat())
+            self.values[value] = example.like(registers[start : start + count])
             start += count
 
-    def _loop(
-        self,
-        low: ir.Value,
-        high: ir.Value,
-        step: ir.Value,
-        initial: list[ir.Value],
-        body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
-    ) -> list[ir.Value]:
-        """A counted loop that carries registers; returns them after the last trip."""
-        builder = self.builder
-        before = builder.block
-        head, inside, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(I64)
-        index.add_incoming(low, before)
-        carried = [builder.phi(register.type) for register in initial]
-        for phi, register in zip(carried, initial, strict=True):
-            phi.add_incoming(register, before)
-        builder.cbranch(builder.icmp_signed("<", index, high), inside, after)
-        builder.position_at_end(inside)
-        results = body(index, list(carried))
-        following = builder.add(index, step, flags=["nsw"])
-        index.add_incoming(following, builder.block)
-        for phi, register in zip(carried, results, strict=True):
-            phi.add_incoming(register, builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
-        return list(carried)
+    def _yielded(self, block: Block) -> list[TileValue]:
+        """What the terminator of a block gives to the loop or branch around it."""
+        last = block.last_op
+        assert isinstance(last, scf.YieldOp), "verified loops and branches end with a yield"
+        return [self.values[argument] for argument in last.arguments]
 
     def _if(self, op: scf.IfOp) -> None:
-        builder = self.builder
-        then, other, after = (self.function.append_basic_block(name) for name in ("then", "else", "after"))
-        builder.cbranch(self.scalar(op.cond), then, other)
-        ends: list[tuple[ir.Block, list[TileValue]]] = []
-        for block, region in ((then, op.true_region), (other, op.false_region)):
-            builder.position_at_end(block)
-            results: list[TileValue] = []
-            if region.blocks:
-                self._block(region.block)
-                last = region.block.last_op
-                if isinstance(last, scf.YieldOp):
-                    results = [self.values[argument] for argument in last.arguments]
-            ends.append((builder.block, results))
-            builder.branch(after)
-        builder.position_at_end(after)
-        for number, result in enumerate(op.results):
-            example = ends[0][1][number]
-            merged = []
-            for place, register in enumerate(example.flat()):
-                phi = builder.phi(register.type)
-                for block, values in ends:
-                    phi.add_incoming(values[number].flat()[place], block)
-                merged.append(phi)
-            self.values[result] = example.like(merged)
+        like: list[TileValue] = []
+
+        def emit(region: Region) -> list[ir.Value]:
+            if not region.blocks:
+                return []
+            self._block(region.block)
+            like[:] = self._yielded(region.block)
+            return _flat(like)
+
+        registers = either(
+            self.builder, self.scalar(op.cond), lambda: emit(op.true_region), lambda: emit(op.false_region)
+        )
+        self._assign(op.results, like, registers)
 
     def _nothing(self, op: Operation) -> None:
         """Terminators: their operands are read by the loop or branch that they end."""
+
+
+def _flat(values: Sequence[TileValue]) -> list[ir.Value]:
+    """The registers of all values."""
+    return [register for value in values for register in value.flat()]
 
 
 def _through_reshapes(value: SSAValue) -> Operation | Block:

@@ -10,17 +10,18 @@ from typing import Any
 from llvmlite import ir
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.codegen.elementwise import ELEMENT
 from tilewright.codegen.gpu import elements
 from tilewright.codegen.gpu.emission import LOCAL, SHARED, Emission, Place, Tile, from_words, to_words
-from tilewright.codegen.gpu.target import GpuTarget
+from tilewright.codegen.loops import counted_loop, either
 from tilewright.codegen.values import I8, I32, I64, bits_of, llvm_type
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.block_limits import check_shared
+from tilewright.kernel.facts import Facts
 
 SHARED_ALIGN = 1024  # what the widest swizzle of shared memory wants
 LOCAL_ALIGN = 16
@@ -107,7 +108,7 @@ def coordinates(at: Emission, block_id: Callable[[str], ir.Value]) -> list[ir.Va
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def shared_places(func: tile.FuncOp, target: GpuTarget) -> tuple[dict[simt.SharedOp, int], int]:
+def shared_places(func: tile.FuncOp, facts: Facts) -> tuple[dict[simt.SharedOp, int], int]:
     """Where every shared allocation begins, in bytes, and what they take together.
 
     Allocations without an offset follow those with one. Raises InvalidProgram where a block may not have so much.
@@ -125,7 +126,7 @@ def shared_places(func: tile.FuncOp, target: GpuTarget) -> tuple[dict[simt.Share
             end = places[op] + op.bytes
         else:
             places[op] = op.offset.value.data
-    check_shared(func, end, target.facts)
+    check_shared(func, end, facts)
     return places, end
 
 
@@ -195,62 +196,39 @@ def _unpacked(at: Emission, like: Sequence[Tile], registers: Sequence[ir.Value])
 
 
 def _for(at: Emission, op: scf.ForOp) -> None:
-    builder = at.builder
     initial = [at.values[value] for value in op.iter_args]
-    low, high, step = (at.scalar(bound) for bound in (op.lb, op.ub, op.step))
-    entering = _carried(at, initial)
-    before = builder.block
-    head, inside, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index = builder.phi(low.type)
-    index.add_incoming(low, before)
-    phis = [builder.phi(register.type) for register in entering]
-    for phi, register in zip(phis, entering, strict=True):
-        phi.add_incoming(register, before)
-    builder.cbranch(builder.icmp_signed("<", index, high), inside, after)
-    builder.position_at_end(inside)
-    variable, *arguments = op.body.block.args
-    at.values[variable] = Tile((), (index,))
-    at.values.update(zip(arguments, _unpacked(at, initial, phis), strict=True))
-    walk(at, op.body.block)
-    last = op.body.block.last_op
-    assert isinstance(last, scf.YieldOp), "verified loops end with a yield"
-    leaving = _carried(at, [at.values[value] for value in last.arguments])
-    following = builder.add(index, step, flags=["nsw"])
-    index.add_incoming(following, builder.block)
-    for phi, register in zip(phis, leaving, strict=True):
-        phi.add_incoming(register, builder.block)
-    builder.branch(head)
-    builder.position_at_end(after)
-    at.values.update(zip(op.results, _unpacked(at, initial, phis), strict=True))
+
+    def body(index: ir.Value, registers: list[ir.Value]) -> list[ir.Value]:
+        variable, *arguments = op.body.block.args
+        at.values[variable] = Tile((), (index,))
+        at.values.update(zip(arguments, _unpacked(at, initial, registers), strict=True))
+        walk(at, op.body.block)
+        return _carried(at, _yielded(at, op.body.block))
+
+    bounds = at.scalar(op.lb), at.scalar(op.ub), at.scalar(op.step)
+    registers = counted_loop(at.builder, bounds, _carried(at, initial), body)
+    at.values.update(zip(op.results, _unpacked(at, initial, registers), strict=True))
 
 
 def branch(at: Emission, op: scf.IfOp) -> None:
-    builder = at.builder
-    then, other, after = (builder.function.append_basic_block(name) for name in ("then", "else", "after"))
-    builder.cbranch(at.scalar(op.cond), then, other)
-    ends: list[tuple[ir.Block, list[ir.Value]]] = []
     like: list[Tile] = []
-    for block, region in ((then, op.true_region), (other, op.false_region)):
-        builder.position_at_end(block)
-        registers: list[ir.Value] = []
-        if region.blocks:
-            walk(at, region.block)
-            last = region.block.last_op
-            if isinstance(last, scf.YieldOp):
-                like = [at.values[value] for value in last.arguments]
-                registers = _carried(at, like)
-        ends.append((builder.block, registers))
-        builder.branch(after)
-    builder.position_at_end(after)
-    merged = []
-    for number in range(len(ends[0][1]) if op.results else 0):
-        phi = builder.phi(ends[0][1][number].type)
-        for block, registers in ends:
-            phi.add_incoming(registers[number], block)
-        merged.append(phi)
-    at.values.update(zip(op.results, _unpacked(at, like if op.results else [], merged), strict=True))
+
+    def emit(region: Region) -> list[ir.Value]:
+        if not region.blocks:
+            return []
+        walk(at, region.block)
+        like[:] = _yielded(at, region.block)
+        return _carried(at, like)
+
+    registers = either(at.builder, at.scalar(op.cond), lambda: emit(op.true_region), lambda: emit(op.false_region))
+    at.values.update(zip(op.results, _unpacked(at, like, registers), strict=True))
+
+
+def _yielded(at: Emission, block: Block) -> list[Tile]:
+    """What the terminator of a block gives to the loop or branch around it."""
+    last = block.last_op
+    assert isinstance(last, scf.YieldOp), "verified loops and branches end with a yield"
+    return [at.values[value] for value in last.arguments]
 
 
 def _nothing(at: Emission, op: Operation) -> None:

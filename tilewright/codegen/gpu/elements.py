@@ -15,7 +15,7 @@ from tilewright.codegen import elementwise
 from tilewright.codegen.gpu.emission import Emission, is_bfloat, resized, to_words
 from tilewright.codegen.math.error_function import emit_one_plus_erf
 from tilewright.codegen.math.value import start
-from tilewright.codegen.values import F16, F32, F64, I64
+from tilewright.codegen.values import F16, F32, I64
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
@@ -67,7 +67,7 @@ def apply(at: Emission, kind: type[Operation], op: Operation | None, args: list[
     if name is not None and args[0].type == at.index != I64:
         # Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow.
         return getattr(at.builder, name)(*args, flags=("nsw",))
-    found = at.own(kind, args)
+    found = at.extreme(kind, args)
     return found if found is not None else elementwise.emit_kind(at.builder, at.target, kind, op, args)
 
 
@@ -155,29 +155,16 @@ def part(at: Emission, op: simt.PartOp) -> None:
 
 # Combinations ---------------------------------------------------------------------------------------------------------
 
-_COMBINE: dict[tuple[str, bool, bool], type[Operation]] = {
-    ("sum", True, False): arith.AddfOp,
-    ("prod", True, False): arith.MulfOp,
-    ("max", True, False): arith.MaximumfOp,
-    ("min", True, False): arith.MinimumfOp,
-    ("sum", False, False): arith.AddiOp,
-    ("prod", False, False): arith.MuliOp,
-    ("max", False, False): arith.MaxSIOp,
-    ("min", False, False): arith.MinSIOp,
-    ("max", False, True): arith.MaxUIOp,
-    ("min", False, True): arith.MinUIOp,
-}
-
 
 def combine(at: Emission, kind: str, element_type: Attribute, unsigned: bool, a: ir.Value, b: ir.Value) -> ir.Value:
     """Two elements combined as `tile.reduce` does."""
-    floating = a.type in (F16, F32, F64) or is_bfloat(element_type)
     if is_bfloat(element_type):
         wide = [elementwise.convert_bfloat_to_float(at.builder, value) for value in (a, b)]
-        result = apply(at, _COMBINE[kind, True, False], None, wide)
+        result = apply(at, elementwise.combination(kind, True, False), None, wide)
         return elementwise.convert_float_to_bfloat(at.builder, result)
-    low = unsigned or a.type.width == 1 if not floating else False  # i1 counts as 0 and 1
-    return apply(at, _COMBINE[kind, floating, low and kind in ("max", "min")], None, [a, b])
+    floating = not isinstance(a.type, ir.IntType)
+    low = not floating and (unsigned or a.type.width == 1)  # i1 counts as 0 and 1
+    return apply(at, elementwise.combination(kind, floating, low), None, [a, b])
 
 
 def reduce(at: Emission, op: tile.ReduceOp) -> None:

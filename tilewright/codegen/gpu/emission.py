@@ -11,16 +11,18 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from llvmlite import ir
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import BFloat16Type, IndexType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from tilewright.codegen.arithmetic import Arithmetic
-from tilewright.codegen.values import I32, I64, bits_of, llvm_type
+from tilewright.codegen.gpu.target import GpuTarget
+from tilewright.codegen.values import F16, F32, I32, I64, bits_of, llvm_type, mangle
 from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 
 GLOBAL, SHARED, LOCAL = "global", "shared", "local"
 SPACES = {LOCAL: 0, GLOBAL: 1, SHARED: 3}
+_EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
 class BFloat(ir.Type):  # type: ignore[misc]
@@ -86,7 +88,7 @@ class Emission:
     spaces: ClassVar[dict[str, int]] = SPACES
 
     builder: ir.IRBuilder
-    target: Arithmetic
+    target: GpuTarget
     func: tile.FuncOp
     index: ir.IntType
     handlers: Mapping[type[Operation], Callable[[Any, Any], None]]
@@ -124,9 +126,17 @@ class Emission:
 
     # What a target has instructions for; None where element arithmetic is as good.
 
-    def own(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
-        """The result of an element operation."""
-        return None
+    @property
+    def has_extremes(self) -> bool:
+        """Whether one instruction gives the larger or smaller of two floats, NaN where one is."""
+        return False
+
+    def extreme(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
+        """The larger or smaller of two floats; None for another kind of operation too."""
+        name = _EXTREMES.get(kind)
+        if name is None or not self.has_extremes or args[0].type not in (F16, F32):
+            return None
+        return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)
 
     def narrowed(self, values: Sequence[ir.Value], wanted: Attribute) -> list[ir.Value] | None:
         """f32 rounded to f16 or bf16."""

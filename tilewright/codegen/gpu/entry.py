@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llvmlite import ir
 from xdsl.ir import SSAValue
 
-from tilewright.codegen.gpu.control import elements_of, entry_name
+from tilewright.codegen.gpu.control import coordinates, elements_of, entry_name, place_shared, shared_places, walk
 from tilewright.codegen.gpu.emission import GLOBAL, Emission, Place
-from tilewright.codegen.values import llvm_type
+from tilewright.codegen.values import I32, llvm_type
 from tilewright.kernel import dialect as tile
 
 
@@ -30,11 +30,34 @@ def written_views(func: tile.FuncOp) -> set[SSAValue]:
     return {view for op in tile.operations(func.body) if (view := tile.written_view(op)) is not None}
 
 
-def place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int], written: Container[SSAValue]) -> None:
+def emit_body(
+    at: Emission,
+    function: ir.Function,
+    aligns: Sequence[int],
+    block_id: str,
+    shared_array: Callable[[int], ir.Value],
+) -> int:
+    """Emit the body of a kernel whose function is declared; returns its bytes of shared memory.
+
+    `aligns` are bytes that arguments are multiples of; the intrinsic `block_id` with the name of an axis gives the
+    number of a block; `shared_array` gives memory of a block of so many bytes.
+    """
+    _place_arguments(at, function, aligns)
+    at.coordinates = coordinates(at, lambda axis: at.call(f"{block_id}.{axis}", I32, []))
+    places, shared_bytes = shared_places(at.func, at.target.facts)
+    if places:
+        place_shared(at, places, shared_array(shared_bytes))
+    walk(at, at.func.body.block)
+    at.builder.ret_void()
+    return shared_bytes
+
+
+def _place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int]) -> None:
     """Say where the views of a kernel lie: its first parameters, multiples of `aligns` bytes, none of them aliased.
 
-    Those that are not among the `written` say so, which lets loads go around coherent caches.
+    Those that the kernel does not write say so, which lets loads go around coherent caches.
     """
+    written = written_views(at.func)
     arguments = at.func.body.block.args
     for argument, parameter, align in zip(arguments, function.args[: len(arguments)], aligns, strict=True):
         parameter.add_attribute("noalias")

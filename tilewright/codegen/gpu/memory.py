@@ -17,6 +17,7 @@ from xdsl.ir import SSAValue
 from tilewright.codegen.elementwise import constant
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.gpu.emission import Emission, Place
+from tilewright.codegen.loops import either, merged
 from tilewright.codegen.values import I1
 from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
@@ -232,18 +233,8 @@ def _split(
 
     if any(condition is None for condition in conditions):
         return each()
-    builder = at.builder
     every = all_of(at, [condition for condition in conditions if condition is not None])
-    together, apart, after = (builder.function.append_basic_block(name) for name in ("whole", "single", "after"))
-    builder.cbranch(every, together, apart)
-    ends = []
-    for block in (together, apart):
-        builder.position_at_end(block)
-        values = whole(frozenset()) if block is together else each()
-        ends.append((builder.block, values))
-        builder.branch(after)
-    builder.position_at_end(after)
-    return [merged(builder, [(block, values[number]) for block, values in ends]) for number in range(len(ends[0][1]))]
+    return either(at.builder, every, lambda: whole(frozenset()), each, ("whole", "single", "after"))
 
 
 def read_where(at: Emission, condition: ir.Value, read: Callable[[], list[ir.Value]]) -> list[ir.Value]:
@@ -252,13 +243,6 @@ def read_where(at: Emission, condition: ir.Value, read: Callable[[], list[ir.Val
         values = read()
         inside = at.builder.block
     return [merged(at.builder, [(before, constant(value.type, 0)), (inside, value)]) for value in values]
-
-
-def merged(builder: ir.IRBuilder, incoming: Sequence[tuple[ir.Block, ir.Value]]) -> ir.Value:
-    phi = builder.phi(incoming[0][1].type)
-    for block, value in incoming:
-        phi.add_incoming(value, block)
-    return phi
 
 
 def moved(at: Emission, place: Place, base: ir.Value, offset: int) -> ir.Value:

@@ -22,7 +22,7 @@ class Value:
     builder: ir.IRBuilder
     value: ir.Value
     kind: Kind  # of the floating-point values that integers and masks belong to
-    target: Arithmetic | None
+    target: Arithmetic
 
     # What it is
 
@@ -42,19 +42,19 @@ class Value:
 
     @property
     def has_fma(self) -> bool:
-        return self.target is not None and self.target.fma
+        return self.target.fma
 
     @property
     def has_exponents(self) -> bool:
-        return self.target is not None and self.target.exponents is not None
+        return self.target.exponents is not None
 
     @property
     def has_power_of_two(self) -> bool:
-        return self.kind.bits == 32 and self.target is not None and self.target.power_of_two is not None
+        return self.kind.bits == 32 and self.target.power_of_two is not None
 
     @property
     def has_reciprocal(self) -> bool:
-        return self.kind.bits == 32 and self.target is not None and self.target.reciprocal is not None
+        return self.kind.bits == 32 and self.target.reciprocal is not None
 
     # Floating-point arithmetic
 
@@ -207,21 +207,18 @@ class Value:
 
     def exponent(self, name: str, *others: Value) -> Value:
         """One of the target's exponent instructions: scalef, getexp or getmant."""
-        assert self.target is not None, "has_exponents says whether there are any"
         assert self.target.exponents is not None, "has_exponents says whether there are any"
         found: Value = self.target.exponents(self, name, *others)
         return found
 
     def power_of_two(self) -> Value:
         """2 to this value, as the target's instruction gives it."""
-        assert self.target is not None, "has_power_of_two says whether there is one"
         assert self.target.power_of_two is not None, "has_power_of_two says whether there is one"
         found: Value = self.target.power_of_two(self)
         return found
 
     def reciprocal(self) -> Value:
         """1 over this value, as the target's instruction gives it."""
-        assert self.target is not None, "has_reciprocal says whether there is one"
         assert self.target.reciprocal is not None, "has_reciprocal says whether there is one"
         found: Value = self.target.reciprocal(self)
         return found
@@ -261,4 +258,4 @@ Operand = Value | float | int
 def start(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None) -> Value:
     scalar = x.type.element if isinstance(x.type, ir.VectorType) else x.type
     assert scalar in (F32, F64), f"no elementary functions of {scalar}: the caller widens it to float"
-    return Value(builder, x, SINGLE if scalar == F32 else DOUBLE, target)
+    return Value(builder, x, SINGLE if scalar == F32 else DOUBLE, target or Arithmetic())

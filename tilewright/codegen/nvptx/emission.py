@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from llvmlite import ir
-from xdsl.dialects import arith
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute
 
 from tilewright.codegen.gpu import emission
 from tilewright.codegen.gpu.emission import (
@@ -27,14 +26,13 @@ from tilewright.codegen.gpu.emission import (
 )
 from tilewright.codegen.host_program import TensorMap
 from tilewright.codegen.nvptx.target import Target
-from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64, mangle
+from tilewright.codegen.values import F16, F32, I1, I8, I16, I32, I64
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 
 _ATTRIBUTES = {
     "memory": (), "together": ("convergent",), "read": ("readonly", "nounwind"), "none": ("readnone", "nounwind")
 }  # fmt: skip
-_EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
 @dataclass
@@ -73,12 +71,9 @@ class Emission(emission.Emission):
         assembly = ir.InlineAsm(type_, text.replace("\n", "\\0A"), every, effect in ("memory", "together"))
         return self.builder.call(assembly, list(args), attrs=_ATTRIBUTES[effect])
 
-    def own(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
-        """An extreme in one instruction, in which NaN wins."""
-        name = _EXTREMES.get(kind)
-        if name is None or self.target.capability < 80 or args[0].type not in (F16, F32):
-            return None
-        return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)
+    @property
+    def has_extremes(self) -> bool:
+        return self.target.capability >= 80
 
     def narrowed(self, values: Sequence[ir.Value], wanted: Attribute) -> list[ir.Value] | None:
         """Pairs by one instruction. For f16 it is named: LLVM takes pairs apart that are widened again, and where those

@@ -10,22 +10,14 @@ from llvmlite import ir
 from xdsl.dialects import scf
 from xdsl.ir import Operation
 
-from tilewright.codegen.gpu.control import (
-    SHARED_ALIGN,
-    block_of,
-    coordinates,
-    index_type,
-    place_shared,
-    shared_places,
-    walk,
-)
-from tilewright.codegen.gpu.entry import declared, place_arguments, written_views
+from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
+from tilewright.codegen.gpu.entry import declared, emit_body
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
 from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, Needs
 from tilewright.codegen.nvptx.target import Target
-from tilewright.codegen.values import I8, I32
+from tilewright.codegen.values import I8
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt, simt_async, simt_warpgroup
 from tilewright.kernel.attributes import blocks_of, registers_of
@@ -48,18 +40,12 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     function = declared(module, func, given, "ptx_kernel", limits)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
-    place_arguments(at, function, aligns, written_views(func))
     at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
-    at.coordinates = coordinates(at, lambda axis: at.call(f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", I32, []))
-    places, shared_bytes = shared_places(func, target)
-    if places:
-        place_shared(at, places, _shared_array(module))
-    walk(at, func.body.block)
-    at.builder.ret_void()
-    return shared_bytes
+    return emit_body(at, function, aligns, "llvm.nvvm.read.ptx.sreg.ctaid", partial(_shared_array, module))
 
 
-def _shared_array(module: ir.Module) -> ir.Value:
+def _shared_array(module: ir.Module, count: int) -> ir.Value:
+    """The memory of a block, as large as its launch says."""
     found = module.globals.get(SHARED_NAME)
     if found is None:
         found = ir.GlobalVariable(module, ir.ArrayType(I8, 0), SHARED_NAME, addrspace=SPACES[SHARED])
