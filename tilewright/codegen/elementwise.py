@@ -436,7 +436,7 @@ _FLOAT: dict[str, type[Operation]] = {
 _SIGNED: dict[str, type[Operation]] = {
     "sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp
 }  # fmt: skip
-_UNSIGNED = {**_SIGNED, "max": arith.MaxUIOp, "min": arith.MinUIOp}
+_UNSIGNED: dict[str, type[Operation]] = {**_SIGNED, "max": arith.MaxUIOp, "min": arith.MinUIOp}
 
 
 def combination(kind: str, floating: bool, unsigned: bool) -> type[Operation]:

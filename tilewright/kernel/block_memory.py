@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import IndexType, MemRefType, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    eq,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def, var_operand_def
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.groups import Commit, Wait
-from tilewright.kernel.tile_types import I1, element, i64s, shape, verify_view
+from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp
+from tilewright.kernel.tile_types import I1, element, shape, verify_view
 
 
 @irdl_op_definition
-class StagingOp(IRDLOperation):
+class StagingOp(KernelOp):
     """Memory that the threads of a block share, in tile form; its contents are undefined at first."""
 
     name = "tile.staging"
@@ -34,14 +26,14 @@ class StagingOp(IRDLOperation):
     assembly_format = "attr-dict `:` type($result)"
 
     def __init__(self, type_: MemRefType[Attribute]) -> None:
-        super().__init__(result_types=[type_])
+        super().__init__(results=[type_])
 
     def verify_(self) -> None:
         verify_view(self.result.type)
 
 
 @irdl_op_definition
-class StageOp(IRDLOperation):
+class StageOp(KernelOp):
     """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
 
     What lies outside `bounds` becomes 0 there and is not read. `type` is the tile with the layout of the threads that
@@ -57,8 +49,8 @@ class StageOp(IRDLOperation):
     place = operand_def(IndexType)
     when = operand_def(I1)
     bounds = var_operand_def(IndexType)
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    align = prop_def(IntegerAttr.constr(eq(i64)))
+    strides = prop_def(NUMBERS)
+    align = prop_def(NUMBER)
     memory = prop_def(StringAttr)
     type = prop_def(TensorType)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
@@ -73,13 +65,7 @@ class StageOp(IRDLOperation):
         bounds: Sequence[SSAValue] = (),
     ) -> None:  # fmt: skip
         super().__init__(
-            operands=[view, offset, buffer, place, when, list(bounds)],
-            properties={
-                "strides": i64s(strides),
-                "align": IntegerAttr(align, 64),
-                "memory": StringAttr(memory),
-                "type": type_,
-            },
+            view, offset, buffer, place, when, bounds, strides=strides, align=align, memory=memory, type=type_
         )
 
     def verify_(self) -> None:
@@ -106,19 +92,16 @@ class AwaitOp(Wait):
 
 
 @irdl_op_definition
-class BarrierOp(IRDLOperation):
+class BarrierOp(KernelOp):
     """What the block read of its memory before may be overwritten after."""
 
     name = "tile.barrier"
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
-class UnstageOp(IRDLOperation):
+class UnstageOp(KernelOp):
     """Read the tile that `tile.stage` put at ``buffer[place]`` with the same `memory`."""
 
     name = "tile.unstage"
@@ -130,7 +113,7 @@ class UnstageOp(IRDLOperation):
     assembly_format = "$buffer `[` $place `]` `memory` $memory attr-dict `:` type($buffer) `->` type($result)"
 
     def __init__(self, buffer: SSAValue, place: SSAValue, memory: str, type_: Attribute) -> None:
-        super().__init__(operands=[buffer, place], properties={"memory": StringAttr(memory)}, result_types=[type_])
+        super().__init__(buffer, place, results=[type_], memory=memory)
 
     def verify_(self) -> None:
         if element(self.buffer) != element(self.result):

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import MemRefType, StringAttr, TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.irdl import IRDLOperation, eq, irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.boxes import Box, BoxCopy, of_box
+from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.tile_types import shape
 
 BUFFERS = 2  # of the memory that a turn takes: one is written while another one leaves
@@ -32,7 +33,7 @@ class BoxStoreOp(BoxCopy):
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
     intrinsic = prop_def(StringAttr)
-    turns = prop_def(IntegerAttr.constr(eq(i64)))
+    turns = prop_def(NUMBER)
     assembly_format = (
         "$value `to` $view `[` $coordinates `]` `extents` $extents `strides` $strides `box` $box `swizzle` $swizzle "
         "`by` $intrinsic `turns` $turns attr-dict `:` type($value) `,` type($view)"
@@ -41,8 +42,7 @@ class BoxStoreOp(BoxCopy):
     def __init__(
         self, value: SSAValue, view: SSAValue, coordinates: Sequence[SSAValue], box: Box, intrinsic: str, turns: int
     ) -> None:
-        own = {"intrinsic": StringAttr(intrinsic), "turns": IntegerAttr(turns, 64)}
-        super().__init__([value, view, list(coordinates)], box, own)
+        super().__init__(value, view, coordinates, **of_box(box), intrinsic=intrinsic, turns=turns)
 
     def verify_(self) -> None:
         self.verify_form(self.view, self.value)
@@ -66,15 +66,12 @@ class BoxStoreOp(BoxCopy):
 
 
 @irdl_op_definition
-class FinishStoresOp(IRDLOperation):
+class FinishStoresOp(KernelOp):
     """Wait until the boxes of all stores have left the memory of the block."""
 
     name = "tile.finish_stores"
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 OPERATIONS = (BoxStoreOp, FinishStoresOp)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, i64
-from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation, eq, prop_def, traits_def, var_operand_def
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
+from xdsl.irdl import prop_def, traits_def, var_operand_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dataclass import dataclass
-from tilewright.kernel.tile_types import element, i64s
+from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp
+from tilewright.kernel.tile_types import element
 
 Array = np.ndarray[Any, Any]
 
@@ -47,29 +48,20 @@ def swizzled(addresses: Array, span: int) -> Array:
     return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))
 
 
-class BoxCopy(IRDLOperation):
+def of_box(box: Box) -> dict[str, Any]:
+    """The properties of a copy of this box."""
+    return {"extents": box.extents, "strides": box.strides, "box": box.sides, "swizzle": box.swizzle}
+
+
+class BoxCopy(KernelOp):
     """A copy of the box whose first element has these coordinates."""
 
     coordinates = var_operand_def(IndexType)
-    extents = prop_def(DenseArrayBase.constr(eq(i64)))
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    box = prop_def(DenseArrayBase.constr(eq(i64)))
-    swizzle = prop_def(IntegerAttr.constr(eq(i64)))
+    extents = prop_def(NUMBERS)
+    strides = prop_def(NUMBERS)
+    box = prop_def(NUMBERS)
+    swizzle = prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-
-    def __init__(
-        self,
-        operands: Sequence[SSAValue | Sequence[SSAValue]],
-        box: Box,
-        properties: Mapping[str, Attribute] | None = None,
-    ) -> None:
-        of_box: dict[str, Attribute] = {
-            "extents": i64s(box.extents),
-            "strides": i64s(box.strides),
-            "box": i64s(box.sides),
-            "swizzle": IntegerAttr(box.swizzle, 64),
-        }
-        super().__init__(operands=operands, properties={**of_box, **(properties or {})})
 
     @property
     def form(self) -> Box:

@@ -17,9 +17,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     AnyFloat,
-    DenseArrayBase,
     IndexType,
-    IntegerAttr,
     IntegerType,
     MemRefType,
     StringAttr,
@@ -31,11 +29,9 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    IRDLOperation,
     ParsePropInAttrDict,
     VarConstraint,
     base,
-    eq,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -45,12 +41,7 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import (
-    MemoryAllocEffect,
-    MemoryReadEffect,
-    MemoryWriteEffect,
-    Pure,
-)
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.block_memory import AwaitOp as AwaitOp
@@ -62,6 +53,7 @@ from tilewright.kernel.block_memory import UnstageOp as UnstageOp
 from tilewright.kernel.host_loops import FirstOp as FirstOp
 from tilewright.kernel.host_loops import LoopOp as LoopOp
 from tilewright.kernel.host_loops import SliceOp as SliceOp
+from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp, verify_word
 from tilewright.kernel.programs import BlockRankOp as BlockRankOp
 from tilewright.kernel.programs import BufferOp as BufferOp
 from tilewright.kernel.programs import FuncOp as FuncOp
@@ -74,9 +66,9 @@ from tilewright.kernel.scans import ScanOp as ScanOp
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
 from tilewright.kernel.tile_types import element as element
-from tilewright.kernel.tile_types import i64s, verify_view
 from tilewright.kernel.tile_types import shape as shape
 from tilewright.kernel.tile_types import tile_type as tile_type
+from tilewright.kernel.tile_types import verify_view
 from tilewright.options import INPUT_PRECISIONS
 
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -92,7 +84,7 @@ def strides_of(op: LoadOp | StoreOp) -> tuple[int, ...]:
 
 
 @irdl_op_definition
-class AllocOp(IRDLOperation):
+class AllocOp(KernelOp):
     """Scratch memory private to one program; its contents are undefined at first."""
 
     name = "tile.alloc"
@@ -101,7 +93,7 @@ class AllocOp(IRDLOperation):
     assembly_format = "attr-dict `:` type($result)"
 
     def __init__(self, type_: MemRefType[Attribute]) -> None:
-        super().__init__(result_types=[type_])
+        super().__init__(results=[type_])
 
     def verify_(self) -> None:
         verify_view(self.result.type)
@@ -123,7 +115,7 @@ def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
 
 
 @irdl_op_definition
-class LoadOp(IRDLOperation):
+class LoadOp(KernelOp):
     """Read a tile: ``d[t] = view[offset + sum t*strides]`` where ``t < bounds`` in every dimension and mask[t], else 0.
 
     Elements outside bounds or mask are not touched in memory, and may lie outside the view if another element of the
@@ -137,8 +129,8 @@ class LoadOp(IRDLOperation):
     offset = operand_def(IndexType)
     bounds = var_operand_def(IndexType)
     mask = opt_operand_def()
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
-    align = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    strides = prop_def(NUMBERS)
+    align = opt_prop_def(NUMBER)
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryReadEffect())
@@ -158,9 +150,7 @@ class LoadOp(IRDLOperation):
         align: int | None = None,
     ) -> None:
         super().__init__(
-            operands=[view, offset, list(bounds), [mask] if mask is not None else []],
-            properties={"strides": i64s(strides), "align": None if align is None else IntegerAttr(align, 64)},
-            result_types=[tile_type(extents, element(view))],
+            view, offset, bounds, mask, results=[tile_type(extents, element(view))], strides=strides, align=align
         )
 
     def verify_(self) -> None:
@@ -168,7 +158,7 @@ class LoadOp(IRDLOperation):
 
 
 @irdl_op_definition
-class StoreOp(IRDLOperation):
+class StoreOp(KernelOp):
     """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
 
     `nontemporal` says that the data will not be read soon and may bypass the caches; `align` and what an access of no
@@ -182,9 +172,9 @@ class StoreOp(IRDLOperation):
     offset = operand_def(IndexType)
     bounds = var_operand_def(IndexType)
     mask = opt_operand_def()
-    strides = prop_def(DenseArrayBase.constr(eq(i64)))
+    strides = prop_def(NUMBERS)
     nontemporal = opt_prop_def(UnitAttr)
-    align = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    align = opt_prop_def(NUMBER)
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     traits = traits_def(MemoryWriteEffect())
     assembly_format = (
@@ -204,21 +194,14 @@ class StoreOp(IRDLOperation):
         nontemporal: bool = False,
         align: int | None = None,
     ) -> None:
-        super().__init__(
-            operands=[value, view, offset, list(bounds), [mask] if mask is not None else []],
-            properties={
-                "strides": i64s(strides),
-                "nontemporal": UnitAttr() if nontemporal else None,
-                "align": None if align is None else IntegerAttr(align, 64),
-            },
-        )
+        super().__init__(value, view, offset, bounds, mask, strides=strides, nontemporal=nontemporal, align=align)
 
     def verify_(self) -> None:
         _verify_access(self, self.value)
 
 
 @irdl_op_definition
-class GatherOp(IRDLOperation):
+class GatherOp(KernelOp):
     """Read single elements: ``d[t] = view[offsets[t]]`` where mask[t], else 0. Offsets are i64 elements.
 
     Where the mask leaves no element, all offsets lie inside the view, as for a load.
@@ -236,10 +219,7 @@ class GatherOp(IRDLOperation):
     )
 
     def __init__(self, view: SSAValue, offsets: SSAValue, mask: SSAValue | None = None) -> None:
-        super().__init__(
-            operands=[view, offsets, [mask] if mask is not None else []],
-            result_types=[tile_type(shape(offsets), element(view))],
-        )
+        super().__init__(view, offsets, mask, results=[tile_type(shape(offsets), element(view))])
 
     def verify_(self) -> None:
         if element(self.offsets) != i64:
@@ -251,17 +231,17 @@ class GatherOp(IRDLOperation):
 
 
 @irdl_op_definition
-class PrefetchOp(IRDLOperation):
+class PrefetchOp(KernelOp):
     """A hint that `bytes` bytes from ``view[offset]`` on will be read soon; the place may lie outside the view."""
 
     name = "tile.prefetch"
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
-    bytes = prop_def(IntegerAttr.constr(eq(i64)))
+    bytes = prop_def(NUMBER)
     assembly_format = "$view `[` $offset `]` $bytes attr-dict `:` type($view)"
 
     def __init__(self, view: SSAValue, offset: SSAValue, bytes: int) -> None:
-        super().__init__(operands=[view, offset], properties={"bytes": IntegerAttr(bytes, 64)})
+        super().__init__(view, offset, bytes=bytes)
 
     def verify_(self) -> None:
         if self.bytes.value.data <= 0:
@@ -272,17 +252,17 @@ class PrefetchOp(IRDLOperation):
 
 
 @irdl_op_definition
-class IotaOp(IRDLOperation):
+class IotaOp(KernelOp):
     """Counts along one dimension: ``d[t] = t[axis]``, as i64."""
 
     name = "tile.iota"
-    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    axis = prop_def(NUMBER)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = "$axis attr-dict `:` type($result)"
 
     def __init__(self, extents: Sequence[int], axis: int) -> None:
-        super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[TensorType(i64, list(extents))])
+        super().__init__(results=[TensorType(i64, list(extents))], axis=axis)
 
     def verify_(self) -> None:
         if not 0 <= self.axis.value.data < len(shape(self.result)) or element(self.result) != i64:
@@ -290,7 +270,7 @@ class IotaOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BroadcastOp(IRDLOperation):
+class BroadcastOp(KernelOp):
     """A scalar, or a tile of the same rank with extents of 1, repeated to a larger shape."""
 
     name = "tile.broadcast"
@@ -300,7 +280,7 @@ class BroadcastOp(IRDLOperation):
     assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, extents: Sequence[int]) -> None:
-        super().__init__(operands=[value], result_types=[TensorType(element(value), list(extents))])
+        super().__init__(value, results=[TensorType(element(value), list(extents))])
 
     def verify_(self) -> None:
         source, target = shape(self.value), shape(self.result)
@@ -312,7 +292,7 @@ class BroadcastOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ReshapeOp(IRDLOperation):
+class ReshapeOp(KernelOp):
     """The same elements in row-major order under another shape; a one-element tile may become a scalar."""
 
     name = "tile.reshape"
@@ -322,7 +302,7 @@ class ReshapeOp(IRDLOperation):
     assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, extents: Sequence[int]) -> None:
-        super().__init__(operands=[value], result_types=[tile_type(extents, element(value))])
+        super().__init__(value, results=[tile_type(extents, element(value))])
 
     def verify_(self) -> None:
         if prod(shape(self.value)) != prod(shape(self.result)):
@@ -332,7 +312,7 @@ class ReshapeOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ConvertOp(IRDLOperation):
+class ConvertOp(KernelOp):
     """The same tile in another layout: which thread and register hold which element."""
 
     name = "tile.convert"
@@ -342,7 +322,7 @@ class ConvertOp(IRDLOperation):
     assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, type_: Attribute) -> None:
-        super().__init__(operands=[value], result_types=[type_])
+        super().__init__(value, results=[type_])
 
     def verify_(self) -> None:
         if shape(self.value) != shape(self.result) or element(self.value) != element(self.result):
@@ -350,7 +330,7 @@ class ConvertOp(IRDLOperation):
 
 
 @irdl_op_definition
-class RemainderOp(IRDLOperation):
+class RemainderOp(KernelOp):
     """``d = a - q * b`` on floats, q the quotient without its fraction: exact, with the sign of a; NaN for b = 0."""
 
     name = "tile.remainder"
@@ -362,53 +342,46 @@ class RemainderOp(IRDLOperation):
     assembly_format = "$a `,` $b attr-dict `:` type($result)"
 
     def __init__(self, a: SSAValue, b: SSAValue) -> None:
-        super().__init__(operands=[a, b], result_types=[a.type])
+        super().__init__(a, b, results=[a.type])
 
     def verify_(self) -> None:
         if not isinstance(element(self.a), AnyFloat):
             raise VerifyException(f"the remainder of {self.a.type}, which are no floats")
 
 
+class _OfFloats(KernelOp):
+    """A function of floats."""
+
+    T: ClassVar = VarConstraint("T", base(Attribute))
+    operand = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$operand attr-dict `:` type($result)"
+
+    def __init__(self, operand: SSAValue) -> None:
+        super().__init__(operand, results=[operand.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element(self.operand), AnyFloat):
+            raise VerifyException(f"{self.name} of {self.operand.type}, which are no floats")
+
+
 @irdl_op_definition
-class NormalCdfOp(IRDLOperation):
+class NormalCdfOp(_OfFloats):
     """``(1 + erf(x / sqrt 2)) / 2``: what GELU multiplies by."""
 
     name = "tile.normal_cdf"
-    T: ClassVar = VarConstraint("T", base(Attribute))
-    operand = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
-    assembly_format = "$operand attr-dict `:` type($result)"
-
-    def __init__(self, operand: SSAValue) -> None:
-        super().__init__(operands=[operand], result_types=[operand.type])
-
-    def verify_(self) -> None:
-        if not isinstance(element(self.operand), AnyFloat):
-            raise VerifyException(f"{self.name} of {self.operand.type}, which are no floats")
 
 
 @irdl_op_definition
-class NormalCdfTanhOp(IRDLOperation):
+class NormalCdfTanhOp(_OfFloats):
     """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``: its approximation in GELU by tanh."""
 
     name = "tile.normal_cdf_tanh"
-    T: ClassVar = VarConstraint("T", base(Attribute))
-    operand = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
-    assembly_format = "$operand attr-dict `:` type($result)"
-
-    def __init__(self, operand: SSAValue) -> None:
-        super().__init__(operands=[operand], result_types=[operand.type])
-
-    def verify_(self) -> None:
-        if not isinstance(element(self.operand), AnyFloat):
-            raise VerifyException(f"{self.name} of {self.operand.type}, which are no floats")
 
 
 @irdl_op_definition
-class CompareOp(IRDLOperation):
+class CompareOp(KernelOp):
     """Element comparison; on floats every predicate but `ne` is false where an operand is NaN. i1 counts as 0 and 1."""
 
     name = "tile.compare"
@@ -422,21 +395,16 @@ class CompareOp(IRDLOperation):
     assembly_format = "$predicate $lhs `,` $rhs (`unsigned` $unsigned^)? attr-dict `:` type($lhs) `->` type($result)"
 
     def __init__(self, predicate: str, lhs: SSAValue, rhs: SSAValue, unsigned: bool = False) -> None:
-        super().__init__(
-            operands=[lhs, rhs],
-            properties={"predicate": StringAttr(predicate), "unsigned": UnitAttr() if unsigned else None},
-            result_types=[tile_type(shape(lhs), I1)],
-        )
+        super().__init__(lhs, rhs, results=[tile_type(shape(lhs), I1)], predicate=predicate, unsigned=unsigned)
 
     def verify_(self) -> None:
-        if self.predicate.data not in PREDICATES:
-            raise VerifyException(f"unknown predicate {self.predicate.data!r}; one of {', '.join(PREDICATES)}")
+        verify_word(self.predicate, PREDICATES, "predicate")
         if shape(self.lhs) != shape(self.result) or element(self.result) != I1:
             raise VerifyException(f"compares {self.lhs.type} into {self.result.type}")
 
 
 @irdl_op_definition
-class SelectOp(IRDLOperation):
+class SelectOp(KernelOp):
     """``d[t] = condition[t] ? yes[t] : no[t]``; both sides are evaluated. A scalar condition chooses for the tile."""
 
     name = "tile.select"
@@ -449,7 +417,7 @@ class SelectOp(IRDLOperation):
     assembly_format = "$condition `,` $yes `,` $no attr-dict `:` type($condition) `,` type($result)"
 
     def __init__(self, condition: SSAValue, yes: SSAValue, no: SSAValue) -> None:
-        super().__init__(operands=[condition, yes, no], result_types=[yes.type])
+        super().__init__(condition, yes, no, results=[yes.type])
 
     def verify_(self) -> None:
         if element(self.condition) != I1 or shape(self.condition) not in ((), shape(self.yes)):
@@ -457,7 +425,7 @@ class SelectOp(IRDLOperation):
 
 
 @irdl_op_definition
-class CastOp(IRDLOperation):
+class CastOp(KernelOp):
     """Element conversion. Float to integer truncates (saturating, NaN to 0), integers wrap, to i1 is ``!= 0``.
 
     To a float rounds to nearest even. `unsigned` says that the integer side, or the source where both are integers, is
@@ -472,11 +440,7 @@ class CastOp(IRDLOperation):
     assembly_format = "$value (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, element_type: Attribute, unsigned: bool = False) -> None:
-        super().__init__(
-            operands=[value],
-            properties={"unsigned": UnitAttr() if unsigned else None},
-            result_types=[tile_type(shape(value), element_type)],
-        )
+        super().__init__(value, results=[tile_type(shape(value), element_type)], unsigned=unsigned)
 
     def verify_(self) -> None:
         if shape(self.value) != shape(self.result):
@@ -484,7 +448,7 @@ class CastOp(IRDLOperation):
 
 
 @irdl_op_definition
-class Tf32Op(IRDLOperation):
+class Tf32Op(KernelOp):
     """f32 as numbers of 10 bits of mantissa, which stay f32: what instructions that read tf32 see of it.
 
     Kind "nearest" rounds, ties away from zero; what is too large becomes infinite, and of infinities and NaN the last
@@ -501,17 +465,16 @@ class Tf32Op(IRDLOperation):
     assembly_format = "$kind $value attr-dict `:` type($result)"
 
     def __init__(self, kind: str, value: SSAValue) -> None:
-        super().__init__(operands=[value], properties={"kind": StringAttr(kind)}, result_types=[value.type])
+        super().__init__(value, results=[value.type], kind=kind)
 
     def verify_(self) -> None:
-        if self.kind.data not in TF32_KINDS:
-            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(TF32_KINDS)}")
+        verify_word(self.kind, TF32_KINDS)
         if element(self.value) != f32:
             raise VerifyException(f"reads {self.value.type} as tf32, not f32")
 
 
 @irdl_op_definition
-class ReduceOp(IRDLOperation):
+class ReduceOp(KernelOp):
     """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins).
 
     i1 counts as 0 and 1, and sums wrap to one bit.
@@ -519,7 +482,7 @@ class ReduceOp(IRDLOperation):
 
     name = "tile.reduce"
     kind = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    axis = prop_def(NUMBER)
     unsigned = opt_prop_def(UnitAttr)
     value = operand_def(TensorType)
     result = result_def(TensorType)
@@ -529,21 +492,12 @@ class ReduceOp(IRDLOperation):
     def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False) -> None:
         extents = list(shape(value))
         extents[axis] = 1
-        super().__init__(
-            operands=[value],
-            properties={
-                "kind": StringAttr(kind),
-                "axis": IntegerAttr(axis, 64),
-                "unsigned": UnitAttr() if unsigned else None,
-            },
-            result_types=[TensorType(element(value), extents)],
-        )
+        super().__init__(value, results=[TensorType(element(value), extents)], kind=kind, axis=axis, unsigned=unsigned)
 
     def verify_(self) -> None:
         extents = list(shape(self.value))
         axis = self.axis.value.data
-        if self.kind.data not in REDUCTIONS:
-            raise VerifyException(f"unknown reduction {self.kind.data!r}; one of {', '.join(REDUCTIONS)}")
+        verify_word(self.kind, REDUCTIONS, "reduction")
         if not 0 <= axis < len(extents):
             raise VerifyException(f"reduces axis {axis} of {self.value.type}")
         extents[axis] = 1
@@ -552,7 +506,7 @@ class ReduceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class DotOp(IRDLOperation):
+class DotOp(KernelOp):
     """Multiply and accumulate: ``d[m, n] = c[m, n] + sum_k a[m, k] * b[k, n]``.
 
     With grouped operands b is ``K/g x N x g`` and stands for ``b[k // g, n, k % g]``, the order in which dot-product
@@ -580,15 +534,7 @@ class DotOp(IRDLOperation):
     def __init__(
         self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, unsigned: str = "", precision: str = ""
     ) -> None:
-        super().__init__(
-            operands=[a, b, c],
-            properties={
-                "intrinsic": StringAttr(intrinsic),
-                "unsigned": StringAttr(unsigned),
-                "precision": StringAttr(precision) if precision else None,
-            },
-            result_types=[c.type],
-        )
+        super().__init__(a, b, c, results=[c.type], intrinsic=intrinsic, unsigned=unsigned, precision=precision or None)
 
     def verify_(self) -> None:
         if len(shape(self.a)) != 2 or len(shape(self.c)) != 2 or len(shape(self.b)) not in (2, 3):
@@ -610,8 +556,7 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
     """VerifyException for a precision that there is not, or that a product of other factors than f32 has."""
     if precision is None:
         return
-    if precision.data not in INPUT_PRECISIONS:
-        raise VerifyException(f"unknown precision {precision.data!r}; one of {', '.join(INPUT_PRECISIONS)}")
+    verify_word(precision, INPUT_PRECISIONS, "precision")
     if element(a) != f32 or element(b) != f32:
         raise VerifyException(f"precision {precision.data!r} of a product of {a.type} and {b.type}, which is of f32")
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, i64
-from xdsl.irdl import IRDLOperation, eq, prop_def, traits_def
+from xdsl.irdl import prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.kernel.operation import NUMBER, KernelOp
 
-class Commit(IRDLOperation):
+
+class Commit(KernelOp):
     """What has been started since the last commit of this kind is a group, perhaps an empty one."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
 
-
-class Wait(IRDLOperation):
+class Wait(KernelOp):
     """Wait for all groups of this kind but the `pending` latest."""
 
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    pending = prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$pending attr-dict"
 
     def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": IntegerAttr(pending, 64)})
+        super().__init__(pending=pending)
 
     def verify_(self) -> None:
         super().verify_()

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, i64
+from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.ir import Attribute, Block, Region, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    eq,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    region_def,
-    result_def,
-    traits_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, region_def, result_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import NoTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.programs import LaunchOp, MainOp
 from tilewright.kernel.tile_types import INDEX, verify_view
 
 
 @irdl_op_definition
-class LoopOp(IRDLOperation):
+class LoopOp(KernelOp):
     """Run the views and launches of the body `trips` times, one trip after the other; its argument counts them."""
 
     name = "tile.loop"
-    trips = prop_def(IntegerAttr.constr(eq(i64)))
+    trips = prop_def(NUMBER)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
 
     def __init__(self, trips: int, body: Region | None = None) -> None:
         region = Region(Block(arg_types=[INDEX])) if body is None else body
-        super().__init__(properties={"trips": IntegerAttr(trips, 64)}, regions=[region])
+        super().__init__(regions=[region], trips=trips)
 
     @property
     def count(self) -> int:
@@ -66,15 +58,15 @@ class LoopOp(IRDLOperation):
 
 
 @irdl_op_definition
-class SliceOp(IRDLOperation):
+class SliceOp(KernelOp):
     """The part of a view that a trip uses, from element ``start + stride * trip``; a `period` is taken of the trip."""
 
     name = "tile.slice"
     whole = operand_def(MemRefType)
     trip = operand_def(IndexType)
-    start = prop_def(IntegerAttr.constr(eq(i64)))
-    stride = prop_def(IntegerAttr.constr(eq(i64)))
-    period = prop_def(IntegerAttr.constr(eq(i64)))
+    start = prop_def(NUMBER)
+    stride = prop_def(NUMBER)
+    period = prop_def(NUMBER)
     result = result_def(MemRefType)
     traits = traits_def(Pure())
     assembly_format = (
@@ -82,9 +74,7 @@ class SliceOp(IRDLOperation):
     )
 
     def __init__(self, whole: SSAValue, trip: SSAValue, start: int, stride: int, period: int, type_: Attribute) -> None:
-        numbers = {"start": start, "stride": stride, "period": period}
-        properties = {name: IntegerAttr(number, 64) for name, number in numbers.items()}
-        super().__init__(operands=[whole, trip], properties=properties, result_types=[type_])
+        super().__init__(whole, trip, results=[type_], start=start, stride=stride, period=period)
 
     def element(self, trip: int) -> int:
         """The element of the whole view at which the part of a trip begins."""
@@ -119,7 +109,7 @@ class SliceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FirstOp(IRDLOperation):
+class FirstOp(KernelOp):
     """The view `first` in trip 0, `later` in every other one."""
 
     name = "tile.first"
@@ -131,7 +121,7 @@ class FirstOp(IRDLOperation):
     assembly_format = "$trip `,` $first `,` $later attr-dict `:` type($first) `,` type($later) `->` type($result)"
 
     def __init__(self, trip: SSAValue, first: SSAValue, later: SSAValue) -> None:
-        super().__init__(operands=[trip, first, later], result_types=[later.type])
+        super().__init__(trip, first, later, results=[later.type])
 
     def verify_(self) -> None:
         if not self.first.type == self.later.type == self.result.type:

@@ -19,20 +19,9 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
-    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    eq,
-    irdl_op_definition,
-    opt_prop_def,
-    prop_def,
-    region_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
+from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def, region_def, result_def, traits_def, var_operand_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import (
@@ -47,11 +36,12 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.attributes import wrong
-from tilewright.kernel.tile_types import INDEX, i64s, verify_view
+from tilewright.kernel.operation import NUMBER, KernelOp, verify_word
+from tilewright.kernel.tile_types import INDEX, verify_view
 
 
 @irdl_op_definition
-class FuncOp(IRDLOperation):
+class FuncOp(KernelOp):
     """A kernel: its body is run once for every point of `grid`, in any order, perhaps concurrently.
 
     Arguments are views and, in tile form, numbers. Views of one launch share no memory, except where all of them are
@@ -89,16 +79,14 @@ class FuncOp(IRDLOperation):
         function_type = FunctionType.from_lists(list(arguments), [])
         region = Region(Block(arg_types=list(arguments))) if body is None else body
         super().__init__(
-            properties={
-                "sym_name": StringAttr(name),
-                "function_type": function_type,
-                "grid": i64s(grid),
-                "cluster": IntegerAttr(blocks, 64) if blocks != 1 else None,
-                "threads": i64s(threads) if threads else None,
-                "warp": IntegerAttr(warp, 64) if warp else None,
-                "cost": cost,
-            },
             regions=[region],
+            sym_name=name,
+            function_type=function_type,
+            grid=grid,
+            cluster=IntegerAttr(blocks, 64) if blocks != 1 else None,
+            threads=threads or None,
+            warp=warp or None,
+            cost=cost,
         )
 
     @property
@@ -205,29 +193,26 @@ def kernel_of(op: Operation) -> FuncOp:
 
 
 @irdl_op_definition
-class ReturnOp(IRDLOperation):
+class ReturnOp(KernelOp):
     """End of a kernel or of the main sequence."""
 
     name = "tile.return"
     traits = traits_def(IsTerminator())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
-class ProgramIdOp(IRDLOperation):
+class ProgramIdOp(KernelOp):
     """The coordinate of this program along one axis of the grid."""
 
     name = "tile.program_id"
-    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    axis = prop_def(NUMBER)
     result = result_def(IndexType)
     traits = traits_def(Pure())
     assembly_format = "$axis attr-dict"
 
     def __init__(self, axis: int) -> None:
-        super().__init__(properties={"axis": IntegerAttr(axis, 64)}, result_types=[INDEX])
+        super().__init__(results=[INDEX], axis=axis)
 
     def verify_(self) -> None:
         kernel, axis = kernel_of(self), self.axis.value.data
@@ -236,7 +221,7 @@ class ProgramIdOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BlockRankOp(IRDLOperation):
+class BlockRankOp(KernelOp):
     """Which of the blocks that run this program together this is, counted from 0."""
 
     name = "tile.block_rank"
@@ -245,14 +230,14 @@ class BlockRankOp(IRDLOperation):
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
-        super().__init__(result_types=[INDEX])
+        super().__init__(results=[INDEX])
 
     def verify_(self) -> None:
         kernel_of(self)
 
 
 @irdl_op_definition
-class MainOp(IRDLOperation):
+class MainOp(KernelOp):
     """The host sequence of a module: buffers, numbers, launches and loops of launches, in order.
 
     `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
@@ -266,11 +251,9 @@ class MainOp(IRDLOperation):
 
     def __init__(self, arena_bytes: int, constants_bytes: int, body: Region | None = None) -> None:
         super().__init__(
-            properties={
-                "arena_bytes": IntegerAttr(arena_bytes, 64),
-                "constants_bytes": IntegerAttr(constants_bytes, 64),
-            },
             regions=[Region(Block()) if body is None else body],
+            arena_bytes=arena_bytes,
+            constants_bytes=constants_bytes,
         )
 
     def verify_(self) -> None:
@@ -309,12 +292,12 @@ class MainOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BufferOp(IRDLOperation):
+class BufferOp(KernelOp):
     """A view of host-planned memory: input or output number `index`, or `index` bytes into the constants or arena."""
 
     name = "tile.buffer"
     space = prop_def(StringAttr)
-    index = prop_def(IntegerAttr.constr(eq(i64)))
+    index = prop_def(NUMBER)
     result = result_def(MemRefType)
     traits = traits_def(Pure())
     assembly_format = "$space $index attr-dict `:` type($result)"
@@ -322,11 +305,10 @@ class BufferOp(IRDLOperation):
     SPACES: ClassVar = ("input", "output", "constant", "arena")
 
     def __init__(self, space: str, index: int, type_: MemRefType[Attribute]) -> None:
-        super().__init__(properties={"space": StringAttr(space), "index": IntegerAttr(index, 64)}, result_types=[type_])
+        super().__init__(results=[type_], space=space, index=index)
 
     def verify_(self) -> None:
-        if self.space.data not in self.SPACES:
-            raise VerifyException(f"unknown buffer space {self.space.data!r}; one of {', '.join(self.SPACES)}")
+        verify_word(self.space, self.SPACES, "buffer space")
         if self.index.value.data < 0:
             raise VerifyException(f"buffer at {self.index.value.data}")
         if not isinstance(self.parent_op(), MainOp):
@@ -354,7 +336,7 @@ class _KernelExists(SymbolUserOpInterface):
 
 
 @irdl_op_definition
-class LaunchOp(IRDLOperation):
+class LaunchOp(KernelOp):
     """Run every program of a kernel on these views and numbers; the next launch starts when all have finished."""
 
     name = "tile.launch"
@@ -364,4 +346,4 @@ class LaunchOp(IRDLOperation):
     assembly_format = "$kernel `(` $arguments `)` attr-dict `:` type($arguments)"
 
     def __init__(self, kernel: str, arguments: Sequence[SSAValue]) -> None:
-        super().__init__(operands=[list(arguments)], properties={"kernel": SymbolRefAttr(kernel)})
+        super().__init__(arguments, kernel=SymbolRefAttr(kernel))

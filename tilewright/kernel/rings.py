@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, UnitAttr, i64
+from xdsl.dialects.builtin import IndexType, MemRefType, StringAttr, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     VarConstraint,
     base,
-    eq,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -28,7 +26,8 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.boxes import Box, BoxCopy, of_box
+from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.tile_types import I1, element, shape, verify_view
 
@@ -43,18 +42,18 @@ def _ring(view: SSAValue) -> RingOp:
 
 
 @irdl_op_definition
-class RingOp(IRDLOperation):
+class RingOp(KernelOp):
     """Buffers of `slots` slots each, and what says which slots are free and which are filled."""
 
     name = "tile.ring"
-    slots = prop_def(IntegerAttr.constr(eq(i64)))
+    slots = prop_def(NUMBER)
     state = result_def(MemRefType)
     buffers = var_result_def(MemRefType)
     traits = traits_def(MemoryAllocEffect())
     assembly_format = "$slots attr-dict `:` type($state) `,` type($buffers)"
 
     def __init__(self, slots: int, state: Attribute, buffers: Sequence[Attribute]) -> None:
-        super().__init__(properties={"slots": IntegerAttr(slots, 64)}, result_types=[state, list(buffers)])
+        super().__init__(results=[state, list(buffers)], slots=slots)
 
     def verify_(self) -> None:
         slots = self.slots.value.data
@@ -71,7 +70,7 @@ class RingOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FillOp(IRDLOperation):
+class FillOp(KernelOp):
     """Where `when` holds: wait until the slot of use `number` is free, and start its copies, those of the region."""
 
     name = "tile.fill"
@@ -83,7 +82,7 @@ class FillOp(IRDLOperation):
     assembly_format = "$state `[` $number `]` `when` $when $body attr-dict `:` type($state)"
 
     def __init__(self, state: SSAValue, number: SSAValue, when: SSAValue, body: Block) -> None:
-        super().__init__(operands=[state, number, when], regions=[Region(body)])
+        super().__init__(state, number, when, regions=[Region(body)])
 
     def verify_(self) -> None:
         ring = _ring(self.state)
@@ -103,7 +102,7 @@ class BoxCopyOp(BoxCopy):
     name = "tile.box_copy"
     view = operand_def(MemRefType)
     buffer = operand_def(MemRefType)
-    place = prop_def(IntegerAttr.constr(eq(i64)))
+    place = prop_def(NUMBER)
     together = opt_prop_def(UnitAttr)
     assembly_format = (
         "$view `[` $coordinates `]` `to` $buffer `at` $place `extents` $extents `strides` $strides `box` $box "
@@ -111,7 +110,7 @@ class BoxCopyOp(BoxCopy):
     )
 
     def __init__(self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, box: Box) -> None:
-        super().__init__([view, buffer, list(coordinates)], box, {"place": IntegerAttr(place, 64)})
+        super().__init__(view, buffer, coordinates, **of_box(box), place=place)
 
     def verify_(self) -> None:
         self.verify_form(self.view, self.buffer)
@@ -126,7 +125,7 @@ def can_be_cut(box: Box, blocks: int) -> bool:
     return rows % (ROWS * blocks) == 0 and set(outer) <= {1}
 
 
-class _OfUse(IRDLOperation):
+class _OfUse(KernelOp):
     """Something about one use of a ring."""
 
     state = operand_def(MemRefType)
@@ -135,7 +134,7 @@ class _OfUse(IRDLOperation):
     assembly_format = "$state `[` $number `]` attr-dict `:` type($state)"
 
     def __init__(self, state: SSAValue, number: SSAValue) -> None:
-        super().__init__(operands=[state, number])
+        super().__init__(state, number)
 
     def verify_(self) -> None:
         _ring(self.state)
@@ -156,7 +155,7 @@ class ReleaseOp(_OfUse):
 
 
 @irdl_op_definition
-class StagedDotOp(IRDLOperation):
+class StagedDotOp(KernelOp):
     """``d = c + a * b`` of the tiles in the slot of use `number`: M x K in buffer a, K x N in b, as the memories say.
 
     The product is under way until `tile.finish` has waited for it: only then are the slot free and d to be used.
@@ -169,7 +168,7 @@ class StagedDotOp(IRDLOperation):
     b = operand_def(MemRefType)
     number = operand_def(IndexType)
     c = operand_def(ACC)
-    depth = prop_def(IntegerAttr.constr(eq(i64)))
+    depth = prop_def(NUMBER)
     a_memory = prop_def(StringAttr)
     b_memory = prop_def(StringAttr)
     result = result_def(ACC)
@@ -184,14 +183,7 @@ class StagedDotOp(IRDLOperation):
         c: SSAValue,
     ) -> None:  # fmt: skip
         super().__init__(
-            operands=[a, b, number, c],
-            properties={
-                "intrinsic": StringAttr(intrinsic),
-                "depth": IntegerAttr(depth, 64),
-                "a_memory": StringAttr(a_memory),
-                "b_memory": StringAttr(b_memory),
-            },
-            result_types=[c.type],
+            a, b, number, c, results=[c.type], intrinsic=intrinsic, depth=depth, a_memory=a_memory, b_memory=b_memory
         )
 
     @property
@@ -212,19 +204,19 @@ class StagedDotOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FinishOp(IRDLOperation):
+class FinishOp(KernelOp):
     """Wait until all but the `pending` latest products are done."""
 
     name = "tile.finish"
     T: ClassVar = VarConstraint("T", base(TensorType))
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    pending = prop_def(NUMBER)
     value = operand_def(T)
     result = result_def(T)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$pending $value attr-dict `:` type($value)"
 
     def __init__(self, pending: int, value: SSAValue) -> None:
-        super().__init__(operands=[value], properties={"pending": IntegerAttr(pending, 64)}, result_types=[value.type])
+        super().__init__(value, results=[value.type], pending=pending)
 
     def verify_(self) -> None:
         if self.pending.value.data < 0:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import StringAttr, TensorType, UnitAttr
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.kernel.operation import KernelOp, verify_word
 from tilewright.kernel.tile_types import I1, element, shape
 
 KINDS = ("sum", "prod", "max", "min")
 
 
 @irdl_op_definition
-class ScanOp(IRDLOperation):
+class ScanOp(KernelOp):
     """Prefixes of a tile of one dimension: ``prefix[j] = kind of value[k] for k <= j``, with `reverse` for k >= j.
 
     `total` is the prefix of all elements, and has the bits of the last one. `kind` is sum, prod, max or min (NaN wins).
@@ -35,19 +36,10 @@ class ScanOp(IRDLOperation):
     )
 
     def __init__(self, kind: str, value: SSAValue, reverse: bool = False, unsigned: bool = False) -> None:
-        super().__init__(
-            operands=[value],
-            properties={
-                "kind": StringAttr(kind),
-                "reverse": UnitAttr() if reverse else None,
-                "unsigned": UnitAttr() if unsigned else None,
-            },
-            result_types=[value.type, element(value)],
-        )
+        super().__init__(value, results=[value.type, element(value)], kind=kind, reverse=reverse, unsigned=unsigned)
 
     def verify_(self) -> None:
-        if self.kind.data not in KINDS:
-            raise VerifyException(f"unknown scan {self.kind.data!r}; one of {', '.join(KINDS)}")
+        verify_word(self.kind, KINDS, "scan")
         if element(self.value) == I1 and (self.kind.data not in ("max", "min") or not self.unsigned):
             raise VerifyException(f"scans flags by {self.kind.data}, not by unsigned max or min")
         if len(shape(self.value)) != 1:

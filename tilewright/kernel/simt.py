@@ -16,23 +16,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    AnyFloat,
-    IndexType,
-    IntegerAttr,
-    IntegerType,
-    MemRefType,
-    StringAttr,
-    TensorType,
-    UnitAttr,
-    i64,
-)
+from xdsl.dialects.builtin import AnyFloat, IndexType, MemRefType, StringAttr, TensorType, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     VarConstraint,
     base,
-    eq,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -48,6 +36,8 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.errors import CompileError
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, check_precision, element, shape
 from tilewright.kernel.groups import Commit, Wait
+from tilewright.kernel.operation import NUMBER, KernelOp, verify_word
+from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.records import record_of
 from tilewright.kernel.tile_types import element_bytes as element_bytes
 
@@ -68,40 +58,34 @@ def is_shared(view: SSAValue | Attribute) -> bool:
 
 def block_of(op: Operation) -> FuncOp:
     """The kernel in distributed form that an operation is part of; VerifyException where there is none."""
-    kernel = op.parent_op()
-    while kernel is not None and not isinstance(kernel, FuncOp):
-        kernel = kernel.parent_op()
-    if kernel is None or not kernel.block:
+    kernel = kernel_of(op)
+    if not kernel.block:
         raise VerifyException("outside of a kernel with threads")
     return kernel
 
 
-class InBlock(IRDLOperation):
+class InBlock(KernelOp):
     """Something that threads of a block do."""
 
     def verify_(self) -> None:
         block_of(self)
 
 
-def _number(value: int) -> IntegerAttr[IntegerType]:
-    return IntegerAttr(value, 64)
-
-
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
 @irdl_op_definition
-class ThreadIdOp(IRDLOperation):
+class ThreadIdOp(KernelOp):
     """The coordinate of this thread in its block along one axis."""
 
     name = "simt.thread_id"
-    axis = prop_def(IntegerAttr.constr(eq(i64)))
+    axis = prop_def(NUMBER)
     result = result_def(IndexType)
     traits = traits_def(Pure())
     assembly_format = "$axis attr-dict"
 
     def __init__(self, axis: int) -> None:
-        super().__init__(properties={"axis": _number(axis)}, result_types=[INDEX])
+        super().__init__(results=[INDEX], axis=axis)
 
     def verify_(self) -> None:
         if not 0 <= self.axis.value.data < len(block_of(self).block):
@@ -109,21 +93,20 @@ class ThreadIdOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BarrierOp(IRDLOperation):
+class BarrierOp(KernelOp):
     """All threads of the block arrive before any goes on; what they wrote before it is seen after it.
 
     With a `number` from 1 to 15, the threads of some warps, `threads` in all, meet apart from the others.
     """
 
     name = "simt.barrier"
-    number = opt_prop_def(IntegerAttr.constr(eq(i64)))
-    threads = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    number = opt_prop_def(NUMBER)
+    threads = opt_prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "(`number` $number^ `of` $threads)? attr-dict"
 
     def __init__(self, number: int | None = None, threads: int | None = None) -> None:
-        given = {"number": number, "threads": threads}
-        super().__init__(properties={name: None if value is None else _number(value) for name, value in given.items()})
+        super().__init__(number=number, threads=threads)
 
     def verify_(self) -> None:
         kernel = block_of(self)
@@ -147,12 +130,9 @@ class ClusterBarrierOp(InBlock):
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
-class ShuffleOp(IRDLOperation):
+class ShuffleOp(KernelOp):
     """The value of another lane of the warp: of lane ``l xor n``, ``l - n`` (up), ``l + n`` (down) or ``n`` (index).
 
     A lane whose source lies outside the warp keeps its own value.
@@ -168,31 +148,29 @@ class ShuffleOp(IRDLOperation):
     assembly_format = "$kind $value `,` $lane attr-dict `:` type($result)"
 
     def __init__(self, kind: str, value: SSAValue, lane: SSAValue) -> None:
-        super().__init__(operands=[value, lane], properties={"kind": StringAttr(kind)}, result_types=[value.type])
+        super().__init__(value, lane, results=[value.type], kind=kind)
 
     def verify_(self) -> None:
         block_of(self)
-        if self.kind.data not in SHUFFLES:
-            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(SHUFFLES)}")
+        verify_word(self.kind, SHUFFLES)
 
 
 # Memory of a block ----------------------------------------------------------------------------------------------------
 
 
 @irdl_op_definition
-class SharedOp(IRDLOperation):
+class SharedOp(KernelOp):
     """Memory of the block, undefined at first; `offset` is its place in bytes, once that is decided."""
 
     name = "simt.shared"
-    align = prop_def(IntegerAttr.constr(eq(i64)))
-    offset = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    align = prop_def(NUMBER)
+    offset = opt_prop_def(NUMBER)
     result = result_def(MemRefType)
     traits = traits_def(MemoryAllocEffect())
     assembly_format = "`align` $align (`at` $offset^)? attr-dict `:` type($result)"
 
     def __init__(self, type_: MemRefType[Attribute], align: int = 16, offset: int | None = None) -> None:
-        place = None if offset is None else _number(offset)
-        super().__init__(properties={"align": _number(align), "offset": place}, result_types=[type_])
+        super().__init__(results=[type_], align=align, offset=offset)
 
     @property
     def bytes(self) -> int:
@@ -210,7 +188,7 @@ class SharedOp(IRDLOperation):
 
 
 @irdl_op_definition
-class AsyncCopyOp(IRDLOperation):
+class AsyncCopyOp(KernelOp):
     """Start copying `elements` elements from global to shared memory, 4, 8 or 16 bytes, both places aligned to that.
 
     Elements from number `valid` on become zero and are not read. `bypass` leaves the first cache alone (16 bytes only).
@@ -223,7 +201,7 @@ class AsyncCopyOp(IRDLOperation):
     target = operand_def(MemRefType)
     target_offset = operand_def(IndexType)
     valid = opt_operand_def(IndexType)
-    elements = prop_def(IntegerAttr.constr(eq(i64)))
+    elements = prop_def(NUMBER)
     bypass = opt_prop_def(UnitAttr)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
@@ -241,10 +219,7 @@ class AsyncCopyOp(IRDLOperation):
         valid: SSAValue | None = None,
         bypass: bool = False,
     ) -> None:
-        super().__init__(
-            operands=[source, source_offset, target, target_offset, [valid] if valid is not None else []],
-            properties={"elements": _number(elements), "bypass": UnitAttr() if bypass else None},
-        )
+        super().__init__(source, source_offset, target, target_offset, valid, elements=elements, bypass=bypass)
 
     @property
     def bytes(self) -> int:
@@ -277,7 +252,7 @@ class WaitOp(Wait, InBlock):
 
 
 @irdl_op_definition
-class AtomicOp(IRDLOperation):
+class AtomicOp(KernelOp):
     """``old = view[offset]; view[offset] = kind(old, value)`` in one step, where mask holds; relaxed order.
 
     Without the mask's consent nothing is touched and the result is 0.
@@ -302,16 +277,11 @@ class AtomicOp(IRDLOperation):
         self, kind: str, value: SSAValue, view: SSAValue, offset: SSAValue, mask: SSAValue | None = None,
         unsigned: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[value, view, offset, [mask] if mask is not None else []],
-            properties={"kind": StringAttr(kind), "unsigned": UnitAttr() if unsigned else None},
-            result_types=[value.type],
-        )
+        super().__init__(value, view, offset, mask, results=[value.type], kind=kind, unsigned=unsigned)
 
     def verify_(self) -> None:
         block_of(self)
-        if self.kind.data not in ATOMICS:
-            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(ATOMICS)}")
+        verify_word(self.kind, ATOMICS)
         wrong = self.kind.data in ("and", "or", "xor") and isinstance(self.value.type, AnyFloat)
         if wrong or shape(self.value) or not self.value.type == element(self.view) == self.result.type:
             raise VerifyException(f"{self.kind.data} of {self.value.type} on {self.view.type}")
@@ -334,7 +304,7 @@ def _verify_rows(op: LoadMatrixOp | StoreMatrixOp, tile: SSAValue) -> None:
 
 
 @irdl_op_definition
-class LoadMatrixOp(IRDLOperation):
+class LoadMatrixOp(KernelOp):
     """Warp: load `count` matrices of 8 rows of 16 bytes; lane ``8 i + r`` says where row r of matrix i lies.
 
     A lane gets 4 bytes of each matrix: of row ``lane // 4`` the bytes from ``4 (lane % 4)`` on. With `transpose`
@@ -344,7 +314,7 @@ class LoadMatrixOp(IRDLOperation):
     name = "simt.load_matrix"
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
-    count = prop_def(IntegerAttr.constr(eq(i64)))
+    count = prop_def(NUMBER)
     transpose = opt_prop_def(UnitAttr)
     result = result_def(TensorType)
     traits = traits_def(MemoryReadEffect())
@@ -353,18 +323,15 @@ class LoadMatrixOp(IRDLOperation):
     )
 
     def __init__(self, view: SSAValue, offset: SSAValue, count: int, transpose: bool = False) -> None:
-        super().__init__(
-            operands=[view, offset],
-            properties={"count": _number(count), "transpose": UnitAttr() if transpose else None},
-            result_types=[TensorType(element(view), [4 // element_bytes(view) * count])],
-        )
+        result = TensorType(element(view), [4 // element_bytes(view) * count])
+        super().__init__(view, offset, results=[result], count=count, transpose=transpose)
 
     def verify_(self) -> None:
         _verify_rows(self, self.result)
 
 
 @irdl_op_definition
-class StoreMatrixOp(IRDLOperation):
+class StoreMatrixOp(KernelOp):
     """Warp: the inverse of `load_matrix`."""
 
     name = "simt.store_matrix"
@@ -372,7 +339,7 @@ class StoreMatrixOp(IRDLOperation):
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
     offset = operand_def(IndexType)
-    count = prop_def(IntegerAttr.constr(eq(i64)))
+    count = prop_def(NUMBER)
     transpose = opt_prop_def(UnitAttr)
     traits = traits_def(MemoryWriteEffect())
     assembly_format = (
@@ -380,17 +347,14 @@ class StoreMatrixOp(IRDLOperation):
     )
 
     def __init__(self, value: SSAValue, view: SSAValue, offset: SSAValue, count: int, transpose: bool = False) -> None:
-        super().__init__(
-            operands=[value, view, offset],
-            properties={"count": _number(count), "transpose": UnitAttr() if transpose else None},
-        )
+        super().__init__(value, view, offset, count=count, transpose=transpose)
 
     def verify_(self) -> None:
         _verify_rows(self, self.value)
 
 
 @irdl_op_definition
-class LoadFragmentOp(IRDLOperation):
+class LoadFragmentOp(KernelOp):
     """Warp: load the fragment of operand `operand` ("a", "b" or "c") of an intrinsic from a matrix in memory.
 
     Element [r, c] lies at ``offset + r * stride + c``, or ``offset + r + c * stride`` with `columns`.
@@ -414,15 +378,8 @@ class LoadFragmentOp(IRDLOperation):
         self, intrinsic: str, operand: str, view: SSAValue, offset: SSAValue, stride: SSAValue, elements: int,
         columns: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[view, offset, stride],
-            properties={
-                "intrinsic": StringAttr(intrinsic),
-                "operand": StringAttr(operand),
-                "columns": UnitAttr() if columns else None,
-            },
-            result_types=[TensorType(element(view), [elements])],
-        )
+        results = [TensorType(element(view), [elements])]
+        super().__init__(view, offset, stride, results=results, intrinsic=intrinsic, operand=operand, columns=columns)
 
     def verify_(self) -> None:
         block_of(self)
@@ -433,7 +390,7 @@ class LoadFragmentOp(IRDLOperation):
 
 
 @irdl_op_definition
-class StoreFragmentOp(IRDLOperation):
+class StoreFragmentOp(KernelOp):
     """Warp: write the result fragment of an intrinsic to a matrix in memory, the inverse of loading "c"."""
 
     name = "simt.store_fragment"
@@ -453,10 +410,7 @@ class StoreFragmentOp(IRDLOperation):
     def __init__(
         self, intrinsic: str, value: SSAValue, view: SSAValue, offset: SSAValue, stride: SSAValue, columns: bool = False
     ) -> None:
-        super().__init__(
-            operands=[value, view, offset, stride],
-            properties={"intrinsic": StringAttr(intrinsic), "columns": UnitAttr() if columns else None},
-        )
+        super().__init__(value, view, offset, stride, intrinsic=intrinsic, columns=columns)
 
     def verify_(self) -> None:
         block_of(self)
@@ -465,7 +419,7 @@ class StoreFragmentOp(IRDLOperation):
 
 
 @irdl_op_definition
-class MmaOp(IRDLOperation):
+class MmaOp(KernelOp):
     """Warp: ``d = a * b + c`` on fragments, by the record that `intrinsic` names.
 
     With `precision` "tf32x3", three products of a record that reads tf32: of low parts of a and high ones of b
@@ -486,11 +440,7 @@ class MmaOp(IRDLOperation):
     )
 
     def __init__(self, intrinsic: str, a: SSAValue, b: SSAValue, c: SSAValue, precision: str = "") -> None:
-        properties = {
-            "intrinsic": StringAttr(intrinsic),
-            "precision": StringAttr(precision) if precision else None,
-        }
-        super().__init__(operands=[a, b, c], properties=properties, result_types=[c.type])
+        super().__init__(a, b, c, results=[c.type], intrinsic=intrinsic, precision=precision or None)
 
     def verify_(self) -> None:
         block_of(self)
@@ -511,7 +461,7 @@ def _reads_tf32(op: MmaOp) -> bool:
 
 
 @irdl_op_definition
-class JoinOp(IRDLOperation):
+class JoinOp(KernelOp):
     """Tiles of one dimension, one after the other."""
 
     name = "simt.join"
@@ -522,7 +472,7 @@ class JoinOp(IRDLOperation):
 
     def __init__(self, parts: Sequence[SSAValue]) -> None:
         total = sum(shape(part)[0] for part in parts)
-        super().__init__(operands=[list(parts)], result_types=[TensorType(element(parts[0]), [total])])
+        super().__init__(parts, results=[TensorType(element(parts[0]), [total])])
 
     def verify_(self) -> None:
         if any(len(shape(part)) != 1 or element(part) != element(self.result) for part in self.parts):
@@ -532,22 +482,18 @@ class JoinOp(IRDLOperation):
 
 
 @irdl_op_definition
-class PartOp(IRDLOperation):
+class PartOp(KernelOp):
     """Elements `start` and following ones of a tile of one dimension."""
 
     name = "simt.part"
     value = operand_def(TensorType)
-    start = prop_def(IntegerAttr.constr(eq(i64)))
+    start = prop_def(NUMBER)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = "$value `[` $start `]` attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, start: int, count: int) -> None:
-        super().__init__(
-            operands=[value],
-            properties={"start": _number(start)},
-            result_types=[TensorType(element(value), [count])],
-        )
+        super().__init__(value, results=[TensorType(element(value), [count])], start=start)
 
     def verify_(self) -> None:
         start = self.start.value.data

@@ -11,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, StringAttr, UnitAttr, i64
+from xdsl.dialects.builtin import IndexType, MemRefType, StringAttr, UnitAttr, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    eq,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    traits_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy
+from tilewright.kernel.boxes import Box, BoxCopy, of_box
 from tilewright.kernel.groups import Commit, Wait
+from tilewright.kernel.operation import NUMBER, KernelOp, verify_word
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.tile_types import element
 from tilewright.layouts.copy_engine import BOX_EXTENT, ROW_MULTIPLE, SPANS, TENSOR_RANK, is_distance
@@ -37,29 +29,25 @@ SWIZZLES = (0, *SPANS)
 FENCES = ("async", "mbarrier")
 
 
-def _number(value: int) -> IntegerAttr[IntegerType]:
-    return IntegerAttr(value, 64)
-
-
 def _verify_mbarriers(view: SSAValue) -> None:
     if not is_shared(view) or element(view) != i64:
         raise VerifyException(f'mbarriers are i64 in memory space "shared", not {view.type}')
 
 
 @irdl_op_definition
-class MbarrierInitOp(IRDLOperation):
+class MbarrierInitOp(KernelOp):
     """Make an mbarrier whose phases take `arrivals` arrivals. Others may use it after a fence and a barrier."""
 
     name = "simt.mbarrier_init"
     WRITES: ClassVar[int] = 0
     barriers = operand_def(MemRefType)
     index = operand_def(IndexType)
-    arrivals = prop_def(IntegerAttr.constr(eq(i64)))
+    arrivals = prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$barriers `[` $index `]` `arrivals` $arrivals attr-dict `:` type($barriers)"
 
     def __init__(self, barriers: SSAValue, index: SSAValue, arrivals: int) -> None:
-        super().__init__(operands=[barriers, index], properties={"arrivals": _number(arrivals)})
+        super().__init__(barriers, index, arrivals=arrivals)
 
     def verify_(self) -> None:
         block_of(self)
@@ -69,7 +57,7 @@ class MbarrierInitOp(IRDLOperation):
 
 
 @irdl_op_definition
-class MbarrierArriveOp(IRDLOperation):
+class MbarrierArriveOp(KernelOp):
     """Arrive once, perhaps after announcing bytes that copies will bring in this phase.
 
     With a `rank`, at the mbarrier of the same place in that block of the program.
@@ -79,7 +67,7 @@ class MbarrierArriveOp(IRDLOperation):
     barriers = operand_def(MemRefType)
     index = operand_def(IndexType)
     rank = opt_operand_def(IndexType)
-    bytes = opt_prop_def(IntegerAttr.constr(eq(i64)))
+    bytes = opt_prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
         "$barriers `[` $index `]` (`of` `block` $rank^)? (`expect` $bytes^)? attr-dict `:` type($barriers)"
@@ -88,9 +76,7 @@ class MbarrierArriveOp(IRDLOperation):
     def __init__(
         self, barriers: SSAValue, index: SSAValue, bytes: int | None = None, rank: SSAValue | None = None
     ) -> None:
-        announced = None if bytes is None else _number(bytes)
-        there = [] if rank is None else [rank]
-        super().__init__(operands=[barriers, index, there], properties={"bytes": announced})
+        super().__init__(barriers, index, rank, bytes=bytes)
 
     def verify_(self) -> None:
         block_of(self)
@@ -102,7 +88,7 @@ class MbarrierArriveOp(IRDLOperation):
 
 
 @irdl_op_definition
-class MbarrierWaitOp(IRDLOperation):
+class MbarrierWaitOp(KernelOp):
     """Wait until the phase of this parity is complete: phases count from 0, and before phase 0 lies one of parity 1."""
 
     name = "simt.mbarrier_wait"
@@ -113,7 +99,7 @@ class MbarrierWaitOp(IRDLOperation):
     assembly_format = "$barriers `[` $index `]` `parity` $parity attr-dict `:` type($barriers)"
 
     def __init__(self, barriers: SSAValue, index: SSAValue, parity: SSAValue) -> None:
-        super().__init__(operands=[barriers, index, parity])
+        super().__init__(barriers, index, parity)
 
     def verify_(self) -> None:
         block_of(self)
@@ -121,7 +107,7 @@ class MbarrierWaitOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FenceOp(IRDLOperation):
+class FenceOp(KernelOp):
     """What this thread wrote to shared memory before is seen by asynchronous operations that start later.
 
     Of kind "async", by copies and products of this thread and of those that meet it at a barrier; of kind "mbarrier",
@@ -134,12 +120,11 @@ class FenceOp(IRDLOperation):
     assembly_format = "$kind attr-dict"
 
     def __init__(self, kind: str) -> None:
-        super().__init__(properties={"kind": StringAttr(kind)})
+        super().__init__(kind=kind)
 
     def verify_(self) -> None:
         block_of(self)
-        if self.kind.data not in FENCES:
-            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(FENCES)}")
+        verify_word(self.kind, FENCES)
 
 
 class _TensorCopy(BoxCopy):
@@ -191,8 +176,8 @@ class TensorLoadOp(_TensorCopy):
         self, tensor: SSAValue, coordinates: Sequence[SSAValue], memory: SSAValue, offset: SSAValue,
         barriers: SSAValue, barrier: SSAValue, box: Box, everywhere: bool = False,
     ) -> None:  # fmt: skip
-        own = {"everywhere": UnitAttr()} if everywhere else {}
-        super().__init__([tensor, memory, offset, barriers, barrier, list(coordinates)], box, own)
+        operands = (tensor, memory, offset, barriers, barrier, coordinates)
+        super().__init__(*operands, **of_box(box), everywhere=everywhere)
 
     def verify_(self) -> None:
         self.verify_form(self.tensor, self.memory)
@@ -218,7 +203,7 @@ class TensorStoreOp(_TensorCopy):
     def __init__(
         self, memory: SSAValue, offset: SSAValue, tensor: SSAValue, coordinates: Sequence[SSAValue], box: Box
     ) -> None:
-        super().__init__([memory, offset, tensor, list(coordinates)], box)
+        super().__init__(memory, offset, tensor, coordinates, **of_box(box))
 
     def verify_(self) -> None:
         self.verify_form(self.tensor, self.memory)

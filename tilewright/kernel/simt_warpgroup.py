@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, MemRefType, StringAttr, TensorType
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     VarConstraint,
     base,
-    eq,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -32,6 +30,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.kernel.groups import Commit
+from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp, verify_word
 from tilewright.kernel.records import extents_of_record, is_of_four_warps, record_of
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
 from tilewright.kernel.simt_async import SWIZZLES
@@ -76,7 +75,7 @@ class WarpIdOp(InBlock):
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
-        super().__init__(result_types=[INDEX])
+        super().__init__(results=[INDEX])
 
 
 @irdl_op_definition
@@ -89,26 +88,25 @@ class ElectOp(InBlock):
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
-        super().__init__(result_types=[I1])
+        super().__init__(results=[I1])
 
 
 @irdl_op_definition
-class RegistersOp(IRDLOperation):
+class RegistersOp(KernelOp):
     """The threads of four warps hold `count` registers from here on: more than before ("grow"), or fewer ("shrink")."""
 
     name = "simt.registers"
     kind = prop_def(StringAttr)
-    count = prop_def(IntegerAttr.constr(eq(i64)))
+    count = prop_def(NUMBER)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$kind $count attr-dict"
 
     def __init__(self, kind: str, count: int) -> None:
-        super().__init__(properties={"kind": StringAttr(kind), "count": IntegerAttr(count, 64)})
+        super().__init__(kind=kind, count=count)
 
     def verify_(self) -> None:
         block_of(self)
-        if self.kind.data not in REGISTERS:
-            raise VerifyException(f"unknown kind {self.kind.data!r}; one of {', '.join(REGISTERS)}")
+        verify_word(self.kind, REGISTERS)
         if not 24 <= self.count.value.data <= 256 or self.count.value.data % 8:  # PTX ISA, "setmaxnreg"
             raise VerifyException(f"{self.count.value.data} registers; 24 to 256, a multiple of 8")
 
@@ -134,11 +132,11 @@ class WarpgroupFenceOp(_Passing):
     assembly_format = "$values attr-dict `:` type($values) `->` type($made)"
 
     def __init__(self, values: Sequence[SSAValue]) -> None:
-        super().__init__(operands=[list(values)], result_types=[[value.type for value in values]])
+        super().__init__(values, results=[[value.type for value in values]])
 
 
 @irdl_op_definition
-class WarpgroupMmaOp(IRDLOperation):
+class WarpgroupMmaOp(KernelOp):
     """Four warps: start ``d = a * b + c``, by the record that `intrinsic` names.
 
     a is a fragment, or lies in shared memory from ``a[a_offset]`` on, as `a_matrix` says; b always does. a is M x K, b
@@ -153,8 +151,8 @@ class WarpgroupMmaOp(IRDLOperation):
     b = operand_def(MemRefType)
     b_offset = operand_def(IndexType)
     c = operand_def(ACC)
-    a_matrix = opt_prop_def(DenseArrayBase.constr(eq(i64)))
-    b_matrix = prop_def(DenseArrayBase.constr(eq(i64)))
+    a_matrix = opt_prop_def(NUMBERS)
+    b_matrix = prop_def(NUMBERS)
     result = result_def(ACC)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
@@ -166,15 +164,9 @@ class WarpgroupMmaOp(IRDLOperation):
         self, intrinsic: str, a: SSAValue, a_offset: SSAValue | None, a_matrix: Matrix | None, b: SSAValue,
         b_offset: SSAValue, b_matrix: Matrix, c: SSAValue,
     ) -> None:  # fmt: skip
-        super().__init__(
-            operands=[a, [a_offset] if a_offset is not None else [], b, b_offset, c],
-            properties={
-                "intrinsic": StringAttr(intrinsic),
-                "a_matrix": None if a_matrix is None else a_matrix.attribute(),
-                "b_matrix": b_matrix.attribute(),
-            },
-            result_types=[c.type],
-        )
+        in_memory, b_form = None if a_matrix is None else a_matrix.attribute(), b_matrix.attribute()
+        operands = (a, a_offset, b, b_offset, c)
+        super().__init__(*operands, results=[c.type], intrinsic=intrinsic, a_matrix=in_memory, b_matrix=b_form)
 
     def verify_(self) -> None:
         block_of(self)
@@ -223,15 +215,11 @@ class WarpgroupWaitOp(_Passing):
     """Wait until at most the `pending` latest groups of products are under way; passes accumulators on."""
 
     name = "simt.warpgroup_wait"
-    pending = prop_def(IntegerAttr.constr(eq(i64)))
+    pending = prop_def(NUMBER)
     assembly_format = "$pending $values attr-dict `:` type($values) `->` type($made)"
 
     def __init__(self, pending: int, values: Sequence[SSAValue]) -> None:
-        super().__init__(
-            operands=[list(values)],
-            properties={"pending": IntegerAttr(pending, 64)},
-            result_types=[[value.type for value in values]],
-        )
+        super().__init__(values, results=[[value.type for value in values]], pending=pending)
 
     def verify_(self) -> None:
         super().verify_()

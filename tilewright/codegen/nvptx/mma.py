@@ -11,15 +11,7 @@ from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.codegen.gpu.elements import element
-from tilewright.codegen.nvptx.emission import (
-    F16,
-    I32,
-    Emission,
-    from_words,
-    resized,
-    scalars_of,
-    to_words,
-)
+from tilewright.codegen.nvptx.emission import F16, I32, Emission, from_words, resized, scalars_of, to_words
 from tilewright.codegen.nvptx.simt import lane_id
 from tilewright.codegen.values import F32, F64, bits_of
 from tilewright.errors import InvalidProgram

@@ -12,10 +12,10 @@ from math import prod
 from typing import Any, Final
 
 from tilewright.codegen.gpu.control import shared_places
-from tilewright.codegen.gpu.target import GpuTarget
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.facts import NOTHING
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.text import parse_module
 
@@ -232,7 +232,7 @@ def compiled(sizes: Sizes, chosen: Settings, shared_bytes: int = 0) -> Any:
         options["pipeline-loads"] = {**options["pipeline-loads"], "stages": stages}
         run_pipeline(module, "gpu", chosen.disable, options=options)
         (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
-        if not shared_bytes or shared_places(kernel, GpuTarget(""))[1] <= shared_bytes:
+        if not shared_bytes or shared_places(kernel, NOTHING)[1] <= shared_bytes:
             break
     return module
 

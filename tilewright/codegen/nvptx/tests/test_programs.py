@@ -16,11 +16,7 @@ from tilewright.codegen.nvptx.pipeline import generate, llvm_text
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same, target
 from tilewright.errors import InvalidProgram
-<<<<<<< HEAD
-=======
-from tilewright.kernel.distribute.tests import programs
 from tilewright.kernel.facts import ATTRIBUTE
->>>>>>> c80ca9d (LLVM's targets, the attribute of a target and the host program of GPUs are read in one place)
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline

@@ -25,13 +25,7 @@ from tilewright.kernel.dialect import (
     element,
     shape,
 )
-from tilewright.kernel.rewrite import (
-    Rule,
-    dense_splat,
-    replace,
-    replace_by_number,
-    replace_by_values,
-)
+from tilewright.kernel.rewrite import Rule, dense_splat, replace, replace_by_number, replace_by_values
 
 
 def splat_constant(op: arith.ConstantOp) -> bool:

@@ -7,12 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import (
-    DenseIntOrFPElementsAttr,
-    NoneAttr,
-    StringAttr,
-    TensorType,
-)
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, NoneAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.dataclass import dataclass

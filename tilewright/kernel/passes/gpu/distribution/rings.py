@@ -24,13 +24,7 @@ from tilewright.kernel.passes.gpu.distribution.matrix import fragments
 from tilewright.kernel.passes.gpu.distribution.warpgroup import Operand, one_result, operand_of
 from tilewright.kernel.records import extents_of_record, record_of
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import (
-    FenceOp,
-    MbarrierArriveOp,
-    MbarrierInitOp,
-    MbarrierWaitOp,
-    TensorLoadOp,
-)
+from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
 from tilewright.kernel.simt_warpgroup import (
     WARPS,
     WarpgroupCommitOp,
