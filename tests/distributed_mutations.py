@@ -28,13 +28,13 @@ from tests import equivalents
 from tilewright.codegen.amdgpu.target import target_for
 from tilewright.errors import CompileError
 from tilewright.kernel.dialect import INDEX, LoadOp, SelectOp, StoreOp, shape, strides_of
-from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.indices import constant_index
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import BarrierOp, MmaOp, PartOp
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module
 from tilewright.kernel.verify import verify
 from tilewright.machine.description import Gpu

@@ -23,11 +23,11 @@ from tilewright.instruction import MmaProblem, deduce_mma
 from tilewright.instruction.block_tiles import sliced
 from tilewright.intrinsics.registry import standard
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
-from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import OPTIMISATIONS, run_pipeline
 from tilewright.kernel.simt import BarrierOp, MmaOp, is_shared
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.layouts import Blocked, DotOperand, Mma
 from tilewright.machine.description import Gpu

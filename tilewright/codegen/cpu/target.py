@@ -11,7 +11,7 @@ from tilewright.codegen.cpu.exponents import exponent
 from tilewright.codegen.math.value import Value
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE, require_fit, texts_of
+from tilewright.kernel.target import ATTRIBUTE, require_fit, texts_of
 from tilewright.machine.description import Cpu
 from tilewright.machine.features import BASELINE
 

@@ -6,7 +6,8 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.dataclass import dataclass
-from tilewright.kernel.facts import NOTHING, Facts, facts_of, texts_of
+from tilewright.kernel.facts import NOTHING, Facts, facts_of
+from tilewright.kernel.target import texts_of
 from tilewright.machine.description import Gpu
 
 

@@ -12,7 +12,7 @@ from tilewright.codegen.gpu.target import GpuTarget, described, named
 from tilewright.codegen.math.value import Value
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import require_fit
+from tilewright.kernel.target import require_fit
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 

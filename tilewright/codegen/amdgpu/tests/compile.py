@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import target_for
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu

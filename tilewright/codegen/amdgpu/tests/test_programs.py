@@ -17,7 +17,7 @@ from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module
 from tilewright.machine import targets
 from tilewright.machine.registry import names

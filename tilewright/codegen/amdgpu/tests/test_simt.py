@@ -12,7 +12,7 @@ from tilewright.codegen.amdgpu.pipeline import generate, llvm_text
 from tilewright.codegen.amdgpu.target import target_of
 from tilewright.codegen.amdgpu.tests.compile import LANES, compiled, count, instructions, kernel, targeted
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.target import ATTRIBUTE
 
 TYPES = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64")
 

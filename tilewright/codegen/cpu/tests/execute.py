@@ -15,7 +15,7 @@ from tilewright.codegen.cpu.target import Target, described
 from tilewright.expr import dtypes
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.elements import dtype_of
-from tilewright.kernel.facts import ATTRIBUTE
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options

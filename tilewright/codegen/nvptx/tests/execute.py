@@ -12,8 +12,8 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target, target_for
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve

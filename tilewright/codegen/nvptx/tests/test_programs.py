@@ -16,10 +16,10 @@ from tilewright.codegen.nvptx.pipeline import generate, llvm_text
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.nvptx.tests.execute import MACHINES, agree, compiled, kernel, one_thread, same, target
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.facts import ATTRIBUTE
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
+from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.runtime.emulated import run_module
 
