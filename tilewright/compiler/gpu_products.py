@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
-from tilewright.compiler.products import contraction_of
+from tilewright.compiler.products import work_of
 from tilewright.compiler.rows import fill_borders
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
-from tilewright.instruction.block_product import BlockProduct, block_shape
-from tilewright.instruction.in_place import walked_dimension
+from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
+from tilewright.instruction.products import MappedProduct, walked_dimension
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
 from tilewright.operator.flatten import address
@@ -29,36 +29,38 @@ def plan_block_product(planning: Planning, group: Group) -> None:
     plan, machine, options = planning.plan, planning.machine, planning.options
     node, result = group.main, group.nodes[-1]
     assert isinstance(machine, Gpu), "blocks are those of a GPU"
-    product, decision = planning.find_block_product(node)
+    product, decision = planning.find_product(node)
     assert product is not None
     assert decision is not None
-    plan.decisions.append(decision)
-    n_dim = node.axes.index(product.n_loop)
+    position = len(plan.decisions)
+    n_dim = node.axes.index(product.columns)
     planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
     fill_borders(planning, group.stored)
     b = _factor(planning, product)
-    product = replace(product, b=replace(product.b, tensor=b.tensor))
     factor = Operand(b.flat, address(b.layout, product.b.indices))
-    work = merge_product_loops(contraction_of(planning, group, result.output, product, factor))
+    work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
         no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
         cluster=options.cluster,
     )  # fmt: skip
+    records = planning.intrinsics
+    running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds
+    plan.decisions[position:position] = [replace(decision, chosen=str(running))]
     plan.decisions.append(chosen)
     kernel, divided = schedule_blocks(work, shape, group.kernel)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
     planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))
     plan.products[node.name] = {
-        "kernel": name, "instruction": shape.intrinsic, "precision": shape.precision,
+        "kernel": name, **running.to_json(), "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
         "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": Parts(kernel).points},
     }  # fmt: skip
 
 
-def _factor(planning: Planning, product: BlockProduct) -> Stored:
+def _factor(planning: Planning, product: MappedProduct) -> Stored:
     """How b is read: in place; a constant along neither n nor the sum that walks neighbours of a is stored along that.
 
     Such a constant is laid out anew when it is packed, at no cost.
@@ -70,9 +72,9 @@ def _factor(planning: Planning, product: BlockProduct) -> Stored:
     in_a, in_b = (affine(address(planning.layout(read.tensor), read.indices)) for read in (product.a, product.b))
     assert in_a is not None
     assert in_b is not None
-    walked = [axis for axis in product.k_loops if walked_dimension(product.b, axis) is not None]
+    walked = [axis for axis in product.depth if walked_dimension(product.b, axis) is not None]
     near = max(walked, key=lambda axis: (in_a.coefficient(axis) == 1, axis.extent), default=None)
-    if near is None or in_b.coefficient(product.n_loop) == 1 or in_b.coefficient(near) == 1:
+    if near is None or in_b.coefficient(product.columns) == 1 or in_b.coefficient(near) == 1:
         return stored
     dim = walked_dimension(product.b, near)
     assert dim is not None

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.compiler.planning import Planning, Stored, is_plain
+from tilewright.compiler.planning import Planning, Stored
 from tilewright.decision import Decision
 from tilewright.expr.core import Compute, Expr, Read, Tensor, static_shape, walk
+from tilewright.instruction.products import is_plain
 from tilewright.layouts import row_major
 
 

@@ -16,9 +16,9 @@ from tilewright.decision import Refusal
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
-from tilewright.instruction.in_place import InPlace, ProductKey
 from tilewright.instruction.model import Hierarchy
 from tilewright.instruction.product_cost import ProductCost
+from tilewright.instruction.products import MappedProduct, ProductKey
 from tilewright.instruction.search import Candidate, Choice
 from tilewright.instruction.validation import MappingRefused
 from tilewright.intrinsics.intrinsic import Intrinsic
@@ -37,7 +37,7 @@ def candidates(
     machine: Cpu,
     model: Hierarchy,
     options: Options | None = None,
-    keep: Callable[[InPlace], bool] = lambda _: True,
+    keep: Callable[[MappedProduct], bool] = lambda _: True,
     threads: int = 1,
     refused: list[Refusal] | None = None,
 ) -> list[Candidate]:
@@ -45,9 +45,9 @@ def candidates(
 
     A mapping that does not pass every check is left out, and why is added to `refused`.
     """
-    offered: list[InPlace] = []
+    offered: list[MappedProduct] = []
 
-    def note(compute: Compute, found: Sequence[InPlace]) -> None:
+    def note(compute: Compute, found: Sequence[MappedProduct]) -> None:
         if compute.name == node and not offered:
             offered.extend(each for each in found if keep(each))
 
@@ -92,7 +92,7 @@ def default_choice(
 def replay(choices: Mapping[str, Choice]) -> ChooseProduct:
     """Products run as was chosen, by the names of their nodes; others by the rules."""
 
-    def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+    def mapping(node: Compute, found: Sequence[MappedProduct]) -> MappedProduct | None:
         choice = choices.get(node.name)
         if choice is None:
             return None
@@ -156,7 +156,7 @@ class _Predictor:
         return ProductCost(work, self.record, self.model), copies, plan.stored[work.a.tensor.name].bytes
 
     def _plan(self, point: Callable[[ProductSpace, str], ProductPoint | None]) -> Plan:
-        def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+        def mapping(node: Compute, found: Sequence[MappedProduct]) -> MappedProduct | None:
             return next((each for each in found if node.name == self.node and each.key == self.mapping), None)
 
         return make_plan(self.graph, self.machine, self.threads, self.options, ChooseProduct(mapping, point))

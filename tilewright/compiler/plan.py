@@ -22,7 +22,7 @@ from tilewright.graph.passes import table
 from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
@@ -133,19 +133,8 @@ def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Optio
         return known[key]
 
     def cost(node: Compute) -> tuple[float, int] | None:
-        if isinstance(machine, Gpu):
-            from tilewright.instruction.block_product import multiply_add_cycles
-
-            product, _ = planning.find_block_product(node)
-            cycles = None if product is None else multiply_add_cycles(product, machine, options.intrinsics, options.mma)
-            return None if cycles is None else (cycles, 0)  # blocks pack nothing
-        mapping = planning.mapping_of(node)
-        if mapping is None:
-            return None
-        packed = 0 if mapping.b.tensor.name in planning.constants else 2 * mapping.b.tensor.size_bytes
-        transposed = mapping.n_loop != node.axes[-1] and len(mapping.m_loops) <= 1  # others are stored as they are
-        record = mapping.kernels[0]
-        return record.cost.issue_cycles / record.macs, packed + 2 * node.output.size_bytes * transposed
+        product = planning.product_of(node)
+        return None if product is None else planning.target.price(product)
 
     return price
 

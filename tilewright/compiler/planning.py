@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import field, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +16,22 @@ from tilewright.compiler.views import View, view_of
 from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Decision, Refusal
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.core import Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Graph
 from tilewright.expr.live import live
 from tilewright.expr.names import claim
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.element_wise import ElementWise, find_element_wise
-from tilewright.instruction.in_place import ChooseMapping, InPlace, find_product, loops_of
+from tilewright.instruction.products import (
+    ChooseMapping,
+    Found,
+    MappedProduct,
+    Target,
+    find_lanes,
+    find_product,
+    iterations,
+    loops_of,
+)
 from tilewright.instruction.relayout import none_twice
 from tilewright.intrinsics.registry import Registry, catalogue, standard
 from tilewright.layouts import Packed, permuted, row_major
@@ -40,7 +46,6 @@ from tilewright.tiles.notation import print_tree
 from tilewright.tiles.tree import to_json
 
 if TYPE_CHECKING:
-    from tilewright.instruction.block_product import BlockProduct
     from tilewright.instruction.block_tiles import Candidate, Ranking
 
 
@@ -186,8 +191,7 @@ class Planning:
         self.machine = machine
         known = catalogue(machine.architecture) if isinstance(machine, Cpu) else standard()
         self.intrinsics = known if options.intrinsics is None else options.intrinsics
-        self._products: dict[Compute, tuple[InPlace | None, Decision | None]] = {}
-        self._block_products: dict[Compute, tuple[BlockProduct | None, Decision | None]] = {}
+        self._products: dict[Compute, Found] = {}
         self.threads = threads
         self.trees = GivenTrees(options.trees)
         self.borders = dict(rewritten.borders)
@@ -318,40 +322,33 @@ class Planning:
 
     # Products -------------------------------------------------------------------------------------------------
 
-    def product_of(self, node: Compute) -> InPlace | BlockProduct | None:
-        """The roles of loops with which a compute runs as a product on this machine, or None."""
-        return self.mapping_of(node) if isinstance(self.machine, Cpu) else self.find_block_product(node)[0]
+    @property
+    def target(self) -> Target:
+        """What the machine says about products."""
+        if isinstance(self.machine, Cpu):
+            from tilewright.instruction.cpu_products import CpuProducts
 
-    def find_block_product(self, node: Compute) -> tuple[BlockProduct | None, Decision | None]:
-        """The product that blocks of a GPU run for a compute, if there is one, and why."""
-        from tilewright.instruction.block_product import find_block_product
+            return CpuProducts(self.intrinsics, self.machine, self.constants)
+        from tilewright.instruction.gpu_products import GpuProducts
 
-        if node not in self._block_products:
-            self._block_products[node] = find_block_product(node)
-        return self._block_products[node]
+        return GpuProducts(self.machine, self.options.intrinsics, self.options.mma)
 
-    def mapping_of(self, node: Compute) -> InPlace | None:
-        """The instruction and the roles of loops with which a CPU runs a compute as a product, or None."""
+    def product_of(self, node: Compute) -> MappedProduct | None:
+        """The mapping with which a compute runs as a product on this machine, or None."""
         return self.find_product(node)[0]
 
-    def find_product(self, node: Compute) -> tuple[InPlace | None, Decision | None]:
-        """The mapping with which a CPU runs a compute as a product, if there is one, and why."""
-        if (
-            not isinstance(self.machine, Cpu) or node.accum is None
-        ):  # bodies of maps may be long: they are not looked up
+    def find_product(self, node: Compute) -> Found:
+        """The mapping with which a compute runs as a product on this machine, if there is one, and why."""
+        if node.accum is None:  # bodies of maps may be long: they are not looked up
             return None, None
         if node not in self._products:
             asked = None if self.choose.mapping is _undecided else self.choose.mapping
-            self._products[node] = find_product(
-                node, self.intrinsics, self.machine, self.constants, self._can_be_panels, asked
-            )
+            self._products[node] = find_product(node, self.target, asked)
         return self._products[node]
 
-    def lane_by_lane(self, node: Compute) -> tuple[tuple[ElementWise, ...], list[Refusal]]:
-        """Records that multiply the factors of a compute lane by lane; what was refused."""
-        if not isinstance(self.machine, Cpu):
-            return (), []
-        return find_element_wise(node, self.intrinsics, self.machine)
+    def lane_by_lane(self, node: Compute) -> tuple[list[MappedProduct], list[Refusal]]:
+        """The mappings that multiply the factors of a compute lane by lane; what was refused."""
+        return find_lanes(node, self.target)
 
     def apart(self, group: Group) -> str:
         """Why a group is computed before what reads it is packed; empty for a map that packing can compute.
@@ -372,24 +369,14 @@ class Planning:
             return f"it is a view of {view.source.name}"
         if group.name in self.borders:
             return "it has a border"
-        mapping = self.mapping_of(users[0])
-        reads = [] if mapping is None else [read for read in users[0].reads() if read.tensor == result]
-        if mapping is None or reads not in ([mapping.a], [mapping.b]):
+        product = self.product_of(users[0]) if self.target.packs else None
+        reads = [] if product is None else [read for read in users[0].reads() if read.tensor == result]
+        if product is None or reads not in ([product.a], [product.b]):
             return "no product alone reads it, and once"
-        if reads == [mapping.b]:
-            return "" if none_twice(_taken(mapping), result) else "packing takes elements of it several times"
-        return "" if mapping.group > 1 else f"{mapping.instruction} takes single elements of it"
-
-    def _can_be_panels(self, mapping: InPlace) -> bool:
-        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.
-
-        It may become larger where the mapping was asked for.
-        """
-        if is_plain(mapping.b):
-            return True
-        if mapping.fixed:
-            return mapping.b.tensor.name not in self.constants
-        return mapping.b.tensor.name not in self.constants and _taken(mapping) <= mapping.b.tensor.size
+        if reads == [product.b]:
+            taken = iterations(tuple(loops_of(product.b)))
+            return "" if none_twice(taken, result) else "packing takes elements of it several times"
+        return "" if product.group > 1 else f"{product.instruction} takes single elements of it"
 
     # Decisions ------------------------------------------------------------------------------------------------
 
@@ -451,25 +438,6 @@ def _rows(tensor: Tensor) -> Packed:
     return row_major(static_shape(tensor.shape))
 
 
-def is_plain(read: Read) -> bool:
-    """Whether every index is one loop over its whole dimension (0 where that has extent 1), each loop used once."""
-    loops: list[Axis] = []
-    for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
-        form = affine(index)
-        if form is None or form.constant:
-            return False
-        if extent == 1 and not form.terms:
-            continue
-        if list(form.terms.values()) != [1] or any(axis.extent != extent for axis in form.terms):
-            return False
-        loops.extend(form.terms)
-    return len(set(loops)) == len(loops)
-
-
-def _taken(mapping: InPlace) -> int:
-    """Elements that packing b takes."""
-    return prod(static_shape(tuple(axis.extent for axis in loops_of(mapping.b))))
-
-
 def points(node: Compute) -> int:
-    return prod(static_shape(tuple(axis.extent for axis in node.body_loops)))
+    """Evaluations of the body of a node."""
+    return iterations(node.body_loops)

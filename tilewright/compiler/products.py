@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.compiler.packed import place_relayout
-from tilewright.compiler.planning import Planning, Stored, is_plain, points
+from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.compiler.trees import cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
@@ -19,11 +18,10 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim, unique
 from tilewright.expr.rewrite import copy_of, inline, substitute, transform
 from tilewright.graph.groups import Group
-from tilewright.instruction.in_place import InPlace, loops_of, walked_dimension
 from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last
+from tilewright.instruction.products import MappedProduct, is_plain, loops_of, walked_dimension
 from tilewright.instruction.relayout import named_by_content, packed
-from tilewright.instruction.validation import validate
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, product_cycles
@@ -35,9 +33,6 @@ from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
 
-if TYPE_CHECKING:
-    from tilewright.instruction.block_product import BlockProduct
-
 ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
@@ -48,10 +43,11 @@ def plan_product(planning: Planning, group: Group) -> None:
 
 
 class _Product:
-    """One product on its way to a contraction.
+    """One product on its way to a scheduled kernel.
 
-    `together` are sums that run as one loop; `walked` says by which loops of the kernel addresses walk sums that were
-    fused or cut. `relayouts` are the nodes that store operands in another order, `packed` what the node reads instead.
+    `a` is the read of the broadcast operand, `depth` has the loops of the kernel that sum, outermost first; `together`
+    are sums that run as one loop; `walked` says by which loops of the kernel addresses walk sums that were fused or
+    cut. `relayouts` are the nodes that store operands in another order, `packed` what the node reads instead.
     `producers` are maps that relayouts compute.
     """
 
@@ -61,6 +57,11 @@ class _Product:
         self.machine = planning.machine
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
+        product, decision = planning.find_product(self.node)
+        assert product is not None
+        assert decision is not None
+        self.product, self.decision = product, decision
+        self.a, self.depth = product.a, product.depth
         self.together: tuple[Axis, ...] = ()
         self.walked: dict[Axis, Expr] = {}
         self.whole_groups = False
@@ -70,20 +71,22 @@ class _Product:
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
-        mapping = self._map()
+        product = self.product
+        self._take_producers()
         position = len(plan.decisions)
-        self.target = self._place_target(mapping)
+        self.target = self._place_target()
         fill_borders(planning, self.group.stored)
-        mapping = self._near(mapping)
-        mapping = self._fused(replace(mapping, k_loops=self._ordered_k_loops(mapping)))
-        plain = plan.stored.get(mapping.b.tensor.name)
-        packs = plain is None or self._wants_panels(mapping, plain.layout)
-        work = self._contraction(mapping, self._plain_operand(mapping), packs)
-        a_bytes = planning.stored(mapping.a.tensor).bytes
+        self._bring_neighbours()
+        self.depth = self._ordered_depth()
+        self._fuse()
+        plain = plan.stored.get(product.b.tensor.name)
+        packs = plain is None or self._wants_panels(plain.layout)
+        work = self._work(self._plain_operand(), packs)
+        a_bytes = planning.stored(self.a.tensor).bytes
         threads, kernel = planning.threads, self.group.kernel
         name = planning.name_kernel(kernel)
         point, blocks, decision = choose_point(work, self.machine, threads, a_bytes, kernel)
-        space = ProductSpace(work, frozenset(mapping.mapping.sets[0]) if mapping.fixed else None)
+        space = ProductSpace(work, frozenset(product.mapping.sets[0]) if product.fixed else None)
         asked, given = planning.choose.point(space, self.node.name), planning.trees.tree(name)
         if given is not None:
             asked, blocks = point_of_tree(given, work)
@@ -99,11 +102,12 @@ class _Product:
         running = self._proven(work, tile)
         plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
         if packs:
-            depth = self._depth(mapping, work, point) if asked is None else 0
+            block = self._depth_block(work, point) if asked is None else 0
             if given is not None:
-                depth = cut_of_tree(given, mapping.k_loops[-1].name)
-            b = self._packed_operand(mapping, tile[mapping.n_loop.name], depth)
-            work = self._contraction(self._cut(mapping, depth), b, packs)
+                block = cut_of_tree(given, self.depth[-1].name)
+            b = self._packed_operand(tile[product.columns.name], block)
+            self._cut(block)
+            work = self._work(b, packs)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
         in_loop, placed = epilogue_in_loop(work, point, self.machine, kernel)
@@ -124,43 +128,35 @@ class _Product:
         plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": chosen}
         self._bring_back()
 
-    def _map(self) -> InPlace:
-        """The mapping that the node has. What packing does not compute of its operands has kernels now."""
-        planning, node = self.planning, self.node
-        mapping, decision = planning.find_product(node)
-        assert mapping is not None
-        assert decision is not None
-        self.offered, self.decision = mapping, decision
-        for read, packs in ((mapping.a, self._wants_neighbours), (mapping.b, self._wants_panels)):
-            producer = planning.fused.pop(read.tensor.name, None)
-            if producer is not None and packs(mapping, self._own_layout(read, producer)):
+    def _take_producers(self) -> None:
+        """Note which maps packing computes; other maps that were left for it get kernels."""
+        for read, packs in ((self.product.a, self._wants_neighbours), (self.product.b, self._wants_panels)):
+            producer = self.planning.fused.pop(read.tensor.name, None)
+            if producer is not None and packs(self._own_layout(read, producer)):
                 self.producers[producer.name] = producer.main
             elif producer is not None:
-                plan_rows(planning, producer)
-        return mapping
+                plan_rows(self.planning, producer)
 
     def _own_layout(self, read: Read, producer: Group) -> Packed:
         """How an operand is stored that nothing is packed for: b as what it is computed from, a as it is."""
         shape = static_shape(read.tensor.shape)
-        if read == self.offered.a:
+        if read == self.product.a:
             return row_major(shape)
         return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
-    def _proven(self, work: Product, tile: Mapping[str, int]) -> InPlace:
-        """The mapping that this tile runs, which has passed every check, the execution of a small instance too."""
+    def _proven(self, work: Product, tile: Mapping[str, int]) -> MappedProduct:
+        """The mapping that this tile runs, which has passed every check."""
         rows = [axis for axis in work.rows if tile.get(axis.name, 1) > 1]
         height = prod(tile[axis.name] for axis in rows)
         vectors = -(-tile[work.columns.name] // work.lanes)
         parts = [part for axis in rows for part in work.stands_for(axis)]
-        sums = self.node.reduce if self.offered.group == 1 else self.together or work.stands_for(work.depth[-1])
-        running = self.offered.running(parts, sums, (height, vectors))
-        validate(running.mapping, "signature")
-        return running
+        sums = self.node.reduce if self.product.group == 1 else self.together or work.stands_for(work.depth[-1])
+        return self.product.running(parts, sums, (height, vectors))
 
-    def _place_target(self, mapping: InPlace) -> Tensor:
+    def _place_target(self) -> Tensor:
         """What the kernel writes, the vector loop innermost: the result, or a tensor that is copied to an output."""
         planning, output = self.planning, self.result.output
-        n_dim = self.node.axes.index(mapping.n_loop)
+        n_dim = self.node.axes.index(self.product.columns)
         order = [d for d in range(len(self.node.axes)) if d != n_dim] + [n_dim]
         if output.name not in planning.outputs or _keeps_order(order, output):
             planning.place_result(output, order)
@@ -189,65 +185,64 @@ class _Product:
         inverse = replace(copy, body=stored[tuple(copy.axes[dim] for dim in order)])
         mapped[result.name] = (*before, kept, inverse)
 
-    def _ordered_k_loops(self, mapping: InPlace) -> tuple[Axis, ...]:
-        """Reduction loops with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
-        form = affine(address(self.planning.layout(mapping.a.tensor), mapping.a.indices))
+    def _ordered_depth(self) -> tuple[Axis, ...]:
+        """The sums with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
+        form = affine(address(self.planning.layout(self.a.tensor), self.a.indices))
         assert form is not None
-        in_b = loops_of(mapping.b) if mapping.group > 1 else mapping.k_loops
-        return tuple(sorted(mapping.k_loops, key=lambda axis: (axis in in_b, -(form.coefficient(axis) or 1 << 62))))
+        in_b = loops_of(self.product.b) if self.product.group > 1 else self.depth
+        return tuple(sorted(self.depth, key=lambda axis: (axis in in_b, -(form.coefficient(axis) or 1 << 62))))
 
-    def _near(self, mapping: InPlace) -> InPlace:
-        """For an instruction on groups, the broadcast operand with neighbours of a group next to each other.
+    def _bring_neighbours(self) -> None:
+        """For an instruction on groups, copy the broadcast operand so that neighbours of a group lie side by side.
 
-        Where it is stored otherwise (a graph input), it is copied first.
+        A tensor that is stored like this (all but graph inputs) stays.
         """
-        source = mapping.a.tensor
-        if source.name not in self.producers and not self._wants_neighbours(mapping, self.planning.layout(source)):
-            return mapping
-        dim = self._walked_dimensions(mapping)[-1]
+        source, product = self.a.tensor, self.product
+        if source.name not in self.producers and not self._wants_neighbours(self.planning.layout(source)):
+            return
+        dim = self._walked_dimensions()[-1]
         read, order = with_last(source, dim)
         names = (index.name for index in order.indices)
-        reason = f"{mapping.instruction} takes {mapping.group} neighbours of dimension {dim} at once"
+        reason = f"{product.instruction} takes {product.group} neighbours of dimension {dim} at once"
         near, _ = self._relaid(read, order, reason)
-        moved = near.output[order.places(dict(zip(names, mapping.a.indices, strict=True)))]
-        self.packed[self.offered.a] = moved
-        return replace(mapping, a=moved)
+        self.a = near.output[order.places(dict(zip(names, product.a.indices, strict=True)))]
+        self.packed[product.a] = self.a
 
-    def _wants_neighbours(self, mapping: InPlace, layout: Packed) -> bool:
+    def _wants_neighbours(self, layout: Packed) -> bool:
         """Whether a, stored like this, is stored again, so that an instruction on groups finds neighbours in it."""
-        form = affine(address(layout, mapping.a.indices))
+        product = self.product
+        form = affine(address(layout, product.a.indices))
         assert form is not None
-        if mapping.group == 1 or any(form.coefficient(axis) == 1 for axis in mapping.k_loops):
+        if product.group == 1 or any(form.coefficient(axis) == 1 for axis in product.depth):
             return False
         bordered = any(front or back for front, back in layout.halo)
-        constant = mapping.a.tensor.name in self.planning.constants
-        return bool(self._walked_dimensions(mapping)) and not bordered and not constant
+        constant = product.a.tensor.name in self.planning.constants
+        return bool(self._walked_dimensions()) and not bordered and not constant
 
-    def _walked_dimensions(self, mapping: InPlace) -> list[int]:
+    def _walked_dimensions(self) -> list[int]:
         """The dimensions of a in which a sum that indexes b walks neighbours."""
-        in_b = loops_of(mapping.b)
-        walked = [walked_dimension(mapping.a, axis) for axis in mapping.k_loops if axis in in_b]
+        walked = [walked_dimension(self.product.a, axis) for axis in self.product.walked]
         return sorted(dim for dim in walked if dim is not None)
 
-    def _fused(self, mapping: InPlace) -> InPlace:
+    def _fuse(self) -> None:
         """For an instruction on groups, the two innermost reduction loops as one, where that fills groups better and
         the mapping, if it is fixed, has both in r1.
 
         The broadcast operand must walk them as one loop; the vector operand is packed by what it decodes to.
         """
-        if mapping.group == 1 or len(mapping.k_loops) < 2:
-            return mapping
-        planning, group = self.planning, mapping.group
-        *others, first, second = mapping.k_loops
-        if mapping.fixed and not {first, second} <= set(mapping.mapping.sets[2]):
-            return mapping
+        planning, product, group = self.planning, self.product, self.product.group
+        if group == 1 or len(self.depth) < 2:
+            return
+        *others, first, second = self.depth
+        if product.fixed and not {first, second} <= set(product.mapping.sets[2]):
+            return
         m, n = (int(axis.extent) for axis in (first, second))  # type: ignore[arg-type]
-        form = affine(address(planning.layout(mapping.a.tensor), mapping.a.indices))
+        form = affine(address(planning.layout(self.a.tensor), self.a.indices))
         assert form is not None
-        if form.coefficient(second) != 1 or form.coefficient(first) != n or not {first, second} <= loops_of(mapping.b):
-            return mapping
+        if form.coefficient(second) != 1 or form.coefficient(first) != n or not {first, second} <= loops_of(product.b):
+            return
         if -(-m * n // group) >= m * -(-n // group):
-            return mapping
+            return
         self.together = (first, second)
         fused = Axis(Index.of(first, second).name, m * n)
         self.walked = {first: Const(0, INDEX), second: fused}
@@ -258,51 +253,52 @@ class _Product:
                 f"{-(-m * n // group)} groups of {group} instead of {m * -(-n // group)}",
             )
         )
-        self._allow_whole_groups(mapping)
-        return replace(mapping, k_loops=(*others, fused))
+        self.depth = (*others, fused)
+        self._allow_whole_groups()
 
-    def _allow_whole_groups(self, mapping: InPlace) -> None:
+    def _allow_whole_groups(self) -> None:
         """Let the last group of a run reach behind the broadcast operand: there the panels of the other hold zeros.
 
         Only integers, for which zero times anything is zero, and only a tensor of the arena, which can be made longer.
         """
-        planning, source = self.planning, mapping.a.tensor
+        planning, source = self.planning, self.a.tensor
         stored = planning.stored(source)
         if stored.space == "arena" and not stored.owner and not dtypes.is_float(source.dtype):
-            planning.plan.stored[source.name] = replace(stored, slack=mapping.group - 1)
+            planning.plan.stored[source.name] = replace(stored, slack=self.product.group - 1)
             self.whole_groups = True
 
-    def _contraction(self, mapping: InPlace, b: Operand, packs: bool) -> Product:
+    def _work(self, b: Operand, packs: bool) -> Product:
         """The product that reads its vector operand at `b`, an address over the node's loops."""
-        ends = {mapping.n_loop.name: packs, mapping.k_loops[-1].name: packs and self.whole_groups}
-        work = contraction_of(self.planning, self.group, self.target, mapping, b)
+        product = self.product
+        ends = {product.columns.name: packs, self.depth[-1].name: packs and self.whole_groups}
+        work = work_of(self.planning, self.group, self.target, product, self.depth, self.a, b)
         how = replace(
             work.mapping,
-            intrinsic=mapping.instruction,
-            lanes=mapping.lanes,
-            group=mapping.group,
+            intrinsic=product.instruction,
+            lanes=product.lanes,
+            group=product.group,
             padded=tuple(name for name, padded in ends.items() if padded),
         )
         work = replace(work, mapping=how)
-        work = replace(work.walked_by(self.walked), shapes=mapping.shapes)
-        return merge_product_loops(work, mapping.mapping.sets[0] if mapping.fixed else None)
+        work = replace(work.walked_by(self.walked), shapes=product.shapes)
+        return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None)
 
     # The vector operand -----------------------------------------------------------------------------------------
 
-    def _wants_panels(self, mapping: InPlace, layout: Packed) -> bool:
+    def _wants_panels(self, layout: Packed) -> bool:
         """Whether b, stored like this, is packed into panels: not where few rows read it and n is contiguous."""
-        b, rows = mapping.b, prod(static_shape(tuple(axis.extent for axis in mapping.m_loops)))
+        b, (rows, _, _) = self.product.b, self.product.sizes
         constant = b.tensor.name in self.planning.constants
-        if constant or not is_plain(b) or mapping.group > 1 or rows > ROWS_WORTH_PACKING:
+        if constant or not is_plain(b) or self.product.group > 1 or rows > ROWS_WORTH_PACKING:
             return True
         form = affine(address(layout, b.indices))
-        return form is None or form.coefficient(mapping.n_loop) != 1
+        return form is None or form.coefficient(self.product.columns) != 1
 
-    def _plain_operand(self, mapping: InPlace) -> Operand:
+    def _plain_operand(self) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""
-        planning, b = self.planning, mapping.b
+        planning, b = self.planning, self.product.b
         if self.together or not is_plain(b):
-            order = vector_rows(mapping, self._sums(mapping))
+            order = vector_rows(self.product, self._sums())
             rows = Tensor(f"{b.tensor.name}.for.{self.node.name}", (prod(order.shape),), b.dtype)
             return Operand(rows, order.address())
         if b.tensor.name in planning.plan.stored:
@@ -311,43 +307,43 @@ class _Product:
             stored = Stored(b.tensor, row_major(static_shape(b.tensor.shape)), "arena")
         return Operand(stored.flat, address(stored.layout, b.indices))
 
-    def _sums(self, mapping: InPlace) -> list[Index]:
+    def _sums(self) -> list[Index]:
         """The k loops as indices of b."""
         fused = [Index.of(*self.together)] if self.together else []
-        return [*map(Index.of, mapping.k_loops[: len(mapping.k_loops) - len(fused)]), *fused]
+        return [*map(Index.of, self.depth[: len(self.depth) - len(fused)]), *fused]
 
-    def _depth(self, mapping: InPlace, work: Product, point: ProductPoint) -> int:
+    def _depth_block(self, work: Product, point: ProductPoint) -> int:
         """Into blocks of how many points the innermost of several k loops is cut: where a panel of b would outgrow L2.
 
         The blocks are the outermost loop. Windows stay whole inside, so that each block reads one slice of the image.
         """
-        last, group = mapping.k_loops[-1], mapping.group
-        size = depth_block(work, mapping.k_loops, point, self.machine)
-        if len(mapping.k_loops) < 2 or not size:
+        last, group = self.depth[-1], self.product.group
+        size = depth_block(work, self.depth, point, self.machine)
+        if len(self.depth) < 2 or not size:
             return 0
         extent = int(last.extent)  # type: ignore[arg-type]
         block = max((d for d in range(group, size + 1, group) if extent % d == 0), default=0)
         return 0 if block < SMALLEST_DEPTH or block == extent else block
 
-    def _cut(self, mapping: InPlace, depth: int) -> InPlace:
-        """The mapping with its innermost k loop in blocks of `depth` points, 0 for none."""
-        if not depth:
-            return mapping
-        last = mapping.k_loops[-1]
-        taken = {axis.name for axis in (*mapping.outer, *mapping.m_loops, mapping.n_loop, *mapping.k_loops)}
-        outside = Axis(claim(f"{last.name}.0", taken), last.size // depth)
-        inside = Axis(claim(f"{last.name}.1", taken), depth)
-        parts: dict[Axis, Expr] = {last: outside * depth + inside}
+    def _cut(self, block: int) -> None:
+        """Cut the innermost k loop into blocks of so many points, 0 for none."""
+        if not block:
+            return
+        last = self.depth[-1]
+        taken = {axis.name for axis in (*self.product.outer, *self.product.rows, self.product.columns, *self.depth)}
+        outside = Axis(claim(f"{last.name}.0", taken), last.size // block)
+        inside = Axis(claim(f"{last.name}.1", taken), block)
+        parts: dict[Axis, Expr] = {last: outside * block + inside}
         self.walked = parts | {axis: substitute(value, parts) for axis, value in self.walked.items()}
-        return replace(mapping, k_loops=(outside, *mapping.k_loops[:-1], inside))
+        self.depth = (outside, *self.depth[:-1], inside)
 
-    def _packed_operand(self, mapping: InPlace, width: int, depth: int) -> Operand:
+    def _packed_operand(self, width: int, block: int) -> Operand:
         """b in panels as wide as the register tile."""
-        order = panels(mapping, self._sums(mapping), width, depth)
-        read = substitute(mapping.b, _unit_loops(self.node))
+        order = panels(self.product, self._sums(), width, block)
+        read = substitute(self.product.b, _unit_loops(self.node))
         assert isinstance(read, Read)
         relayout, stored = self._relaid(read, order, "panels of the register tile")
-        self.packed[self.offered.b] = relayout.output[order.places()]
+        self.packed[self.product.b] = relayout.output[order.places()]
         return Operand(stored.flat, order.address())
 
     def _relaid(self, read: Read, order: Order, reason: str) -> tuple[Compute, Stored]:
@@ -360,25 +356,26 @@ class _Product:
         return relayout, place_relayout(self.planning, relayout, order, read, reason)
 
 
-def contraction_of(
-    planning: Planning, group: Group, target: Tensor, product: InPlace | BlockProduct, b: Operand
-) -> Product:
-    """A product with its epilogue, over storage: `target` is written, the other factor is `b`."""
+def work_of(
+    planning: Planning, group: Group, target: Tensor, product: MappedProduct, depth: tuple[Axis, ...], a: Read,
+    b: Operand,
+) -> Product:  # fmt: skip
+    """A product with its epilogue, over storage: `target` is written, `a` and `b` are read, `depth` is summed."""
     node, result = group.main, group.nodes[-1]
     total = Tensor(node.name, (), node.output.dtype)
     epilogue: Expr = Read(total, ())
     if result is not node:
         renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
         epilogue = planning.flat(substitute(result.body, renamed), {node.name})
-    a = planning.stored(product.a.tensor)
+    stored = planning.stored(a.tensor)
     unit = _unit_loops(node)
     index = substitute(address(planning.layout(target), node.axes), unit)
     form = affine(index)
     assert form is not None
-    rows = tuple(sorted(product.m_loops, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
-    factor = Operand(a.flat, substitute(address(a.layout, product.a.indices), unit))
+    rows = tuple(sorted(product.rows, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
+    factor = Operand(stored.flat, substitute(address(stored.layout, a.indices), unit))
     other = Operand(b.tensor, substitute(b.index, unit))
-    loops = product.outer, rows, product.n_loop, product.k_loops
+    loops = product.outer, rows, product.columns, depth
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
 
 

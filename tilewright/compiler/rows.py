@@ -15,8 +15,7 @@ from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
-from tilewright.instruction.element_wise import decide
-from tilewright.instruction.in_place import walked_dimension
+from tilewright.instruction.products import decide_lanes, walked_dimension
 from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.cycles import nest_cycles
@@ -221,13 +220,13 @@ def _operations(body: Expr) -> int:
 
 def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list[int]) -> list[int]:
     """The order of a result whose main node multiplies lane by lane: the loop of the lanes innermost."""
-    whole = next((each for each in planning.lane_by_lane(group.main)[0] if each.whole), None)
-    if whole is None or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
+    lanes = [each.columns for each in planning.lane_by_lane(group.main)[0] if each.lane_by_lane]
+    if not lanes or len(node.axes) != len(group.main.axes) or node.name in planning.outputs:
         return order
     dims = [dim for dim in order if group.main.axes[dim].extent != 1]
-    if not dims or group.main.axes[dims[-1]] in whole.loops:
+    if not dims or group.main.axes[dims[-1]] in lanes:
         return order
-    last = group.main.axes.index(whole.loops[-1])
+    last = group.main.axes.index(lanes[0])
     return [dim for dim in order if dim != last] + [last]
 
 
@@ -237,9 +236,8 @@ def _lanes(planning: Planning, group: Group) -> int:
     stored = planning.plan.stored.get(group.nodes[-1].name)
     decided = None
     if stored is not None and len(group.nodes[-1].axes) == len(group.main.axes):
-        decided = decide(group.main, found, _by_strides(stored), refused)
-    on_cpu = isinstance(planning.machine, Cpu)
-    unmapped = (planning.find_product if on_cpu else planning.find_block_product)(group.main)[1]
+        decided = decide_lanes(found, _by_strides(stored), refused)
+    unmapped = planning.find_product(group.main)[1]
     if decided is None:
         planning.plan.decisions += [replace(unmapped, refused=(*unmapped.refused, *refused))] if unmapped else []
         return 0
@@ -275,10 +273,10 @@ def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
     best: tuple[int, int] | None = None
     extents = static_shape(tensor.shape)
     for user in planning.users.get(tensor.name, []):
-        mapping = planning.product_of(user)
-        if mapping is None or mapping.a.tensor != tensor:
+        product = planning.product_of(user)
+        if product is None or product.a.tensor != tensor:
             continue
-        for dim in (walked_dimension(mapping.a, axis) for axis in mapping.k_loops):
+        for dim in (walked_dimension(product.a, axis) for axis in product.depth):
             if dim is not None and (best is None or extents[dim] > best[0]):
                 best = (extents[dim], dim)
     if best is None:

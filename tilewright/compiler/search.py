@@ -35,8 +35,8 @@ from tilewright.expr import serialize
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
 from tilewright.fields import Readable, count, optional, record, required, string
-from tilewright.instruction.in_place import InPlace, ProductKey
 from tilewright.instruction.model import Hierarchy, hierarchy
+from tilewright.instruction.products import MappedProduct, ProductKey
 from tilewright.instruction.search import Candidate, Choice, search
 from tilewright.machine import host
 from tilewright.machine.description import Cpu, Gpu
@@ -142,7 +142,7 @@ def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
     """Products run as was chosen where that is offered, by the names of their nodes; others by the rules."""
     taken: set[str] = set()
 
-    def mapping(node: Compute, found: Sequence[InPlace]) -> InPlace | None:
+    def mapping(node: Compute, found: Sequence[MappedProduct]) -> MappedProduct | None:
         choice = choices.get(node.name)
         chosen = next((each for each in found if choice is not None and each.key == choice.mapping), None)
         if chosen is not None:

@@ -1,4 +1,4 @@
-"""Orders of the operands of a product that runs in place: panels of the vector operand, neighbours of the other."""
+"""Orders in which kernels read the operands of a product: panels of b, neighbours of a group of a."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.expr.core import Axis, Read, Tensor
-from tilewright.instruction.in_place import InPlace, loops_of
 from tilewright.instruction.order import Digit, Index, Order, undivided
+from tilewright.instruction.products import MappedProduct, loops_of
 
 
 def with_last(tensor: Tensor, dim: int) -> tuple[Read, Order]:
@@ -17,15 +17,15 @@ def with_last(tensor: Tensor, dim: int) -> tuple[Read, Order]:
     return tensor[axes], replace(undivided(list(map(Index.of, moved))), indices=tuple(map(Index.of, axes)))
 
 
-def vector_rows(product: InPlace, sums: Sequence[Index]) -> Order:
+def vector_rows(product: MappedProduct, sums: Sequence[Index]) -> Order:
     """The vector operand row by row: the loops outside, the sums, the vector."""
     used = loops_of(product.b)
     outside = [Index.of(axis) for axis in product.outer if axis in used]
     summed = [each for each in sums if used.issuperset(each.form.terms)]
-    return undivided([*outside, *summed, Index.of(product.n_loop)])
+    return undivided([*outside, *summed, Index.of(product.columns)])
 
 
-def panels(product: InPlace, sums: Sequence[Index], width: int, depth: int = 0) -> Order:
+def panels(product: MappedProduct, sums: Sequence[Index], width: int, depth: int = 0) -> Order:
     """The vector operand as register tiles of `width` columns walk it: ``[outside…][n / width][sums…][n % width]``.
 
     An instruction on groups of g neighbours has the last sum in two dimensions, ``[k / g]`` and ``[k % g]``, which is

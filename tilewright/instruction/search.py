@@ -19,7 +19,7 @@ from typing import Protocol
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.fields import Readable, optional, real, record, required, several, size
-from tilewright.instruction.in_place import ProductKey
+from tilewright.instruction.products import ProductKey
 from tilewright.operator.product_point import ProductPoint
 
 ROUNDS = 10

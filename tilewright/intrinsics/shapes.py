@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from tilewright.intrinsics.elements import is_float, tag
 from tilewright.intrinsics.intrinsic import Cost, Fragment, Group, Intrinsic, Limits, Movement, Numerics, Operand
@@ -65,6 +66,13 @@ def matrix(
         emitter=emitter,
         realised_by=realised_by,
     )
+
+
+@cache
+def multiply_add(a: str, b: str, c: str) -> Intrinsic:
+    """One point of a product: the multiply-add of one thread, which every machine has after exact conversions."""
+    name = f"fma_1_{types_of(a, b, c)}"
+    return matrix(name, "any", (1, 1, 1), (a, b, c), cost=Cost(1, 1), source="IEEE 754 fusedMultiplyAdd; integers wrap")
 
 
 def with_upper_types(prefix: str, shape: str, a: str, b: str, c: str) -> str:

@@ -7,7 +7,8 @@ import pytest
 import tilewright
 from tilewright.compiler.tests.test_gpu_products import CONVOLUTIONS, SIZES, check, graph_of, product, products, ptx
 from tilewright.errors import InvalidArgument
-from tilewright.instruction.block_product import block_candidates, find_block_product
+from tilewright.instruction.gpu_products import GpuProducts, block_candidates
+from tilewright.instruction.products import find_product
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
@@ -41,7 +42,7 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
     """What `schedule-mma --tensor-core-table wmma` answers is priced with the others, and may be chosen."""
     build, machine = product("f16", (64, 64, 64)), resolve("sm_80")
     assert isinstance(machine, Gpu)
-    found, _ = find_block_product(graph_of(build).nodes[0])
+    found, _ = find_product(graph_of(build).nodes[0], GpuProducts(machine))
     assert found is not None
     ranking, _ = block_candidates(found, machine, mma="wmma")
     table = [each for each in ranking.candidates if (each.shape.m, each.shape.n, each.shape.k) == (32, 32, 32)]

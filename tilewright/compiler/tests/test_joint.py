@@ -16,8 +16,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv
-from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.model import hierarchy
+from tilewright.instruction.products import ProductKey
 from tilewright.instruction.search import Choice, search
 from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host

@@ -6,7 +6,7 @@ from textwrap import dedent
 from tilewright.expr.core import Compute
 from tilewright.expr.text import parse_graph
 from tilewright.graph.groups import Group, form_groups, kernel_name
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 
 
 def groups(text: str) -> list[Group]:

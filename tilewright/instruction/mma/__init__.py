@@ -2,7 +2,7 @@
 
 from tilewright.instruction.mma.attention import AttentionDeduction, AttentionProblem, deduce_attention
 from tilewright.instruction.mma.config import KernelConfig, kernel_config
-from tilewright.instruction.mma.contraction import contraction, contraction_of
+from tilewright.instruction.mma.contraction import contraction_of
 from tilewright.instruction.mma.deduce import Deduction, deduce_mma, given_schedule
 from tilewright.instruction.mma.eligibility import eligible
 from tilewright.instruction.mma.fitting import fit
@@ -18,6 +18,6 @@ from tilewright.instruction.mma.validity import Validity, check
 __all__ = [
     "POLICIES", "AttentionDeduction", "AttentionProblem", "CostModel", "Deduction", "Event", "KernelConfig",
     "MmaIntrinsic", "MmaProblem", "MmaSchedule", "MmaTarget", "Options", "Policy", "Reason", "ScheduleSeeds",
-    "Switches", "Validity", "check", "contraction", "contraction_of", "deduce_attention", "deduce_mma", "eligible",
+    "Switches", "Validity", "check", "contraction_of", "deduce_attention", "deduce_mma", "eligible",
     "explain", "fit", "given_schedule", "initial_schedule", "kernel_config", "mma_target",
 ]  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import linalg
-from tilewright.instruction.block_product import block_candidates, block_shape, find_block_product
 from tilewright.instruction.block_tiles import Ranking, extents, registers
+from tilewright.instruction.gpu_products import GpuProducts, block_candidates, block_shape
+from tilewright.instruction.products import find_product
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
@@ -22,9 +23,9 @@ def ranked(sizes: Sizes, machine: str | Gpu = "sm_90a", dtype: str = "f16", batc
     lead = (batch,) if batch else ()
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (*lead, m, k), dtype), b.input("w", (*lead, k, n), dtype))])
-    product, _ = find_block_product(graph.nodes[0])
-    assert product is not None
     machine = gpu(machine) if isinstance(machine, str) else machine
+    product, _ = find_product(graph.nodes[0], GpuProducts(machine))
+    assert product is not None
     return block_candidates(product, machine, result=dtype, **given)[0]
 
 
@@ -99,7 +100,7 @@ def test_multiply_adds_have_the_largest_tile_that_fits(
 ) -> None:
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (sizes[0], 64), dtype), b.input("w", (64, sizes[1]), dtype))])
-    product, _ = find_block_product(graph.nodes[0])
+    product, _ = find_product(graph.nodes[0], GpuProducts(gpu(machine)))
     assert product is not None
     shape, _ = block_shape(product, gpu(machine))
     assert (shape.intrinsic, (shape.m, shape.n), shape.warps) == ("fma", tile, warps)
@@ -175,7 +176,7 @@ def test_threads_of_wider_warps_hold_less() -> None:
 def test_decisions_name_the_record_and_what_came_second() -> None:
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
-    product, _ = find_block_product(graph.nodes[0])
+    product, _ = find_product(graph.nodes[0], GpuProducts(gpu("sm_90a")))
     assert product is not None
     shape, decision = block_shape(product, gpu("sm_90a"), result="f16")
     text = decision.explain()

@@ -13,9 +13,10 @@ from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Compute, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.text import parse_compute, print_expr
-from tilewright.instruction.in_place import InPlace, find_product
+from tilewright.instruction.cpu_products import CpuProducts
 from tilewright.instruction.order import Digit, Index, Order, undivided
 from tilewright.instruction.panels import panels, vector_rows
+from tilewright.instruction.products import MappedProduct, find_product
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.intrinsics.registry import standard
 from tilewright.machine.registry import resolve_cpu
@@ -78,8 +79,8 @@ def test_names_of_loops_are_not_in_the_name_of_a_relayout() -> None:
 # Panels -----------------------------------------------------------------------------------------------------------
 
 
-def mapped(node: Compute) -> InPlace:
-    found, _ = find_product(node, standard(), resolve_cpu("znver5"), (), lambda _: True)
+def mapped(node: Compute) -> MappedProduct:
+    found, _ = find_product(node, CpuProducts(standard(), resolve_cpu("znver5")))
     assert found is not None
     return found
 
@@ -89,7 +90,7 @@ def test_panels_of_a_convolution() -> None:
         parse_compute("Y[f,p,q] += X[c,p+r,q+s] * W[f,c,r,s]", {"f": 40, "p": 9, "q": 9, "c": 64, "r": 3, "s": 3})
     )
     assert walked.b.tensor.name == "W"
-    c, r, s = (next(axis for axis in walked.k_loops if axis.name == name) for name in "crs")
+    c, r, s = (next(axis for axis in walked.depth if axis.name == name) for name in "crs")
     sums = [Index.of(r), Index.of(s), Index.of(c)]
     assert str(panels(walked, sums, 32)) == "[f/32:2 r:3 s:3 c:64 f%32:32]"
     assert str(panels(walked, sums, 32, depth=16)) == "[f/32:2 c/16:4 r:3 s:3 c%16:16 f%32:32]"
@@ -98,7 +99,7 @@ def test_panels_of_a_convolution() -> None:
 
 def test_loops_outside_come_first() -> None:
     walked = mapped(parse_compute("Y[b,i,j] += A[b,i,k] * B[b,k,j]", {"b": 3, "i": 70, "j": 33, "k": 20}))
-    assert str(panels(walked, [Index.of(axis) for axis in walked.k_loops], 16)) == "[b:3 j/16:3 k:20 j%16:16]"
+    assert str(panels(walked, [Index.of(axis) for axis in walked.depth], 16)) == "[b:3 j/16:3 k:20 j%16:16]"
 
 
 def test_neighbours_of_a_group_are_innermost() -> None:

@@ -10,7 +10,7 @@ from math import inf
 
 import pytest
 
-from tilewright.instruction.in_place import ProductKey
+from tilewright.instruction.products import ProductKey
 from tilewright.instruction.search import FINALISTS, KEPT, TURNS, Candidate, Choice, Found, search
 from tilewright.operator.product_point import ProductPoint
 

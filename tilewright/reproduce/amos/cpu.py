@@ -26,11 +26,11 @@ from tilewright.compiler.planning import ChooseProduct
 from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, shape
-from tilewright.instruction.in_place import InPlace
 from tilewright.instruction.mapping import Mapping, mapping_of, mappings
 from tilewright.instruction.matching import match
 from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.physical import physical
+from tilewright.instruction.products import MappedProduct
 from tilewright.instruction.relayout import apply_mappings, call, fold_constants
 from tilewright.instruction.search import LEAST_GAIN, Choice, Found, search
 from tilewright.instruction.validation import judge
@@ -341,7 +341,7 @@ class _Bench:
     def integers(self, name: str, configuration: Configuration) -> Layer:
         graph, image = layer_graph(configuration, "u8", "i8")
 
-        def template(each: InPlace) -> bool:
+        def template(each: MappedProduct) -> bool:
             grouped = any(loop.kind == "R" for loop in standard().find(each.instruction).loops)
             sums = [axis for axis in each.mapping.sets[2] if axis.extent != 1]
             return _constant(graph, each) and (not grouped or len(sums) <= 1)
@@ -352,7 +352,7 @@ class _Bench:
 
     def _searched(
         self, name: str, graph: Graph, image: np.ndarray[Any, Any], node: str = RESULT,
-        keep: Callable[[InPlace], bool] = lambda _: True, mapping: str = "", start: Found | None = None,
+        keep: Callable[[MappedProduct], bool] = lambda _: True, mapping: str = "", start: Found | None = None,
     ) -> _Entry:  # fmt: skip
         """The best point of all mappings that `keep` accepts, from what `start` found or the rules' choice on."""
         among = candidates(graph, node, self.machine, self.model, keep=keep)
@@ -421,11 +421,11 @@ def layer_graph(
     )
 
 
-def _rows(product: InPlace) -> set[str]:
+def _rows(product: MappedProduct) -> set[str]:
     return {axis.name for axis in product.mapping.sets[0]}
 
 
-def _constant(graph: Graph, product: InPlace) -> bool:
+def _constant(graph: Graph, product: MappedProduct) -> bool:
     return product.b.tensor.name in graph.constants
 
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tilewright.instruction.in_place import ProductKey
 from tilewright.instruction.model import Hierarchy, hierarchy
+from tilewright.instruction.products import ProductKey
 from tilewright.instruction.search import Candidate
 from tilewright.machine import Cpu, host
 from tilewright.operator.product_point import ProductPoint

@@ -15,7 +15,7 @@ from tilewright.expr.text import parse_graph, print_graph
 from tilewright.graph.groups import form_groups
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, REQUIRED, run_pass, run_passes, simplifying
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 
 RECURRENT = """
     input x: f32[5, 2, 3]

@@ -20,7 +20,7 @@ from tilewright.expr.ops.linalg import centred, matmul_integer
 from tilewright.expr.text import parse_graph, print_graph
 from tilewright.graph.passes.offset_factors import OffsetFactors
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 from tilewright.intrinsics.registry import standard
 from tilewright.options import Options
 from tilewright.runtime.module import Module

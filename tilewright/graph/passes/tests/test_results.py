@@ -25,7 +25,7 @@ from tilewright.expr.ops.shape import reshape, transpose
 from tilewright.expr.rewrite import transform
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, REQUIRED, fitting, run_passes, simplifying, storing
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 from tilewright.kernel.passes.table import PIPELINES
 from tilewright.options import Options
 

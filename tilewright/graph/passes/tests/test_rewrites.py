@@ -13,7 +13,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.text import parse_graph, print_graph
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.table import NAMES, REQUIRED, fitting, run_pass, run_passes, simplifying, storing
-from tilewright.instruction.in_place import product_factors
+from tilewright.instruction.products import product_factors
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 

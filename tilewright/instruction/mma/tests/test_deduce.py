@@ -20,7 +20,6 @@ from tilewright.instruction.mma import (
     Reason,
     ScheduleSeeds,
     check,
-    contraction,
     contraction_of,
     deduce_attention,
     deduce_mma,
@@ -439,28 +438,21 @@ def test_attention_that_has_no_schedule_says_why() -> None:
         AttentionProblem((64,), (64,), (), (64,))
 
 
-def test_contractions_are_recognised_by_their_indices() -> None:
-    sizes = {"b": 3, "i": 64, "j": 32, "r": 16}
-    rows = contraction(["b", "i", "r"], ["b", "r", "j"], ["b", "i", "j"], sizes)
-    assert rows == MmaProblem((64,), (32,), (16,), (3,))
-    columns = contraction(["b", "r", "i"], ["b", "j", "r"], ["b", "i", "j"], sizes)
-    assert columns == MmaProblem((64,), (32,), (16,), (3,), lhs_transposed=True, rhs_transposed=True)
-    several = contraction(
-        ["i", "p", "r", "q"], ["r", "q", "j"], ["i", "p", "j"], {"i": 2, "p": 8, "j": 4, "r": 3, "q": 16}
-    )
-    assert isinstance(several, MmaProblem)
-    assert (several.m, several.n, several.k) == ((2, 8), (4,), (3, 16))
-    for lhs, rhs, out in ((["i"], ["i"], ["i"]), (["i", "r"], ["r"], ["i"]), (["i", "i"], ["i", "j"], ["j"])):
-        assert contraction(lhs, rhs, out, {"i": 4, "r": 4, "j": 4}) is Reason.NOT_A_CONTRACTION
-    with pytest.raises(ScheduleError, match="'z' is no loop"):
-        contraction(["z"], ["i"], ["i"], sizes)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("y[i, j] += f32(a[i, r]) * f32(b[r, j])", MmaProblem((64,), (32,), (16,))),
         ("y[i, j] += f32(a[i, r]) * f32(b[j, r])", MmaProblem((64,), (32,), (16,), rhs_transposed=True)),
+        ("y[i, j] += f32(a[i, r] * b[r, j])", MmaProblem((64,), (32,), (16,))),
+        ("y[c, i, j] += f32(a[c, i, r]) * f32(b[c, r, j])", MmaProblem((64,), (32,), (16,), (3,))),
+        (
+            "y[c, i, j] += f32(a[c, r, i]) * f32(b[c, j, r])",
+            MmaProblem((64,), (32,), (16,), (3,), lhs_transposed=True, rhs_transposed=True),
+        ),
+        ("y[i, c, j] += f32(a[i, c, q, r]) * f32(b[q, r, j])", MmaProblem((64, 3), (32,), (5, 16))),
+        ("y[i] += f32(a[i]) * f32(b[i, r])", Reason.NOT_A_CONTRACTION),
+        ("y[i] += f32(a[i, r]) * f32(b[r])", Reason.NOT_A_CONTRACTION),
+        ("y[i, j] += f32(a[i, i, r]) * f32(b[r, j])", Reason.NOT_A_CONTRACTION),
         ("y[i, j] += f32(a[i, r]) + f32(b[r, j])", Reason.NOT_A_CONTRACTION),
         ("y[i, j] max= f32(a[i, r]) * f32(b[r, j])", Reason.NOT_A_CONTRACTION),
         ("y[i, j] += f32(a[i + r, r]) * f32(b[r, j])", Reason.NOT_A_CONTRACTION),
@@ -468,6 +460,6 @@ def test_contractions_are_recognised_by_their_indices() -> None:
     ],
 )
 def test_contractions_are_recognised_in_expressions(text: str, expected: MmaProblem | Reason) -> None:
-    sizes = {"i": 64, "j": 32, "r": 16}
+    sizes = {"c": 3, "i": 64, "j": 32, "q": 5, "r": 16}
     node = parse_compute(text, sizes, {"a": "f16", "b": "f16", "y": "f32"})
     assert contraction_of(node) == expected

@@ -1,15 +1,13 @@
-"""Products that blocks of a GPU's threads run: the role of every loop, and the tile of a block by the MMA schedule.
+"""Products on the blocks of a GPU: which of a compute's mappings is preferred, and the tile of a block for it.
 
-Roles come from which reads a loop indexes: m loops index one factor and the result, an n loop the other one and the
-result, k loops are summed, what indexes both factors and the result is a batch. Windows are loops that share an index.
 The tile is the cheapest of `block_tiles`, over the matrix records of the machine and what `instruction.mma` deduces for
-the product of all m by n by all k, each rounded up: what sticks out is masked, and so costs no more than the tile it is
-part of.
+the product of all rows by all columns by all sums, each rounded up: what sticks out is masked, and so costs no more
+than the tile it is part of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Literal
@@ -19,10 +17,8 @@ from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Read, static_shape
+from tilewright.expr.core import Axis, Read
 from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank, sliced
-from tilewright.instruction.canonical import keeps_value
-from tilewright.instruction.in_place import loops_of, product_factors
 from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.policy import Options, Policy
@@ -30,8 +26,10 @@ from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target, view
 from tilewright.instruction.mma.trace import Trace
+from tilewright.instruction.products import MappedProduct, iterations
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, standard
+from tilewright.intrinsics.shapes import multiply_add
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
@@ -46,53 +44,84 @@ FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
 FMA_REGISTERS = 192  # of a thread, for sums and what it keeps: 8 x 8 of f32, for which ptxas 13.0 takes 153 in all
 
 
-@dataclass(frozen=True)
-class BlockProduct:
-    """A compute as a product: factor `a` is indexed by the m loops, `b` by the n loop; `outer` loops are not tiled."""
+@dataclass(frozen=True, eq=False)
+class GpuProducts:
+    """What a GPU says about products; see `products.Target`. `route` is one of `options.ROUTES`.
 
-    compute: Compute
-    outer: tuple[Axis, ...]
-    m_loops: tuple[Axis, ...]
-    n_loop: Axis
-    k_loops: tuple[Axis, ...]
-    a: Read
-    b: Read
+    A product is matched with a multiply-add of its types, which every GPU has. Which record computes the tile of a
+    block is chosen with the tile: `block_shape`.
+    """
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Points of all m loops, of the n loop, of all k loops."""
-        return _points(self.m_loops), _points((self.n_loop,)), _points(self.k_loops)
+    machine: Gpu
+    registry: Registry | None = None
+    route: str = "auto"
+    packs: bool = False
 
-    def __str__(self) -> str:
-        roles = ("outer", self.outer), ("m", self.m_loops), ("n", (self.n_loop,)), ("k", self.k_loops)
-        loops = ", ".join(f"{role} {' '.join(axis.name for axis in axes)}" for role, axes in roles if axes)
-        return f"{self.a.tensor.name} x {self.b.tensor.name} ({loops})"
+    def records(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> list[tuple[Intrinsic, ...]]:
+        """Multiply-adds of these types, in both orders of the factors; narrow floats are summed in f32."""
+        inputs = factors[0].dtype, factors[1].dtype
+        try:
+            types = [element_type(dtype) for dtype in (*inputs, result)]
+        except ScheduleError:
+            refused.append(Refusal(f"{inputs[0]} x {inputs[1]} -> {result}", "some record has these dtypes"))
+            return []
+        if len({dtypes.is_float(dtype) for dtype in types}) > 1:
+            refused.append(Refusal(f"{inputs[0]} x {inputs[1]} -> {result}", "all are integers, or all are floats"))
+            return []
+        return [(multiply_add(*pair, _sums(result)),) for pair in dict.fromkeys((inputs, inputs[::-1]))]
+
+    def lanes(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> Sequence[Iterable[Intrinsic]]:
+        """A thread multiplies and adds whatever lies along its registers: no records."""
+        return ()
+
+    def refuse(self, product: MappedProduct) -> str:
+        """A tile has rows and columns."""
+        return "" if product.rows else "a loop indexes the rows: a row alone is a reduction"
+
+    def can_pack(self, product: MappedProduct) -> bool:
+        """Blocks bring tiles of b to shared memory from wherever it lies."""
+        return True
+
+    def ordered(self, found: Sequence[MappedProduct]) -> list[MappedProduct]:
+        """The fewest products of tiles first; among equals columns that neighbour in the result, then a as written."""
+
+        def key(each: MappedProduct) -> tuple[int, bool, bool, int]:
+            return (*_preference(each), each.mapping.match.swapped, each.compute.axes.index(each.columns))
+
+        return sorted(found, key=key)
+
+    def reason(self, product: MappedProduct) -> str:
+        """How many products of tiles, and where their columns lie."""
+        products, apart = _preference(product)
+        plural = "product" if products == 1 else "products"
+        return f"{products} {plural}, columns {'not ' if apart else ''}along the result"
+
+    def cost(self, product: MappedProduct) -> None:
+        """None: tiles have costs, `block_shape`."""
+
+    def price(self, product: MappedProduct) -> tuple[float, int] | None:
+        """Cycles of a multiprocessor per multiply-add on the fastest instruction that takes the types, without tf32;
+        blocks pack nothing. None where no instruction takes them.
+        """
+        target, mma = mma_target(self.machine, self.registry), _problem(product)
+        registry = standard() if self.registry is None else self.registry
+        records = _records(target, registry, mma, _forbidden(target, mma, self.route))
+        costs = [record.cost.issue_cycles / record.macs / record.cost.units_per_core for record in records]
+        return (min(costs), 0) if costs else None
 
 
-def find_block_product(compute: Compute) -> tuple[BlockProduct | None, Decision | None]:
-    """The product that a compute is, if blocks are to run it, and why; no decision for what is no sum of products."""
-    factors = product_factors(compute)
-    if factors is None or any(axis.extent == 0 for axis in compute.loops):
-        return None, None
-    subject, refused = f"product of {compute.name}", []
-    found: list[BlockProduct] = []
-    for a, b in (factors, factors[::-1]):
-        rule = _refuse(compute, a, b)
-        if rule is None:
-            found += _products(compute, a, b)
-        else:
-            refused.append(Refusal(f"{a.tensor.name} x {b.tensor.name}", rule))
-    if not found:
-        return None, Decision(subject, "none", "it runs as a nest", refused=tuple(dict.fromkeys(refused)))
-    ranked = sorted(found, key=_preference)
-    second = str(ranked[1]) if len(ranked) > 1 else ""
-    reason, more = (_advantage(each) for each in (ranked[0], ranked[min(1, len(ranked) - 1)]))
-    more = more if second else ""
-    return ranked[0], Decision(subject, str(ranked[0]), reason, second, more, tuple(dict.fromkeys(refused)))
+def _preference(product: MappedProduct) -> tuple[int, bool]:
+    last = [axis for axis in product.compute.axes if axis.extent != 1][-1]
+    return iterations(product.outer), product.columns != last
+
+
+def _sums(result: str) -> str:
+    """The type in which a product with results of this type is summed."""
+    return "f32" if result in ("f16", "bf16") else result
 
 
 def block_shape(
-    product: BlockProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
+    product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
@@ -154,7 +183,7 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 
 
 def block_candidates(
-    product: BlockProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
+    product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_boxes: str = "", result: str = "", route: str = "auto",
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
@@ -184,31 +213,17 @@ def block_candidates(
     if route != "auto":
         records = tuple(record for record in records if not is_boxed(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
-    problem = BlockProblem(m, n, k, _points(product.outer), mma, result_bytes, no_boxes, input_precision)
+    problem = BlockProblem(m, n, k, iterations(product.outer), mma, result_bytes, no_boxes, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
 
 
-def multiply_add_cycles(
-    product: BlockProduct, machine: Gpu, intrinsics: Registry | None = None, route: str = "auto"
-) -> float | None:
-    """Cycles of a multiprocessor per multiply-add on the fastest instruction that takes the types of a product.
-
-    None where no instruction does, without tf32.
-    """
-    target, mma = mma_target(machine, intrinsics), _problem(product)
-    registry = standard() if intrinsics is None else intrinsics
-    records = _records(target, registry, mma, _forbidden(target, mma, route))
-    costs = (record.cost.issue_cycles / record.macs / record.cost.units_per_core for record in records)
-    return min(costs, default=None)
-
-
-def _problem(product: BlockProduct, tf32: bool = False) -> MmaProblem:
+def _problem(product: MappedProduct, tf32: bool = False) -> MmaProblem:
     """The product of all m by n by all k, each rounded up."""
     m, n, k = ((_rounded(size),) for size in product.sizes)
     return MmaProblem(m, n, k, (), *_types(product), tf32_allowed=tf32,
-                      lhs_transposed=_transposed(product.a, product.k_loops),
-                      rhs_transposed=_transposed(product.b, (product.n_loop,)))  # fmt: skip
+                      lhs_transposed=_transposed(product.a, product.depth),
+                      rhs_transposed=_transposed(product.b, (product.columns,)))  # fmt: skip
 
 
 def _without(a: str, input_precision: str) -> str:
@@ -256,71 +271,13 @@ def _records(target: MmaTarget, registry: Registry, mma: MmaProblem, opaque: fro
     return tuple(found)
 
 
-# Roles ----------------------------------------------------------------------------------------------------------------
-
-
-def _refuse(compute: Compute, a: Read, b: Read) -> str | None:
-    """The rule that keeps a compute from being a product of these factors, or None."""
-    body = compute.body
-    assert isinstance(body, Apply)
-    for factor in body.args:
-        if isinstance(factor, Cast) and not keeps_value(factor.arg.dtype, factor.dtype):
-            return "casts of factors keep their values"
-    try:
-        for dtype in (a.dtype, b.dtype, compute.output.dtype):
-            element_type(dtype)
-    except ScheduleError:
-        return "factors and sums are of types that products have"
-    if dtypes.is_float(a.dtype) != dtypes.is_float(compute.output.dtype) or dtypes.is_float(a.dtype) != dtypes.is_float(
-        b.dtype
-    ):
-        return "factors and sums are all integers or all floats"
-    in_a, in_b = loops_of(a), loops_of(b)
-    live = [axis for axis in compute.loops if axis.extent != 1]
-    if any(axis not in in_a and axis not in in_b for axis in live):
-        return "every loop indexes a factor"
-    if not any(axis in compute.reduce for axis in live):
-        return "there is something to sum"
-    if not any(axis in in_a and axis not in in_b for axis in live if axis in compute.axes):
-        return "a loop indexes the rows: a row alone is a reduction"
-    if not any(axis in in_b and axis not in in_a for axis in live if axis in compute.axes):
-        return "a loop indexes the columns: a column alone is a reduction"
-    return None
-
-
-def _products(compute: Compute, a: Read, b: Read) -> Iterator[BlockProduct]:
-    """One product per loop that may be n; other loops of b are outside."""
-    in_a, in_b = loops_of(a), loops_of(b)
-    live = [axis for axis in compute.axes if axis.extent != 1]
-    m_loops = tuple(axis for axis in live if axis in in_a and axis not in in_b)
-    k_loops = tuple(axis for axis in compute.reduce if axis.extent != 1)
-    for n_loop in live:
-        if n_loop in in_b and n_loop not in in_a:
-            outer = tuple(axis for axis in live if axis not in m_loops and axis != n_loop)
-            yield BlockProduct(compute, outer, m_loops, n_loop, k_loops, a, b)
-
-
-def _preference(product: BlockProduct) -> tuple[int, bool]:
-    last = [axis for axis in product.compute.axes if axis.extent != 1][-1]
-    return _points(product.outer), product.n_loop != last
-
-
-def _advantage(product: BlockProduct) -> str:
-    products, last = _preference(product)
-    return f"{products} {'product' if products == 1 else 'products'}, columns {'not ' if last else ''}along the result"
-
-
-def _points(axes: tuple[Axis, ...]) -> int:
-    return prod(static_shape(tuple(axis.extent for axis in axes)))
-
-
 # Tiles ----------------------------------------------------------------------------------------------------------------
 
 
-def _types(product: BlockProduct) -> tuple[str, str, str]:
+def _types(product: MappedProduct) -> tuple[str, str, str]:
     """Element types of the factors and of the sums; narrow floats are summed in f32."""
-    c = product.compute.output.dtype
-    return element_type(product.a.dtype), element_type(product.b.dtype), "f32" if c in ("f16", "bf16") else c
+    a, b = (element_type(read.dtype) for read in (product.a, product.b))
+    return a, b, _sums(product.compute.output.dtype)
 
 
 def _transposed(read: Read, innermost: tuple[Axis, ...]) -> bool:

@@ -79,4 +79,4 @@ def test_lone_images_have_the_pixels_of_a_row_as_lanes(image: str, kernel: str, 
 def test_without_any_record_it_is_a_plain_nest() -> None:
     names = [record.name for record in standard() if record.name.startswith("fma_")]
     line, _ = chosen(depthwise(32), standard().without(*names))
-    assert line == "instruction of second: none, because no record has a mapping that runs in place"
+    assert line == "instruction of second: none, because no record has a mapping that reads its operands where they are"

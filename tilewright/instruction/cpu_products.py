@@ -1,0 +1,154 @@
+"""Products on a CPU: outer products of registers, a broadcast operand read where it is, a vector operand in panels.
+
+Of all mappings of a compute onto ``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]`` a kernel runs those in which one loop
+is i2, the vector. Their relayouts need no kernels of their own: that of Src1 is folded into addresses, that of Src2 is
+its packing into panels, which constants have had at compile time. Other loops stay outside. The mapping with the least
+predicted time wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from tilewright.dataclass import dataclass
+from tilewright.decision import Cost, Refusal
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis, Read
+from tilewright.instruction.products import MappedProduct, is_plain, iterations, loops_of
+from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.registry import Registry, targets_of
+from tilewright.machine.description import Cpu
+
+
+@dataclass(frozen=True, eq=False)
+class CpuProducts:
+    """What a CPU says about products; see `products.Target`. `constants` are packed when a graph is compiled."""
+
+    registry: Registry
+    machine: Cpu
+    constants: Collection[str] = ()
+    packs: bool = True
+
+    def records(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> list[tuple[Intrinsic, ...]]:
+        """The outer products of each instruction with these element types; what the machine lacks is refused."""
+        inputs = factors[0].dtype, factors[1].dtype
+        found: dict[str, list[Intrinsic]] = {}
+        for record in self._records(result):
+            types = tuple(operand.dtype for operand in record.sources)
+            if record.realised_by and types in (inputs, inputs[::-1]) and record.realised_by in self.registry:
+                found.setdefault(record.realised_by, []).append(record)
+        if not found:
+            refused.append(Refusal(f"{inputs[0]} x {inputs[1]} -> {result}", "some record has these dtypes"))
+        return [tuple(records) for name, records in found.items() if self._has(name, records[0], refused)]
+
+    def lanes(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> Sequence[Iterable[Intrinsic]]:
+        """Multiply-adds of two vectors, then of one value and a vector."""
+        inputs = sorted(read.dtype for read in factors)
+
+        def kind(vectors: bool) -> Iterator[Intrinsic]:
+            for record in self._records(result):
+                if record.realised_by or len(record.loops) != 1 or len(record.sources) != 2:
+                    continue
+                if all(operand.loops for operand in record.sources) != vectors:
+                    continue
+                types = sorted(operand.dtype for operand in record.sources)
+                if types == inputs and self._has(record.name, record, refused):
+                    yield record
+
+        return kind(vectors=True), kind(vectors=False)
+
+    def _records(self, result: str) -> Iterator[Intrinsic]:
+        """Records for processors of this architecture, which code generation emits, with this result."""
+        targets = targets_of(self.machine.architecture)
+        for record in self.registry:
+            if record.emitter and record.target in targets and record.destination.dtype == result:
+                yield record
+
+    def _has(self, name: str, record: Intrinsic, refused: list[Refusal]) -> bool:
+        missing = [feature for feature in record.features if feature not in self.machine.features]
+        if missing:
+            refused.append(Refusal(name, "the machine has its features", f"lacks {', '.join(missing)}"))
+        return not missing
+
+    def refuse(self, product: MappedProduct) -> str:
+        """An instruction on groups takes neighbours of a."""
+        grouped = product.group > 1 and not product.walked
+        return "a reduction loop indexes b and walks neighbours of a" if grouped else ""
+
+    def can_pack(self, product: MappedProduct) -> bool:
+        """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.
+
+        It may become larger where the mapping was asked for.
+        """
+        if is_plain(product.b):
+            return True
+        if product.b.tensor.name in self.constants:
+            return False
+        return product.fixed or iterations(tuple(loops_of(product.b))) <= product.b.tensor.size
+
+    # Order ----------------------------------------------------------------------------------------------------------
+
+    def ordered(self, found: Sequence[MappedProduct]) -> list[MappedProduct]:
+        """The least predicted time first; among equals the registry's order, then a packed constant, then the longer
+        vector.
+        """
+        instructions = list(dict.fromkeys(each.instruction for each in found))
+
+        def key(each: MappedProduct) -> tuple[float, int, bool, int]:
+            return (
+                self.cost(each).cycles or 0.0,
+                instructions.index(each.instruction),
+                each.b.tensor.name not in self.constants,
+                -each.columns.size,
+            )
+
+        return sorted(found, key=key)
+
+    def cost(self, product: MappedProduct) -> Cost:
+        """Calls at full rate, partly filled vectors and groups included, and bytes of packing and copying out at the
+        rate of main memory.
+
+        A variable vector operand is packed once: read and written. So is a result whose last dimension is not the
+        vector, where all but that one are dimensions of the rows (others may be stored as the kernel likes), and any
+        result whose vector is not the last loop that could be.
+        """
+        compute, record, last = product.compute, product.records[0], product.depth[-1]
+        calls = iterations([axis for axis in compute.loops if axis not in (product.columns, last)])
+        calls *= -(-product.columns.size // product.lanes) * -(-last.size // product.group)
+        rows, vectors, steps = record.grid
+        cycles = calls * record.cost.issue_cycles / (rows * vectors * steps)
+        moved = 0
+        if product.b.tensor.name not in self.constants:
+            in_b = loops_of(product.b)
+            moved += (
+                2 * iterations([axis for axis in compute.loops if axis in in_b]) * dtypes.size_bytes(product.b.dtype)
+            )
+        if _transposed(product) or product.columns != _last_vector(product):
+            moved += 2 * compute.output.size * dtypes.size_bytes(compute.output.dtype)
+        return Cost(cycles + moved * self.machine.nominal_clock_hz / self.machine.dram.bytes_per_second, bytes=moved)
+
+    def reason(self, product: MappedProduct) -> str:
+        """The cost in words."""
+        cost = self.cost(product)
+        packed = "constant" if product.b.tensor.name in self.constants else "variable"
+        moved = f", {cost.bytes:,} bytes of packing among them" if cost.bytes else ""
+        calls = f"{cost.cycles:.0f} cycles of {product.instruction} at full rate{moved}"
+        return f"{calls}, vectors of {product.b.tensor.name}, {packed}"
+
+    def price(self, product: MappedProduct) -> tuple[float, int]:
+        """Cycles per multiply-add, and bytes that are packed or copied out."""
+        packed = 0 if product.b.tensor.name in self.constants else 2 * product.b.tensor.size_bytes
+        record = product.records[0]
+        copied = 2 * product.compute.output.size_bytes * _transposed(product)
+        return record.cost.issue_cycles / record.macs, packed + copied
+
+
+def _transposed(product: MappedProduct) -> bool:
+    """Whether the result is copied because its last dimension is no vector; with several rows it is stored as it is."""
+    return product.columns != product.compute.axes[-1] and len(product.rows) <= 1
+
+
+def _last_vector(product: MappedProduct) -> Axis | None:
+    """The last loop that could be the vector."""
+    possible = loops_of(product.b).intersection((*product.outer, product.columns)) - loops_of(product.a)
+    return next((axis for axis in reversed(product.compute.axes) if axis in possible), None)
