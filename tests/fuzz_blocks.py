@@ -51,8 +51,8 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
         "matrix_loads": (True, False),
         "outer_product": (True, False),
     },
-    "order-blocks": {"group": (1, 2, 8)},
-    "share-copies": {"cluster": (1, 2, 4)},
+    "swizzle-blocks": {"group": (1, 2, 8)},
+    "multicast": {"cluster": (1, 2, 4)},
     "split-k": {"splits": (1, 2, 3)},
     "persistent": {"blocks": (0, 1, 2)},
     "pipeline-loads": {
@@ -61,7 +61,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
         "memory": ("swizzled", "padded", "plain"),
     },
     "pipeline-tensor-copies": {"stages": (1, 2, 4)},
-    "pack-shared": {"least": (0, 64, 1024), "most": (0, 1)},
+    "allocate-shared": {"least": (0, 64, 1024), "most": (0, 1)},
 }
 
 

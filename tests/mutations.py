@@ -273,7 +273,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "boxes, all warps alike": Family(
         programs.ragged_matmul((392, 32, 136), (128, 32, 32), "wgmma_m64n32k16_f16_f32"), "sm_90a",
-        _product(392, 32, 136), 4096, ("warp-roles",), warps=(8, 1), wanted=_times(392, 32, 136), multiprocessors=1,
+        _product(392, 32, 136), 4096, ("warp-specialize",), warps=(8, 1), wanted=_times(392, 32, 136),
+        multiprocessors=1,
     ),
     "boxes, a block per tile": Family(
         programs.matmul((64, 64, 288), (64, 64, 32)), "sm_90a", _product(64, 64, 288), 4096, ("persistent",),
@@ -296,7 +297,7 @@ FAMILIES: dict[str, Family] = {
     # Three pairs of tiles of five slices for a pair of blocks; the last one has no tile. They share b.
     "boxes, clusters": Family(
         programs.ragged_matmul((264, 104, 136), (64, 128, 32)), "sm_90a", _product(264, 104, 136), 4096,
-        options={"share-copies": {"cluster": 2}}, wanted=_times(264, 104, 136), multiprocessors=2,
+        options={"multicast": {"cluster": 2}}, wanted=_times(264, 104, 136), multiprocessors=2,
     ),
     "atomics": Family(
         _HISTOGRAM, "sm_80", lambda: [np.random.default_rng(0).integers(0, 16, 120).astype(np.int32),

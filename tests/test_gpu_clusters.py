@@ -43,7 +43,7 @@ from tilewright.kernel.text import parse_module, print_module
 def clustered(sizes: Sizes, block: Sizes, dtype: str = "f16", blocks: int = 2) -> ModuleOp:
     """The product in clusters of so many blocks, for a machine of four multiprocessors."""
     module = program(sizes, block, dtype, 4)
-    run_pipeline(module, "gpu", verify_each=True, options={"share-copies": {"cluster": blocks}})
+    run_pipeline(module, "gpu", verify_each=True, options={"multicast": {"cluster": blocks}})
     return module
 
 
@@ -85,7 +85,7 @@ def test_operands_stored_by_columns(transposed: str, blocks: int) -> None:
     sizes, block = (264, 200, 136), (64, 64, 64)
     module = parse_module(ragged_matmul(sizes, block, transposed=transposed))
     module.attributes["tile.target"] = program(sizes, block, blocks=4).attributes["tile.target"]
-    run_pipeline(module, "gpu", verify_each=True, options={"share-copies": {"cluster": blocks}})
+    run_pipeline(module, "gpu", verify_each=True, options={"multicast": {"cluster": blocks}})
     assert kernel_of(module).blocks == blocks
     (a, b, c), wanted = operands(sizes)
     stored = stored_as(transposed, (a, b), sizes)
@@ -100,7 +100,7 @@ def test_every_form_on_the_way_gives_the_product() -> None:
     """Of three tiles along m, in tile form."""
     sizes = (168, 328, 136)
     module = program(sizes, (64, 128, 32), blocks=4)
-    for name in ("tensor-copies", "share-copies{cluster=2}", "order-blocks", "persistent", "pipeline-tensor-copies"):
+    for name in ("tensor-copies", "multicast{cluster=2}", "swizzle-blocks", "persistent", "pipeline-tensor-copies"):
         run_pass(module, name)
         arguments, wanted = operands(sizes)
         run_kernel(parse_module(print_module(module)), "k", arguments, races=True)
@@ -109,7 +109,7 @@ def test_every_form_on_the_way_gives_the_product() -> None:
 
 
 STEPS = (
-    "tensor-stores", "order-blocks", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles"
+    "tensor-stores", "swizzle-blocks", "persistent", "pipeline-tensor-copies", "pipeline-wgmma", "warp-specialize"
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_every_other_step_can_be_switched_off(without: Sequence[str]) -> None:
 
 def test_switched_off_nothing_is_shared() -> None:
     texts = []
-    for asked, disable in (("", ()), (" attributes {cluster = 2 : i64}", ("share-copies",))):
+    for asked, disable in (("", ()), (" attributes {cluster = 2 : i64}", ("multicast",))):
         module = program((256, 256, 64), (64, 64, 32))
         text = print_module(module).replace(" grid [4, 4]", f" grid [4, 4]{asked}")
         module = parse_module(text)

@@ -41,7 +41,7 @@ from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
 RNG = np.random.default_rng(0)
-STEPS = ("tensor-copies", "tensor-stores", "persistent", "pipeline-tensor-copies", "overlap-products", "warp-roles")
+STEPS = ("tensor-copies", "tensor-stores", "persistent", "pipeline-tensor-copies", "pipeline-wgmma", "warp-specialize")
 Sizes = tuple[int, int, int]
 
 
@@ -165,7 +165,7 @@ def test_descriptions_of_operands_are_those_of_their_layouts(swizzle: int, trans
 def test_every_form_on_the_way_gives_the_product() -> None:
     sizes = (200, 136, 136)
     module = program(sizes, (64, 128, 32))
-    for name in ("tensor-copies", "order-blocks", "persistent", "pipeline-tensor-copies", "overlap-products"):
+    for name in ("tensor-copies", "swizzle-blocks", "persistent", "pipeline-tensor-copies", "pipeline-wgmma"):
         run_pass(module, name)
         arguments, wanted = operands(sizes)
         run_kernel(parse_module(print_module(module)), "k", arguments)
@@ -180,7 +180,7 @@ def test_every_step_can_be_switched_off(without: Sequence[str]) -> None:
     kernel = code.kernel("k")
     assert ("wgmma" in code.ptx) == ("tensor-copies" not in without)
     assert (kernel.grid == (2, 1, 1)) == (not {"persistent", "tensor-copies"} & set(without))
-    assert (kernel.block == (256, 1, 1)) == (not {"warp-roles", "tensor-copies"} & set(without))
+    assert (kernel.block == (256, 1, 1)) == (not {"warp-specialize", "tensor-copies"} & set(without))
 
 
 def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = (), cluster: int = 1) -> ModuleOp:
@@ -192,11 +192,11 @@ def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = (), cluster: int
     text = before + cast + store.replace(wide, narrow)
     module = parse_module(text.replace(f"memref<{m * n}xf32>", f"memref<{m * n}xf16>"))
     module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
-    run_pipeline(module, "gpu", disable, verify_each=True, options={"share-copies": {"cluster": cluster}})
+    run_pipeline(module, "gpu", disable, verify_each=True, options={"multicast": {"cluster": cluster}})
     return module
 
 
-@pytest.mark.parametrize("without", [(), ("tensor-stores",), ("persistent",), ("warp-roles",)], ids=",".join)
+@pytest.mark.parametrize("without", [(), ("tensor-stores",), ("persistent",), ("warp-specialize",)], ids=",".join)
 @pytest.mark.parametrize(
     ("sizes", "block"),
     [((200, 136, 72), (64, 128, 32)), ((256, 256, 64), (128, 256, 64)), ((72, 328, 72), (128, 32, 32))],

@@ -79,13 +79,13 @@ INSTRUCTIONS = {
     "wgmma": "wgmma.mma_async", "convolution": "mma",
 }  # fmt: skip
 WORKING = {
-    ("s8", "sm_75"): {"pipeline-registers", "pack-shared", "barriers"},
-    ("s8", "sm_80"): {"pipeline-loads", "pack-shared", "barriers"},
-    ("tf32", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments", "round-operands"},
-    ("tf32x3", "sm_80"): {"order-blocks", "pipeline-loads", "prefetch-fragments"},
+    ("s8", "sm_75"): {"pipeline-registers", "allocate-shared", "barriers"},
+    ("s8", "sm_80"): {"pipeline-loads", "allocate-shared", "barriers"},
+    ("tf32", "sm_80"): {"swizzle-blocks", "pipeline-loads", "prefetch-fragments", "round-to-tf32"},
+    ("tf32x3", "sm_80"): {"swizzle-blocks", "pipeline-loads", "prefetch-fragments"},
     ("f64", "sm_80"): {"pipeline-loads", "prefetch-fragments"},
     ("convolution", "sm_80"): {"pipeline-loads", "prefetch-fragments", "barriers"},
-    ("wgmma", "sm_90a"): {"tensor-copies", "pipeline-tensor-copies", "overlap-products", "warp-roles"},
+    ("wgmma", "sm_90a"): {"tensor-copies", "pipeline-tensor-copies", "pipeline-wgmma", "warp-specialize"},
 }
 """Passes that a family certainly is to be tried without."""
 

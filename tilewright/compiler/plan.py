@@ -109,6 +109,9 @@ def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
 
     off = tuple(dict.fromkeys(each.name for each in tiles.PIPELINES[machine.kind] if each.name not in tiles.REQUIRED))
     for name in names:
+        if name in tiles.RENAMED:
+            fact = f"pass {name!r} has another name now"
+            raise InvalidArgument(fact, where="disable", help=f"write {tiles.RENAMED[name]}")
         if name not in table.NAMES and name not in off:
             required = name in (*table.REQUIRED, *tiles.REQUIRED)
             fact = f"pass {name!r} cannot be switched off" if required else f"no pass {name!r} for a {machine.kind}"

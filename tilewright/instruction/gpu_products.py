@@ -35,7 +35,7 @@ from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
 from tilewright.operator.rules.gpu_product import BlockShape
 
-ROUNDING = "round-operands"  # the pass that rounds what instructions read as tf32
+ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32
 # Chosen, where the deduction leaves it open and for multiply-adds.
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
 FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
@@ -174,8 +174,8 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
     """Why so many blocks cannot share what they read of a product of m rows and n columns; empty where they can."""
     if CLUSTERS not in machine.features:
         return f"{machine.name} has none"
-    if "share-copies" in off:
-        return "share-copies is switched off"
+    if "multicast" in off:
+        return "multicast is switched off"
     if not tile.boxed:
         return "its operands come without the copy engine"
     tiles = [-(-size // side) for size, side in zip(sizes, (tile.shape.m, tile.shape.n), strict=True)]

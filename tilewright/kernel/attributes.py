@@ -76,7 +76,7 @@ KNOWN: Final[Mapping[str, Known]] = MappingProxyType({
     ),
     STAGES: Known("pipeline-loads, pipeline-tensor-copies", "buffers: 1 or more, such as 3 : i64", _number()),
     SPLITS: Known("split-k", "parts of k: 1 or more, such as 4 : i64", _number()),
-    CLUSTER: Known("share-copies", "blocks that share copies: 1, 2 or 4, such as 2 : i64", _is_cluster),
+    CLUSTER: Known("multicast", "blocks that share copies: 1, 2 or 4, such as 2 : i64", _is_cluster),
     LAYOUT: Known("assign-layouts", 'the text of a linear layout of tiles, "#linear<…>"', _is_layout),
     REGISTERS: Known(
         "code generation", f"registers of a thread: 1 to {MOST_REGISTERS}, such as 128 : i64", _number(MOST_REGISTERS)

@@ -326,6 +326,10 @@ WRONG = {
         ["compile", "model.onnx", "--shape", "x=4,6", "--emit", "tile", "--disable", "split-k"],
         r"disable: error.* no pass 'split-k' for a cpu",
     ),
+    "pass by its old name": (
+        ["compile", "model.onnx", "--shape", "x=4,6", "--emit", "tile", "--disable", "order-blocks"],
+        r"disable: error.* pass 'order-blocks' has another name now",
+    ),
     "device of a CPU": (
         ["run", "model.twm", "--device", "emulator"],
         r"--device: .*emulator for host: .*runs on the CPU",

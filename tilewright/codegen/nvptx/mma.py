@@ -127,7 +127,7 @@ def mma(at: Emission, op: simt.MmaOp) -> None:
     record = product_of(op)
     if op.precision is not None:
         fact = f"kernel {at.name}: {record.name} with precision {op.precision.data!r} is three products"
-        raise InvalidProgram(fact, help="run split-products first")
+        raise InvalidProgram(fact, help="run the pass tf32x3 first")
     _require(at, record)
     operands = [at.elements(operand) for operand in op.operands]
     if not is_opaque(record):

@@ -18,29 +18,29 @@ from tilewright.kernel.passes.common.dce import DcePass
 from tilewright.kernel.passes.common.licm import LicmPass
 from tilewright.kernel.passes.common.ranges import RangesPass
 from tilewright.kernel.passes.cpu.table import CPU, run_passes
+from tilewright.kernel.passes.gpu.allocate_shared import AllocateSharedPass
 from tilewright.kernel.passes.gpu.assign_layouts import AssignLayoutsPass
 from tilewright.kernel.passes.gpu.barriers import BarriersPass
 from tilewright.kernel.passes.gpu.distribute import DistributePass
 from tilewright.kernel.passes.gpu.forms import check_form
 from tilewright.kernel.passes.gpu.hoist_accumulators import HoistAccumulatorsPass
-from tilewright.kernel.passes.gpu.order_blocks import OrderBlocksPass
-from tilewright.kernel.passes.gpu.pack_shared import PackSharedPass
 from tilewright.kernel.passes.gpu.pad_tiles import PadTilesPass
 from tilewright.kernel.passes.gpu.pipeline_loads import PipelineLoadsPass
 from tilewright.kernel.passes.gpu.pipeline_registers import PipelineRegistersPass
 from tilewright.kernel.passes.gpu.prefetch_fragments import PrefetchFragmentsPass
 from tilewright.kernel.passes.gpu.remove_conversions import RemoveConversionsPass
-from tilewright.kernel.passes.gpu.round_operands import RoundOperandsPass
+from tilewright.kernel.passes.gpu.round_to_tf32 import RoundToTf32Pass
 from tilewright.kernel.passes.gpu.split_k import SplitKPass
-from tilewright.kernel.passes.gpu.split_products import SplitProductsPass
-from tilewright.kernel.passes.hopper.overlap_products import OverlapProductsPass
+from tilewright.kernel.passes.gpu.swizzle_blocks import SwizzleBlocksPass
+from tilewright.kernel.passes.gpu.tf32x3 import Tf32x3Pass
+from tilewright.kernel.passes.hopper.multicast import MulticastPass
 from tilewright.kernel.passes.hopper.persistent import PersistentPass
 from tilewright.kernel.passes.hopper.pipeline_tensor_copies import PipelineTensorCopiesPass
-from tilewright.kernel.passes.hopper.share_copies import ShareCopiesPass
+from tilewright.kernel.passes.hopper.pipeline_wgmma import PipelineWgmmaPass
 from tilewright.kernel.passes.hopper.tensor_copies import TensorCopiesPass
 from tilewright.kernel.passes.hopper.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.hopper.warp_products import WarpProductsPass
-from tilewright.kernel.passes.hopper.warp_roles import WarpRolesPass
+from tilewright.kernel.passes.hopper.warp_specialize import WarpSpecializePass
 from tilewright.kernel.text import print_module
 
 PIPELINES: dict[str, tuple[ModulePass, ...]] = {
@@ -52,36 +52,43 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         SplitKPass(),
         TensorCopiesPass(),
         TensorStoresPass(),
-        ShareCopiesPass(),
-        OrderBlocksPass(),
+        MulticastPass(),
+        SwizzleBlocksPass(),
         PersistentPass(),
         PipelineTensorCopiesPass(),
-        OverlapProductsPass(),
+        PipelineWgmmaPass(),
         WarpProductsPass(),  # required
         AssignLayoutsPass(),  # required
         RemoveConversionsPass(),
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
         DistributePass(),  # required
-        WarpRolesPass(),
+        WarpSpecializePass(),
         RangesPass(),
         CanonicalisePass(),
         LicmPass(),
         PrefetchFragmentsPass(),
-        RoundOperandsPass(),
-        SplitProductsPass(),  # required
+        RoundToTf32Pass(),
+        Tf32x3Pass(),  # required
         CsePass(),
         DcePass(),
-        PackSharedPass(),
+        AllocateSharedPass(),
         BarriersPass(),  # last: places of block memory decide what must be ordered
     ),
 }
 """Those that are not required are optimisations: switching one off needs no other to be switched off."""
 
 REQUIRED = frozenset(
-    each.name for each in (PadTilesPass, WarpProductsPass, AssignLayoutsPass, DistributePass, SplitProductsPass)
+    each.name for each in (PadTilesPass, WarpProductsPass, AssignLayoutsPass, DistributePass, Tf32x3Pass)
 )
 """What later phases need: these cannot be switched off."""
+
+RENAMED = {
+    "warp-roles": "warp-specialize", "share-copies": "multicast", "order-blocks": "swizzle-blocks",
+    "overlap-products": "pipeline-wgmma", "pack-shared": "allocate-shared", "split-products": "tf32x3",
+    "round-operands": "round-to-tf32",
+}  # fmt: skip
+"""Passes by the names that they had before, for messages."""
 
 _OFF = {"splits": 1, "group": 1, "stages": 1, "cluster": 1}  # settings with which a pass does nothing
 
@@ -159,6 +166,8 @@ def _legal(each: ModulePass) -> str:
 def _named(text: str) -> ModulePass:
     name, brace, settings = text.partition("{")
     if name not in PASSES:
+        if name in RENAMED:
+            raise InvalidArgument(f"pass {name!r} has another name now", help=f"write {RENAMED[name]}")
         near = "".join(f"did you mean {close}? " for close in get_close_matches(name, PASSES, 1))
         raise InvalidArgument(f"no pass {name!r}", help=f"{near}one of {', '.join(PASSES)}")
     if brace and (not settings.endswith("}") or "{" in settings):

@@ -22,10 +22,10 @@ from tilewright.kernel.passes.common.cse import CsePass
 from tilewright.kernel.passes.common.dce import DcePass
 from tilewright.kernel.passes.common.licm import LicmPass
 from tilewright.kernel.passes.common.ranges import RangesPass
+from tilewright.kernel.passes.gpu.allocate_shared import AllocateSharedPass
 from tilewright.kernel.passes.gpu.barriers import BarriersPass
-from tilewright.kernel.passes.gpu.pack_shared import PackSharedPass
 from tilewright.kernel.passes.gpu.prefetch_fragments import PrefetchFragmentsPass
-from tilewright.kernel.passes.gpu.split_products import SplitProductsPass
+from tilewright.kernel.passes.gpu.tf32x3 import Tf32x3Pass
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.simt_interpreter import ORDERS, Order
 from tilewright.kernel.text import parse_module, print_module
@@ -34,7 +34,7 @@ from tilewright.kernel.verify import verify
 SEEDS = st.integers(0, 2**32)
 PASSES: tuple[ModulePass, ...] = (
     CanonicalisePass(), CsePass(), DcePass(), LicmPass(), RangesPass(), PrefetchFragmentsPass(),
-    PackSharedPass(least=16), BarriersPass(), SplitProductsPass(),
+    AllocateSharedPass(least=16), BarriersPass(), Tf32x3Pass(),
 )  # fmt: skip
 
 

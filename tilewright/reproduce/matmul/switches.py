@@ -186,7 +186,7 @@ def settings(on: Collection[str], tilings: Tilings = USUAL, mma: str = "mma.sync
         raise InvalidArgument(f"{found[0]} with {mma}", help="fragments are loaded from rows there")
     tiling, intrinsic, steps = _program(on, tilings, INTRINSICS[mma])
     passes = {"hoist-c": "hoist-accumulators", "latency-hiding": "pipeline-registers", "async-copy": "pipeline-loads",
-              "prefetch": "prefetch-fragments", "reorder-blocks": "order-blocks"}  # fmt: skip
+              "prefetch": "prefetch-fragments", "reorder-blocks": "swizzle-blocks"}  # fmt: skip
     memory = "swizzled" if "swizzle" in on else "padded" if "padding" in on else "plain"
     return Settings(
         tiling,
@@ -228,7 +228,7 @@ def compiled(sizes: Sizes, chosen: Settings, shared_bytes: int = 0) -> Any:
         program = elements(sizes, chosen.tiling)
     for stages in STAGES:
         module = parse_module(program)
-        options = {**chosen.options, "pack-shared": {"most": shared_bytes}}
+        options = {**chosen.options, "allocate-shared": {"most": shared_bytes}}
         options["pipeline-loads"] = {**options["pipeline-loads"], "stages": stages}
         run_pipeline(module, "gpu", chosen.disable, options=options)
         (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))

@@ -339,8 +339,8 @@ CASES: Final = (
         "The worked case of the asynchronous route, threads (64, 2, 1), with its schedule and its padding. Copies are\n"
         "8 bytes, so that all 128 threads take part; three slices are under way, and each trip copies behind what it\n"
         "computes. Schedule and padding are what the passes do by themselves for unspecified fragment layouts. That c\n"
-        "passes through memory before and behind the loop is the setting; `pack-shared` lays that memory over that of\n"
-        "a. Without it warps load and store the fragments of c where c is, with rows of 512.",
+        "passes through memory before and behind the loop is the setting; `allocate-shared` lays that memory over\n"
+        "that of a. Without it warps load and store the fragments of c where c is, with rows of 512.",
         {"assign-layouts": "stage_c=on"},
     ),
     Case(

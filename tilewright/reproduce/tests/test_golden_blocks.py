@@ -27,7 +27,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.dialect import operations
 from tilewright.kernel.passes.gpu.distribution.layout import layout_of
 from tilewright.kernel.passes.gpu.distribution.tests import programs
-from tilewright.kernel.passes.gpu.order_blocks import ordered
+from tilewright.kernel.passes.gpu.swizzle_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, LoadMatrixOp, MmaOp
 from tilewright.kernel.text import parse_module

@@ -59,7 +59,7 @@ from tilewright.kernel.passes.common.rules.control import trips
 from tilewright.kernel.passes.gpu.distribution import rings as expansion
 from tilewright.kernel.passes.gpu.distribution.access import coalesced
 from tilewright.kernel.passes.gpu.distribution.layout import layout_of
-from tilewright.kernel.passes.gpu.order_blocks import ordered
+from tilewright.kernel.passes.gpu.swizzle_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.rewrite import uniform
 from tilewright.kernel.rings import RingOp

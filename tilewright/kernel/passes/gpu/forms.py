@@ -16,14 +16,14 @@ _MAKERS = {LAYOUTS: "assign-layouts", DISTRIBUTED: "distribute"}
 
 WORKS_ON = MappingProxyType({
     "pad-tiles": (TILE, TILE), "hoist-accumulators": (TILE, TILE), "split-k": (TILE, TILE),
-    "tensor-copies": (TILE, TILE), "tensor-stores": (TILE, TILE), "share-copies": (TILE, TILE),
-    "order-blocks": (TILE, TILE), "persistent": (TILE, TILE), "pipeline-tensor-copies": (TILE, TILE),
-    "overlap-products": (TILE, TILE),
+    "tensor-copies": (TILE, TILE), "tensor-stores": (TILE, TILE), "multicast": (TILE, TILE),
+    "swizzle-blocks": (TILE, TILE), "persistent": (TILE, TILE), "pipeline-tensor-copies": (TILE, TILE),
+    "pipeline-wgmma": (TILE, TILE),
     "warp-products": (TILE, TILE), "assign-layouts": (TILE, LAYOUTS), "remove-conversions": (LAYOUTS, LAYOUTS),
     "pipeline-loads": (LAYOUTS, LAYOUTS), "pipeline-registers": (LAYOUTS, LAYOUTS),
-    "distribute": (LAYOUTS, LAYOUTS), "warp-roles": (DISTRIBUTED, DISTRIBUTED),
-    "prefetch-fragments": (DISTRIBUTED, DISTRIBUTED), "round-operands": (DISTRIBUTED, DISTRIBUTED),
-    "split-products": (DISTRIBUTED, DISTRIBUTED), "pack-shared": (DISTRIBUTED, DISTRIBUTED),
+    "distribute": (LAYOUTS, LAYOUTS), "warp-specialize": (DISTRIBUTED, DISTRIBUTED),
+    "prefetch-fragments": (DISTRIBUTED, DISTRIBUTED), "round-to-tf32": (DISTRIBUTED, DISTRIBUTED),
+    "tf32x3": (DISTRIBUTED, DISTRIBUTED), "allocate-shared": (DISTRIBUTED, DISTRIBUTED),
     "barriers": (DISTRIBUTED, DISTRIBUTED),
 })  # fmt: skip
 """First and last form of each; other passes work on all."""

@@ -35,7 +35,7 @@ CASES = (
     ("attention", "sm_80"), ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
 )  # fmt: skip
 SETTINGS = {
-    "split-k": {"splits": 2}, "share-copies": {"cluster": 2}, "order-blocks": {"group": 2}, "persistent": {"blocks": 3}
+    "split-k": {"splits": 2}, "multicast": {"cluster": 2}, "swizzle-blocks": {"group": 2}, "persistent": {"blocks": 3}
 }  # fmt: skip
 """Such that small kernels are split, shared, ordered and kept, too."""
 
@@ -109,8 +109,8 @@ def test_the_advice_of_a_pass_in_the_wrong_form_helps() -> None:
     [
         ("product", "split-k{splits=100}", "Legal for a kernel with one loop"),
         ("softmax", "split-k{splits=2}", "Legal for a kernel with one loop"),
-        ("softmax", "order-blocks{group=4}", "Legal for any grid"),
-        ("product", "share-copies{cluster=2}", "Legal for kernels with rings"),
+        ("softmax", "swizzle-blocks{group=4}", "Legal for any grid"),
+        ("product", "multicast{cluster=2}", "Legal for kernels with rings"),
         ("product", "pipeline-tensor-copies{stages=3}", "Legal for rings of one slot"),
     ],
 )
@@ -119,7 +119,7 @@ def test_settings_that_change_nothing_are_told(text: str, name: str, legal: str)
         run_pass(parse_module(PROGRAMS[text]), name)
 
 
-@pytest.mark.parametrize("name", ["split-k{splits=1}", "order-blocks{group=1}", "split-k", "split-k{}", "persistent"])
+@pytest.mark.parametrize("name", ["split-k{splits=1}", "swizzle-blocks{group=1}", "split-k", "split-k{}", "persistent"])
 def test_passes_that_are_off_or_as_usual_may_change_nothing(name: str) -> None:
     module = parse_module(PROGRAMS["softmax"])
     before = print_module(module)

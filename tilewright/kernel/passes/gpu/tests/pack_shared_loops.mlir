@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p 'pack-shared{most=2048}' -p barriers %s | filecheck %s
+// RUN: tilewright opt -p 'allocate-shared{most=2048}' -p barriers %s | filecheck %s
 
 // A block may have 2048 bytes: inside of the loop, too, what every trip writes anew shares, with a barrier before each.
 // CHECK-LABEL: @loop

@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p tensor-copies -p assign-layouts -p pipeline-loads -p distribute -p warp-roles -p canonicalise -p licm -p cse -p dce -p prefetch-fragments %s | filecheck %s
+// RUN: tilewright opt -p tensor-copies -p assign-layouts -p pipeline-loads -p distribute -p warp-specialize -p canonicalise -p licm -p cse -p dce -p prefetch-fragments %s | filecheck %s
 
 // Four warps compute and four fill for the first product: the barrier before the loop of the second is of the four that
 // get there.

@@ -21,7 +21,7 @@ from tilewright.kernel.facts import facts_of
 from tilewright.kernel.interpreter import run_kernel, run_main
 from tilewright.kernel.passes.gpu.barriers import BarriersPass
 from tilewright.kernel.passes.gpu.distribution.tests import programs
-from tilewright.kernel.passes.gpu.order_blocks import ordered
+from tilewright.kernel.passes.gpu.swizzle_blocks import ordered
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.simt_interpreter import Order
 from tilewright.kernel.tests import kernels
@@ -118,7 +118,7 @@ def test_hand_written_kernels_keep_the_barriers_that_they_need(name: str) -> Non
 
 def test_block_memory_of_the_result_lies_over_that_of_the_loop() -> None:
     text, arrays = programs.matmul((64, 64, 128), (64, 64, 32)), product_operands(64, 64, 128)
-    packed, apart = compiled(text), compiled(text, ("pack-shared",))
+    packed, apart = compiled(text), compiled(text, ("allocate-shared",))
     slices, result = 3 * 2 * 64 * 32 * 2, 64 * 64 * 4
     assert shared_bytes(packed) == max(slices, result)
     assert shared_bytes(apart) == slices + result
@@ -137,7 +137,7 @@ def test_packing_of_the_published_example() -> None:
     head = "  %n = simt.thread_id 0\n  %z = arith.constant 0.0 : f32\n"
     body = head + "\n".join(lines) + "\n  tile.return\n"
     module = parse_module(f"tile.func @k() grid [1] threads [32, 1, 1] warp 32 {{\n{body}}}")
-    run_pass(module, "pack-shared{least=16}")
+    run_pass(module, "allocate-shared{least=16}")
     places = [op.offset.value.data for op in operations(kernel_of(module).body)
               if isinstance(op, simt.SharedOp) and op.offset is not None]  # fmt: skip
     assert places == [0, 512, 0]
@@ -229,7 +229,7 @@ def test_blocks_in_another_order_are_all_blocks(rows: int, columns: int, group: 
 def test_blocks_in_another_order_compute_the_product() -> None:
     text, arrays = programs.matmul((96, 64, 32), (32, 16, 16)), product_operands(96, 64, 32)
     module = parse_module(text)
-    run_pipeline(module, "gpu", verify_each=True, options={"order-blocks": {"group": 2}})
+    run_pipeline(module, "gpu", verify_each=True, options={"swizzle-blocks": {"group": 2}})
     check(module, text, arrays, ("together",))
 
 
@@ -278,12 +278,12 @@ def test_settings_that_a_pass_does_not_have_are_refused() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        "split-k{splits=0}", "split-k{splits=-1}", "order-blocks{group=0}", "persistent{blocks=-1}",
+        "split-k{splits=0}", "split-k{splits=-1}", "swizzle-blocks{group=0}", "persistent{blocks=-1}",
         "pipeline-tensor-copies{stages=0}", "pipeline-loads{stages=0}", "pipeline-loads{memory=foo}",
         "pipeline-loads{schedule=late}", "assign-layouts{warps=0}", "assign-layouts{warps=3}",
         "assign-layouts{lanes=0}", "assign-layouts{access_bytes=3}", "assign-layouts{access_bytes=0}",
         "assign-layouts{access_bytes=32}", "assign-layouts{stage_c=maybe}", "distribute{memory=foo}",
-        "distribute{warps=0}", "distribute{lanes=33}", "pack-shared{least=-1}", "pack-shared{most=-1}",
+        "distribute{warps=0}", "distribute{lanes=33}", "allocate-shared{least=-1}", "allocate-shared{most=-1}",
     ],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused_before_a_program_is_looked_at(given: str) -> None:
@@ -302,6 +302,7 @@ def test_settings_out_of_range_are_refused_before_a_program_is_looked_at(given: 
         ("distribute{memory}", "no value for 'memory' of pass 'distribute'"),
         ("distribute{warps=2 warps=4}", "two values for 'warps' of pass 'distribute'"),
         ("distribute}", r"no pass 'distribute\}'\n  = help: did you mean distribute\?"),
+        ("pack-shared{least=16}", "pass 'pack-shared' has another name now\n  = help: write allocate-shared"),
         ("split-k{splits=two}", "pass 'split-k' has no splits=two\n  = help: it has splits=1"),
     ],
 )

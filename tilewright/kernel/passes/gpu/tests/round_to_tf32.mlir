@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p round-operands %s | filecheck %s
+// RUN: tilewright opt -p round-to-tf32 %s | filecheck %s
 
 // Each fragment once, before the first product that reads it; in the trip that multiplies where it was read a trip ahead.
 // CHECK-LABEL: @once

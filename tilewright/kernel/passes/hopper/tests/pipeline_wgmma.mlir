@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p tensor-copies -p pipeline-tensor-copies -p overlap-products %s | filecheck %s
+// RUN: tilewright opt -p tensor-copies -p pipeline-tensor-copies -p pipeline-wgmma %s | filecheck %s
 
 // A product is waited for in the next trip, which releases its slot and then fills it; the last one behind the loop.
 // CHECK-LABEL: @plain

@@ -21,7 +21,7 @@ from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, SharedOp, StoreMatrix
 
 
 @dataclass(frozen=True)
-class PackSharedPass(ModulePass):
+class AllocateSharedPass(ModulePass):
     """Give every buffer of block memory a place, first fit from the largest on, where that needs fewer bytes.
 
     Before:  %s = simt.shared align 16 : memref<4096xf16, "shared">   %t = simt.shared align 16 : memref<2048xf32, …>
@@ -33,7 +33,7 @@ class PackSharedPass(ModulePass):
     barrier costs more. Needs `distribute`; `barriers` leaves out those that stood there already.
     """
 
-    name = "pack-shared"
+    name = "allocate-shared"
     least: int = 1024
     most: int = 0
 

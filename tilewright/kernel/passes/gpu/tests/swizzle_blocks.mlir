@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p order-blocks -p canonicalise -p dce %s | filecheck %s
+// RUN: tilewright opt -p swizzle-blocks -p canonicalise -p dce %s | filecheck %s
 
 // 12 x 5 blocks in groups of 8 rows, of which the last has 4.
 // CHECK-LABEL: @product

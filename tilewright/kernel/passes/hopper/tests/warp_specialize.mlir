@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p tensor-copies -p assign-layouts -p distribute -p warp-roles %s | filecheck %s
+// RUN: tilewright opt -p tensor-copies -p assign-layouts -p distribute -p warp-specialize %s | filecheck %s
 
 // Four warps compute, and one thread of four others fills. Few threads: no registers to move.
 // CHECK-LABEL: @four

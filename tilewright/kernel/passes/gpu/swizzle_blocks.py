@@ -16,7 +16,7 @@ from tilewright.kernel.rings import StagedDotOp
 
 
 @dataclass(frozen=True)
-class OrderBlocksPass(ModulePass):
+class SwizzleBlocksPass(ModulePass):
     """Number the blocks of the last two axes of a grid anew: `group` rows of blocks go column by column.
 
     Before:  %m = tile.program_id 0   %n = tile.program_id 1
@@ -27,7 +27,7 @@ class OrderBlocksPass(ModulePass):
     before `assign-layouts`.
     """
 
-    name = "order-blocks"
+    name = "swizzle-blocks"
     group: int = 8
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p tensor-copies -p share-copies %s | filecheck %s
+// RUN: tilewright opt -p tensor-copies -p multicast %s | filecheck %s
 
 // Four rows of tiles and two columns: blocks of neighbouring rows bring their columns of b, the larger boxes, together.
 // CHECK-LABEL: @rows

@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p split-products %s | filecheck %s
+// RUN: tilewright opt -p tf32x3 %s | filecheck %s
 
 // Fragments are split once; of products that do not wait for each other, all small ones come first.
 // CHECK-LABEL: @three

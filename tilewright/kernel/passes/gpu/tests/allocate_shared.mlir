@@ -1,4 +1,4 @@
-// RUN: tilewright opt -p pack-shared %s | filecheck %s
+// RUN: tilewright opt -p allocate-shared %s | filecheck %s
 
 // The third buffer is used when the first two are no more: it lies over the first. Together 4096 bytes, not 6144.
 // CHECK-LABEL: @after

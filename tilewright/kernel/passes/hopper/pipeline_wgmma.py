@@ -18,7 +18,7 @@ from tilewright.kernel.rewrite import erase, insert_before
 
 
 @dataclass(frozen=True)
-class OverlapProductsPass(ModulePass):
+class PipelineWgmmaPass(ModulePass):
     """Wait for the product of a trip in the next one, and release its slot there.
 
     Before:  scf.for %k iter(%c) { fill %r[%n + 3]  await_fill %r[%n]  %e = staged_dot %c  %d = finish 0 %e
@@ -30,7 +30,7 @@ class OverlapProductsPass(ModulePass):
     Comes after `pipeline-tensor-copies`.
     """
 
-    name = "overlap-products"
+    name = "pipeline-wgmma"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:

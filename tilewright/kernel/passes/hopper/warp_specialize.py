@@ -28,7 +28,7 @@ PLENTY = 256  # threads, each of which can have as many registers as there are n
 
 
 @dataclass(frozen=True)
-class WarpRolesPass(ModulePass):
+class WarpSpecializePass(ModulePass):
     """Add four warps of which one thread starts all tensor copies; the others only compute.
 
     Before:  scf.for { scf.if (thread == 0) { wait empty  tensor_load }  wait full  …  arrive empty }
@@ -40,7 +40,7 @@ class WarpRolesPass(ModulePass):
     which four warps more are too many, stay as they are. Needs `distribute`.
     """
 
-    name = "warp-roles"
+    name = "warp-specialize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)

@@ -1,4 +1,4 @@
-"""Roles of warps: where registers move, and where four warps more are too many. `warp_roles.mlir` has the rewrite."""
+"""Roles of warps: when registers move, when four more warps are too many. `warp_specialize.mlir` has the rewrite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.passes.gpu.distribution.tests import programs
-from tilewright.kernel.passes.hopper.warp_roles import REGISTERS
+from tilewright.kernel.passes.hopper.warp_specialize import REGISTERS
 from tilewright.kernel.passes.table import run_pass
 from tilewright.kernel.simt_warpgroup import RegistersOp
 from tilewright.kernel.target import ATTRIBUTE
@@ -17,7 +17,7 @@ from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
-PASSES = ("tensor-copies", "assign-layouts", "distribute", "warp-roles")
+PASSES = ("tensor-copies", "assign-layouts", "distribute", "warp-specialize")
 
 
 def with_roles(asked: str = "", threads: int = 1024) -> FuncOp:

@@ -25,7 +25,7 @@ from tilewright.layouts.copy_engine import CLUSTERS
 
 
 @dataclass(frozen=True)
-class ShareCopiesPass(ModulePass):
+class MulticastPass(ModulePass):
     """Have `cluster` blocks, neighbours along one axis of the grid, copy the boxes together that are the same for all.
 
     Before:  tile.func grid [8, 4] { %m = tile.program_id 0  %n = tile.program_id 1
@@ -36,10 +36,10 @@ class ShareCopiesPass(ModulePass):
     along the axis, nor do loops around. The axis is the one along which the fewest bytes are left to bring; what a
     last cluster has beyond the grid repeats the last tile and stores nothing. For machines with the unit cluster. A
     kernel's attribute `cluster` is asked first; with 1 nothing changes. Comes after `tensor-copies` and
-    `tensor-stores`, before `order-blocks`, which then deals clusters.
+    `tensor-stores`, before `swizzle-blocks`, which then deals clusters.
     """
 
-    name = "share-copies"
+    name = "multicast"
     cluster: int = 1
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ LOW_HIGH, HIGH_LOW, HIGH_HIGH = (LOW, HIGH), (HIGH, LOW), (HIGH, HIGH)  # which 
 
 
 @dataclass(frozen=True)
-class SplitProductsPass(ModulePass):
+class Tf32x3Pass(ModulePass):
     """Make three products of each with precision "tf32x3", on fragments that are split once.
 
     Before:  %d = simt.mma "mma_m16n8k8_tf32_f32" %a, %b, %c precision "tf32x3"
@@ -32,7 +32,7 @@ class SplitProductsPass(ModulePass):
     a precision. Comes after `prefetch-fragments`.
     """
 
-    name = "split-products"
+    name = "tf32x3"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:

@@ -14,7 +14,7 @@ from tilewright.kernel.simt import JoinOp, PartOp
 
 
 @dataclass(frozen=True)
-class RoundOperandsPass(ModulePass):
+class RoundToTf32Pass(ModulePass):
     """Round the fragments that products read as tf32, each once: half the error of those that are cut.
 
     Before:  %d = simt.mma "mma_m16n8k8_tf32_f32" %a, %b, %c
@@ -25,7 +25,7 @@ class RoundOperandsPass(ModulePass):
     behind what it reads ahead.
     """
 
-    name = "round-operands"
+    name = "round-to-tf32"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.body.ops:
