@@ -44,7 +44,7 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
     assert isinstance(machine, Gpu)
     found, _ = find_product(graph_of(build).nodes[0], GpuProducts(machine))
     assert found is not None
-    ranking, _ = block_candidates(found, machine, mma="wmma")
+    ranking, _ = block_candidates(found, machine, route="wmma")
     table = [each for each in ranking.candidates if (each.shape.m, each.shape.n, each.shape.k) == (32, 32, 32)]
     assert any(each.shape.warps == (2, 2) for each in table)
     assert {each.shape.intrinsic for each in ranking.candidates} == {F16}
