@@ -1,4 +1,4 @@
-"""Row groups and maps to nests: how their results are stored, and the loops that write them."""
+"""Row groups and pointwise groups to statements: how their results are stored, and the loops that write them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,21 @@ from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import address, guarded, storage_loops
-from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
-from tilewright.operator.nest_parts import SMALLEST_POINTS, nest_points, parts_of
-from tilewright.operator.nest_split import choose_split
+from tilewright.operator.loop_partition import SMALLEST_POINTS, parts_of
 from tilewright.operator.rules.cpu_rows import schedule_rows
 from tilewright.operator.rules.gpu_rows import schedule_on_blocks
-from tilewright.tiles.kernel import Kernel
+from tilewright.operator.rules.split import choose_split
+from tilewright.operator.statements import (
+    Statements,
+    covering,
+    drop_unit_loops,
+    fuse_loops,
+    inner_loops,
+    outer_loops,
+    over,
+    point_count,
+)
+from tilewright.tiles.kernel import Kernel, Statement
 
 
 def plan_rows(planning: Planning, group: Group) -> None:
@@ -75,54 +84,55 @@ def _write_and_transpose(planning: Planning, node: Compute, kernel: str) -> None
 def write_rows(planning: Planning, group: Group) -> None:
     """Add the kernel of a group whose results are placed."""
     if len(group.nodes) == 1:
-        nest = _single_nest(planning, group.main)
+        statements = _single_statement(planning, group.main)
     else:
-        nest = _group_nest(planning, group)
-    nest = _by_stride(merge_loops(drop_unit_loops(nest)))
+        statements = _group_statements(planning, group)
+    statements = _by_stride(fuse_loops(drop_unit_loops(statements)))
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
     if isinstance(planning.machine, Gpu):
-        if any(axis.extent == 0 for axis in nest.outer):
+        if any(axis.extent == 0 for axis in outer_loops(statements)):
             return  # no tile, no block
-        nest = _without_empty_sums(nest)
-        found, reason = choose_split(nest, planning.machine, group.kernel, planning.taken())
+        statements = _without_empty_sums(statements)
+        found, reason = choose_split(statements, planning.machine, group.kernel, planning.taken())
         planning.plan.decisions += [] if reason is None else [reason]
         if found is not None:
             for tensor in found.parts:
                 planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
             parts = [tensor.name for tensor in found.parts]
-            _add_nest(planning, f"{group.kernel}.parts", found.first, parts, flops)
-            nest, flops = found.second, sum(tensor.size for tensor in found.parts)
-        _add_nest(planning, group.kernel, nest, group.stored, flops, _lanes(planning, group))
+            _add_kernel(planning, f"{group.kernel}.parts", found.first, parts, flops)
+            statements, flops = found.second, sum(tensor.size for tensor in found.parts)
+        _add_kernel(planning, group.kernel, statements, group.stored, flops, _lanes(planning, group))
         return
     lanes = _lanes(planning, group)
-    pieces, cuts = parts_of(nest, group.kernel)
+    pieces, cuts = parts_of(statements, group.kernel)
     planning.plan.decisions += [] if cuts is None else [cuts]
-    total = sum(map(nest_points, pieces))
+    total = sum(map(point_count, pieces))
     for number, part in enumerate(pieces):
         name = group.kernel if len(pieces) == 1 else f"{group.kernel}.part{number}"
-        tidy = _by_stride(merge_loops(drop_unit_loops(part)))
-        share = flops * nest_points(part) // max(1, total)
-        _add_nest(planning, name, tidy, group.stored, share, lanes)
+        tidy = _by_stride(fuse_loops(drop_unit_loops(part)))
+        share = flops * point_count(part) // max(1, total)
+        _add_kernel(planning, name, tidy, group.stored, share, lanes)
 
 
-def _add_nest(
-    planning: Planning, name: str, nest: Nest, writes: Sequence[str], flops: int, lanes: int = 0, threads: int = 0
-) -> None:
-    """Schedule a nest and add its kernel, for all threads unless `threads` says how many."""
-    kernel, decision = schedule_nest(nest, planning.machine, threads or planning.threads, name, lanes)
+def _add_kernel(
+    planning: Planning, name: str, statements: Statements, writes: Sequence[str], flops: int, lanes: int = 0,
+    threads: int = 0,
+) -> None:  # fmt: skip
+    """Schedule statements and add their kernel, for all threads unless `threads` says how many."""
+    kernel, decision = schedule_statements(statements, planning.machine, threads or planning.threads, name, lanes)
     cycles = partial(nest_cycles, machine=planning.machine) if isinstance(planning.machine, Cpu) else no_model
     with planning.about(name):
         planning.plan.decisions.append(decision)
         planning.add_scheduled(planning.name_kernel(name), kernel, decision, writes, flops, cycles=cycles)
 
 
-def schedule_nest(
-    nest: Nest, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
+def schedule_statements(
+    statements: Statements, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
 ) -> tuple[Kernel, Decision]:
-    """The kernel of a nest by the rule for the machine; vectors have `lanes` lanes where an instruction was chosen."""
+    """The kernel of statements by the machine's rule; vectors have `lanes` lanes where an instruction was chosen."""
     if isinstance(machine, Gpu):
-        return schedule_on_blocks(nest, machine, subject)
-    return schedule_rows(nest, machine, threads, subject, lanes)
+        return schedule_on_blocks(statements, machine, subject)
+    return schedule_rows(statements, machine, threads, subject, lanes)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
@@ -132,35 +142,35 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
         if stored is None or not any(before or after for before, after in stored.layout.halo):
             continue
         for number, (loops, index) in enumerate(_border_loops(stored)):
-            fill = NestNode(stored.tensor, planning.borders[name].value, None, index)
-            nest = merge_loops(drop_unit_loops(Nest(loops, (), (fill,))))
-            _add_nest(planning, f"{name}.border{number}", nest, (name,), 0, threads=1)
+            fill = Statement(stored.tensor, loops, planning.borders[name].value, address=index)
+            statements = fuse_loops(drop_unit_loops((fill,)))
+            _add_kernel(planning, f"{name}.border{number}", statements, (name,), 0, threads=1)
 
 
-# Nests ----------------------------------------------------------------------------------------------------------------
+# Statements -----------------------------------------------------------------------------------------------------------
 
 
-def _single_nest(planning: Planning, node: Compute) -> Nest:
+def _single_statement(planning: Planning, node: Compute) -> Statements:
     """One compute over the digits of its storage, so that panels too are written in the order of memory."""
     layout = planning.plan.stored[node.name].layout
     replaced, outer, condition = storage_loops(node, layout)
     body = planning.flat(guarded(node.body, condition, replaced), {node.name})
     index = address(layout, tuple(substitute(axis, replaced) for axis in node.axes))
-    return Nest(outer, node.reduce, (NestNode(node.output, body, _combining(node), index),))
+    return over(outer, node.reduce, [Statement(node.output, (), body, (), _combining(node), index)])
 
 
-def _group_nest(planning: Planning, group: Group) -> Nest:
+def _group_statements(planning: Planning, group: Group) -> Statements:
     """Several computes over shared loops; those that nothing else reads stay in the kernel."""
     own = {node.name for node in group.nodes}
     unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}
-    nodes = []
+    found = []
     for node in group.nodes:
         index = None
         if node.name in group.stored:
             index = substitute(address(planning.plan.stored[node.name].layout, node.axes), unit)
         body = substitute(planning.flat(node.body, own), unit)
-        nodes.append(NestNode(node.output, body, _combining(node), index))
-    return Nest(group.outer, group.inner, tuple(nodes))
+        found.append(Statement(node.output, (), body, (), _combining(node), index))
+    return over(group.outer, group.inner, found)
 
 
 def _combining(node: Compute) -> str | None:
@@ -168,24 +178,26 @@ def _combining(node: Compute) -> str | None:
     return node.accum
 
 
-def _without_empty_sums(nest: Nest) -> Nest:
-    """The nest, its sums known where an inner loop has no points: then nothing else in it has any along these loops."""
-    if all(axis.extent != 0 for axis in nest.inner):
-        return nest
-    sums = {node: identity(node.accum, node.body.dtype) for node in nest.nodes if node.accum is not None}
-    kept = [node for node in nest.nodes if node in sums or not nest.covers_inner(node)]
-    nodes = tuple(replace(node, body=sums[node], accum=None) if node in sums else node for node in kept)
-    return Nest(nest.outer, (), nodes)
+def _without_empty_sums(statements: Statements) -> Statements:
+    """The statements with known sums where an inner loop has no points: nothing has a value along such loops."""
+    if all(axis.extent != 0 for axis in inner_loops(statements)):
+        return statements
+    found = []
+    for each in statements:
+        if isinstance(each.accum, str):
+            found.append(replace(each, body=identity(each.accum, each.body.dtype), accum=None))
+        elif each.name not in covering(statements):
+            found.append(each)
+    return over(outer_loops(statements), (), found)
 
 
-def _by_stride(nest: Nest) -> Nest:
-    """Outer loops in the order of the strides of the last stored node, largest first."""
-    stored = [node for node in nest.nodes if node.index is not None]
-    form = affine(stored[-1].index) if stored and stored[-1].index is not None else None
+def _by_stride(statements: Statements) -> Statements:
+    """Outer loops in the order of the strides of the last stored statement, largest first."""
+    form = next((affine(each.address) for each in reversed(statements) if each.address is not None), None)
     if form is None:
-        return nest
-    order = sorted(nest.outer, key=lambda axis: -(form.coefficient(axis) or 1 << 62))
-    return replace(nest, outer=tuple(order))
+        return statements
+    order = sorted(outer_loops(statements), key=lambda axis: -(form.coefficient(axis) or 1 << 62))
+    return over(order, inner_loops(statements), statements)
 
 
 def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:

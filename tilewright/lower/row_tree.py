@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
 from tilewright.operator.moments import moments_of
-from tilewright.operator.passes import covering, inner_loops, passes_of, rows_in_use
+from tilewright.operator.passes import passes_of, rows_in_use
+from tilewright.operator.statements import covering, inner_loops
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.parts import RegisterTile, factors, program_of, register_tiles, spatial_loop

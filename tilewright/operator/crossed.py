@@ -8,49 +8,53 @@ before the second one needs it, and stores wait for evictions from the same set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd, inf
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Read, Tensor, walk
 from tilewright.machine.description import Cache
-from tilewright.operator.nest import Nest
+from tilewright.operator.statements import inner_loops, outer_loops
+from tilewright.tiles.kernel import Statement
 
 
-def crossed_read(nest: Nest, vector: Axis, lanes: int) -> tuple[Axis, Read] | None:
+def crossed_read(statements: Sequence[Statement], vector: Axis, lanes: int) -> tuple[Axis, Read] | None:
     """In a map: another loop with stride 1 in a read that is strided along the vector, and the read.
 
     Both loops have at least `lanes` points, so that they make a square to transpose.
     """
-    if nest.inner or vector.size < lanes:
+    if inner_loops(statements) or vector.size < lanes:
         return None
-    for node in nest.nodes:
-        for read in walk(node.body):
+    for each in statements:
+        for read in walk(each.body):
             form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
             if form is None or form.coefficient(vector) in (0, 1):
                 continue
-            for axis in nest.outer:
+            for axis in outer_loops(statements):
                 if axis != vector and form.coefficient(axis) == 1 and axis.size >= lanes:
                     assert isinstance(read, Read)
                     return axis, read
     return None
 
 
-def order_of_squares(nest: Nest, vector: Axis, crossed: Axis, read: Read, cache: Cache) -> tuple[str, ...]:
+def order_of_squares(
+    statements: Sequence[Statement], vector: Axis, crossed: Axis, read: Read, cache: Cache
+) -> tuple[str, ...]:
     """The outer loops, outermost first, if squares should follow the lines that are read; else none.
 
     They do where lines that are read lie in fewer sets of `cache` than lines that are written.
     """
-    written = next((node for node in nest.nodes if node.index is not None), None)
-    source, target = affine(read.indices[0]), affine(written.index) if written and written.index else None
+    written = next((each for each in statements if each.address is not None), None)
+    source, target = affine(read.indices[0]), affine(written.address) if written and written.address else None
     if written is None or source is None or target is None:
         return ()
     read_sets = _sets(source.coefficient(vector), read.tensor, cache)
     if read_sets >= _sets(target.coefficient(crossed), written.tensor, cache):
         return ()
     # A loop that the read does not depend on stays outside.
-    steps = {axis: abs(source.coefficient(axis)) or inf for axis in nest.outer}
-    return tuple(axis.name for axis in sorted(nest.outer, key=lambda axis: -steps[axis]))
+    steps = {axis: abs(source.coefficient(axis)) or inf for axis in outer_loops(statements)}
+    return tuple(axis.name for axis in sorted(steps, key=lambda axis: -steps[axis]))
 
 
 def _sets(stride: int, tensor: Tensor, cache: Cache) -> int:

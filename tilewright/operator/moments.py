@@ -12,8 +12,7 @@ from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Const, Expr
-from tilewright.operator.nest import value_read, written_out
-from tilewright.operator.passes import covering, inner_loops
+from tilewright.operator.statements import covering, inner_loops, value_read, written_out
 from tilewright.tiles.kernel import Statement
 
 

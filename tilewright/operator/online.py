@@ -1,4 +1,4 @@
-"""The largest value of a row and the sum of exponentials beneath it in one pass, where a nest computes them in two.
+"""The largest value of a row and the sum of exponentials beneath it in one pass, where a kernel computes them in two.
 
 A running sum is scaled down whenever a larger value comes (Milakov and Gimelshein, "Online normalizer calculation for
 softmax", 2018). It takes one reading of the row instead of two, and one exponential more for every value of the
@@ -7,9 +7,12 @@ running sum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Cast, Expr
-from tilewright.operator.nest import Nest, value_read, written_out
+from tilewright.operator.statements import covering, value_read, written_out
+from tilewright.tiles.kernel import Statement
 
 
 @dataclass(frozen=True)
@@ -20,23 +23,22 @@ class Online:
     total: str
 
 
-def online_of(nest: Nest) -> Online | None:
-    """The first two reductions of a nest that one pass can make, the largest value not stored."""
-    nodes = {node.tensor.name: node for node in nest.nodes}
-    inlined = {name: node for name, node in nodes.items() if nest.covers_inner(node)}
-    for node in nest.nodes:
-        difference = _exponent(written_out(node.body, inlined))
-        if node.accum != "sum" or not isinstance(difference, Apply) or difference.function != "sub":
+def online_of(statements: Sequence[Statement]) -> Online | None:
+    """The first two reductions of a kernel that one pass can make, the largest value not stored."""
+    values, inlined = {each.name: each for each in statements}, covering(statements)
+    for number, total in enumerate(statements):
+        difference = _exponent(written_out(total.body, inlined))
+        if total.accum != "sum" or not isinstance(difference, Apply) or difference.function != "sub":
             continue
         value, peak = (_plain(arg) for arg in difference.args)
-        largest = nodes.get(value_read(peak))
-        if largest is None or largest.accum != "max" or largest.index is not None:
+        largest = values.get(value_read(peak))
+        if largest is None or largest.accum != "max" or largest.address is not None:
             continue
-        between = nest.nodes[nest.nodes.index(largest) + 1 : nest.nodes.index(node)]
-        if any(each.tensor.name not in inlined or each.index is not None for each in between):
+        between = statements[statements.index(largest) + 1 : number]
+        if any(each.name not in inlined or each.address is not None for each in between):
             continue  # it may need the largest value
-        if difference.dtype == node.tensor.dtype == "f32" and _plain(written_out(largest.body, inlined)) == value:
-            return Online(largest.tensor.name, node.tensor.name)
+        if difference.dtype == total.tensor.dtype == "f32" and _plain(written_out(largest.body, inlined)) == value:
+            return Online(largest.name, total.name)
     return None
 
 

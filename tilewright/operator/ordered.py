@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Expr
 from tilewright.expr.ordered import Scatter
-from tilewright.operator.nest import Nest, NestNode, drop_unit_loops, merge_loops
+from tilewright.operator.statements import drop_unit_loops, fuse_loops
 from tilewright.tiles.build import in_program, register_tile, rooted, tile
 from tilewright.tiles.kernel import Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -42,12 +42,9 @@ def stride(statement: Statement, axis: Axis) -> int:
 
 
 def merged(statement: Statement) -> Statement:
-    """With neighbouring loops that every address walks as one fused, and without those of extent 1."""
-    node = NestNode(statement.tensor, statement.body, None, statement.address)
-    nest = merge_loops(drop_unit_loops(Nest(statement.axes, statement.reduce, (node,))))
-    (node,) = nest.nodes
-    inner = nest.inner or (Axis("once", 1),)
-    return replace(statement, axes=nest.outer, reduce=inner, body=node.body, address=node.index)
+    """With neighbouring loops fused that are contiguous in every address, and without those of extent 1."""
+    (found,) = fuse_loops(drop_unit_loops((statement,)))
+    return replace(found, reduce=found.reduce or (Axis("once", 1),))
 
 
 def leading(statement: Statement) -> tuple[Axis, ...]:

@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tilewright.expr.core import COSTLY, Apply, Axis, Expr, Read, walk
+from tilewright.expr.core import COSTLY, Apply, Expr, walk
+from tilewright.operator.statements import covering, values_in
 from tilewright.tiles.kernel import Statement
-
-
-def inner_loops(statements: Sequence[Statement]) -> tuple[Axis, ...]:
-    """The loops of the reductions; none in a pointwise kernel."""
-    return next((each.reduce for each in statements if each.reduce), ())
-
-
-def covering(statements: Sequence[Statement]) -> dict[str, Statement]:
-    """The statements that have a value for every inner point, by name."""
-    inner = inner_loops(statements)
-    return {each.name: each for each in statements if any(axis in inner for axis in each.axes)}
 
 
 def row_buffers(statements: Sequence[Statement]) -> tuple[str, ...]:
     """Costly values per inner point that several passes read: the first one writes them to scratch for the others."""
     readers: dict[str, int] = {}
     for each in statements:
-        for name in _own_reads(each.body):
+        for name in values_in(each.body):
             readers[name] = readers.get(name, 0) + 1
     return tuple(
         name
@@ -45,7 +35,7 @@ def passes_of(statements: Sequence[Statement], buffers: Collection[str]) -> list
     needed: dict[str, dict[str, None]] = {}  # row buffers that a statement reads, those behind other buffers first
     for each in statements:
         own: dict[str, None] = {}
-        for name in _own_reads(each.body):
+        for name in values_in(each.body):
             own.update(needed.get(name, {}) if name in inlined or name in buffers else {})
             own.update({name: None} if name in buffers else {})
         needed[each.name] = own
@@ -67,7 +57,7 @@ def values_read(body: Expr, inlined: Mapping[str, Statement]) -> set[str]:
     found: set[str] = set()
     bodies = [body]
     while bodies:
-        for name in _own_reads(bodies.pop()):
+        for name in values_in(bodies.pop()):
             if name not in found:
                 found.add(name)
                 if name in inlined:
@@ -85,8 +75,3 @@ def rows_in_use(stages: Sequence[Sequence[Sequence[Statement]]], statements: Seq
             if any(filled & values_read(steps[-1].body, inlined) for steps in reader):
                 most = max(most, last - first + 1)
     return most
-
-
-def _own_reads(body: Expr) -> dict[str, None]:
-    """Names of values of the same kernel that a body reads, in order."""
-    return {read.tensor.name: None for read in walk(body) if isinstance(read, Read) and not read.indices}

@@ -9,12 +9,12 @@ from tilewright.expr.core import Axis, Const
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.intrinsics.mapping import ProductMapping
-from tilewright.operator.nest import addresses, outside_reads, walked_as_one
+from tilewright.operator.statements import addresses, contiguous, outside_reads
 from tilewright.tiles.product import Product
 
 
 def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> Product:
-    """Fuse neighbouring row loops, and neighbouring depth loops, that every address walks as one.
+    """Fuse neighbouring row loops, and neighbouring depth loops, that are contiguous in every address.
 
     Loops among `rows`, where given, are fused with each other only.
     """
@@ -27,7 +27,7 @@ def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> 
                 position += 1
                 continue
             indices = [work.a.index, work.b.index, work.index, *addresses(work.epilogue)]
-            if not walked_as_one(a, b, indices) or outside_reads(work.epilogue, (a, b)):
+            if not contiguous(a, b, indices) or outside_reads(work.epilogue, (a, b)):
                 position += 1
                 continue
             name = unique(f"{a.name}_{b.name}", {axis.name for axis in (*work.spatial, *work.depth)})

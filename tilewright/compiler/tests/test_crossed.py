@@ -50,7 +50,7 @@ def test_ragged_squares_are_among_those_that_follow_the_read() -> None:
 def test_squares_run_in_the_order_of_the_tree(
     size: tuple[int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduled, trees = rows_module.schedule_nest, []
+    scheduled, trees = rows_module.schedule_statements, []
 
     def swapped(*arguments: Any) -> Any:
         kernel, decision = scheduled(*arguments)
@@ -61,7 +61,7 @@ def test_squares_run_in_the_order_of_the_tree(
     graph = transposed(size, "f32")
     x = random_array(graph.inputs[0], seed=1)
     usual = compile_graph(graph, threads=threads, options=Options(cache=False))
-    monkeypatch.setattr(rows_module, "schedule_nest", swapped)
+    monkeypatch.setattr(rows_module, "schedule_statements", swapped)
     other = compile_graph(graph, threads=threads, options=Options(cache=False))
     assert all(before != after for before, after in trees)
     np.testing.assert_array_equal(other(x), usual(x))

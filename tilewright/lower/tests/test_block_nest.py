@@ -32,8 +32,9 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape as tile_shape
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.nest_split import split
+from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks
+from tilewright.operator.statements import inner_loops
 from tilewright.operator.tests.test_gpu_rows import tile_of
 from tilewright.runtime import emulated
 from tilewright.tiles.kernel import Kernel
@@ -247,12 +248,12 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     divided = [kernel.name for kernel in plan.kernels if kernel.name.endswith(".parts")]
     if divided:
         count = int(next(d.chosen for d in plan.decisions if d.subject.startswith("parts of")).split()[0])
-        again = lambda nest, *_: (split(nest, nest.inner[0], count), None)  # noqa: E731
+        again = lambda given, *_: (split_reduction(given, inner_loops(given)[0], count), None)  # noqa: E731
         monkeypatch.setattr(rows_module, "choose_split", again)
     else:
         monkeypatch.setattr(rows_module, "choose_split", lambda *_: (None, None))
     fewer = lambda nest, *others: (kernel_on_blocks(nest, chosen[others[2]]), Decision("tile", "", ""))  # noqa: E731
-    monkeypatch.setattr(rows_module, "schedule_nest", fewer)
+    monkeypatch.setattr(rows_module, "schedule_statements", fewer)
     found = ran(small, 4e-3)
     assert found.total("bank_conflicts") == 0
     # Windows begin between sectors; lanes along the sum of a product repeat what they read of the vector.
@@ -409,19 +410,23 @@ def test_a_tree_that_is_changed_changes_the_code(
     edits: tuple[tuple[str, str], ...], readings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A softmax whose rows are cut in chunks is right, and reads them as often as its passes need."""
-    scheduled = rows_module.schedule_nest
+    scheduled = rows_module.schedule_statements
     monkeypatch.setattr(
-        rows_module, "schedule_nest", lambda *given: (edited(scheduled(*given)[0], *edits), Decision("tile", "", ""))
+        rows_module,
+        "schedule_statements",
+        lambda *given: (edited(scheduled(*given)[0], *edits), Decision("tile", "", "")),
     )
     found = ran(lambda b: softmax(b, 4, 1024, "f32"))
     assert found.bytes("global_load") == readings * 4 * 1024 * 4
 
 
 def test_passes_that_differ_in_their_tile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduled = rows_module.schedule_nest
+    scheduled = rows_module.schedule_statements
     other = (r"@REG par r1:1024 \{ op softmax \}", "@L1 for r1:2 { @REG par r1:512 { op softmax } }")
     monkeypatch.setattr(
-        rows_module, "schedule_nest", lambda *given: (edited(scheduled(*given)[0], other), Decision("tile", "", ""))
+        rows_module,
+        "schedule_statements",
+        lambda *given: (edited(scheduled(*given)[0], other), Decision("tile", "", "")),
     )
     with pytest.raises(InvalidTree, match="r1 at REG 1024 and 512 times"):
         ran(lambda b: softmax(b, 4, 1024, "f32"))

@@ -13,8 +13,9 @@ from tilewright.compiler.compile import compile_graph
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.ops.norm import layer_norm, softmax
-from tilewright.operator.passes import inner_loops, passes_of, row_buffers, walks_inner
+from tilewright.operator.passes import passes_of, row_buffers, walks_inner
 from tilewright.operator.rules.cpu_rows import row_tree
+from tilewright.operator.statements import inner_loops, outer_loops
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -50,17 +51,17 @@ def _pipelined(kernel: Kernel, every: bool) -> Kernel:
 def test_pipelined_rows_agree(
     build: Callable[..., Any], rows: int, columns: int, threads: int, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduled = rows_module.schedule_nest
+    scheduled = rows_module.schedule_statements
     pipelined = []
 
-    def always(nest: Any, *rest: Any) -> Any:
-        kernel, decision = scheduled(nest, *rest)
-        if not (len(nest.outer) == len(nest.inner) == 1 and len(nest.nodes) > 1):
+    def always(statements: Any, *rest: Any) -> Any:
+        kernel, decision = scheduled(statements, *rest)
+        if not (len(outer_loops(statements)) == len(inner_loops(statements)) == 1 and len(statements) > 1):
             return kernel, decision
         pipelined.append(_pipelined(kernel, every))
         return pipelined[-1], decision
 
-    monkeypatch.setattr(rows_module, "schedule_nest", always)
+    monkeypatch.setattr(rows_module, "schedule_statements", always)
     builder = GraphBuilder()
     graph = builder.finish([build(builder, rows, columns)])
     inputs = [np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in graph.inputs]
@@ -74,13 +75,13 @@ def test_pipelined_rows_with_unsafe_divisors(monkeypatch: pytest.MonkeyPatch) ->
     """A row whose sum is tiny is divided, not multiplied by an infinite reciprocal; its neighbours are unchanged."""
     from tilewright.expr import Axis, Compute, Tensor, apply
 
-    scheduled = rows_module.schedule_nest
+    scheduled = rows_module.schedule_statements
 
     def always(*arguments: Any) -> Any:
         kernel, decision = scheduled(*arguments)
         return _pipelined(kernel, every=True), decision
 
-    monkeypatch.setattr(rows_module, "schedule_nest", always)
+    monkeypatch.setattr(rows_module, "schedule_statements", always)
     b = GraphBuilder()
     x = b.input("x", (5, 40), "f32")
     i, k, j, m = Axis("i", 5), Axis("k", 40), Axis("j", 40), Axis("m", 5)

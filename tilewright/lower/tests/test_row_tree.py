@@ -35,7 +35,7 @@ REFUSED = {
 
 def _run(monkeypatch: pytest.MonkeyPatch, pattern: str = "", other: str = "") -> tuple[Any, str]:
     """The softmax of 7 rows of 100 numbers with an edited tree, and its tile program."""
-    scheduled = rows_module.schedule_nest
+    scheduled = rows_module.schedule_statements
 
     def edited(*arguments: Any) -> Any:
         kernel, decision = scheduled(*arguments)
@@ -47,7 +47,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, pattern: str = "", other: str = "") ->
     b = GraphBuilder()
     graph = b.finish([softmax(b.input("x", (7, 100), "f32"), axis=-1)])
     with monkeypatch.context() as patch:
-        patch.setattr(rows_module, "schedule_nest", edited)
+        patch.setattr(rows_module, "schedule_statements", edited)
         module = compile_graph(graph, threads=1, options=Options(cache=False))
     x = np.random.default_rng(0).standard_normal((7, 100)).astype(np.float32)
     return module(x), module.artifact.program

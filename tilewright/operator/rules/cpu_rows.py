@@ -1,8 +1,8 @@
-"""Rules for nests on CPUs: the vector, the tile beside it, blocks of the grid, pipelines, what is fetched ahead.
+"""Rules for row reductions and pointwise kernels on CPUs: vector, register tile, programs, pipelines, prefetching.
 
-The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A map that
-reads along another loop transposes squares, in the order that `crossed` says. Programs are
-dealt so that each has some thousand elements. Rows that come from main memory are read and written in a pipeline where
+The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A pointwise
+kernel that reads along another loop transposes squares, in the order that `crossed` says. Loops are distributed so that
+each program has some thousand elements. Rows that come from main memory are read and written in a pipeline where
 what is under way fits L1 or arithmetic is costly; else a mean and squared deviations take one pass, and passes ask for
 the next row. Outputs that no cache holds bypass the caches.
 """
@@ -19,8 +19,16 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.crossed import crossed_read, order_of_squares
 from tilewright.operator.moments import Moments, moments_of
-from tilewright.operator.nest import Nest, addresses, statements_of
-from tilewright.operator.passes import inner_loops, passes_of, row_buffers, rows_in_use, walks_inner
+from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
+from tilewright.operator.statements import (
+    Statements,
+    addresses,
+    covering,
+    inner_loops,
+    outer_loops,
+    point_count,
+    values_in,
+)
 from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -38,42 +46,43 @@ def vector_lanes(machine: Cpu) -> int:
     return machine.vector_bits // 32
 
 
-def schedule_rows(nest: Nest, machine: Cpu, threads: int, subject: str, lanes: int = 0) -> tuple[Kernel, Decision]:
-    """The kernel of a nest; vectors have `lanes` lanes where an instruction was chosen."""
+def schedule_rows(
+    statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0
+) -> tuple[Kernel, Decision]:
+    """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen."""
     lanes = lanes or vector_lanes(machine)
-    statements = statements_of(nest)
-    assert inner_loops(statements) == nest.inner, "inner loops are those of sums"
-    vector = _vector_loop(nest, lanes)
+    outer, inner = outer_loops(statements), inner_loops(statements)
+    vector = _vector_loop(statements, lanes)
     if vector is None:
-        blocks = _nest_blocks(nest, {}, threads)
-        loops = [SpatialLoop(axis, 1, blocks.get(axis.name, 1)) for axis in nest.outer]
+        blocks = _programs(statements, {}, threads)
+        loops = [SpatialLoop(axis, 1, blocks.get(axis.name, 1)) for axis in outer]
         kernel = Kernel(statements, row_tree(statements, loops))
         return kernel, Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output")
     extent = vector.size
-    inside = vector in nest.inner
+    inside = vector in inner
     length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
     unroll, unroll_extent = "", 1
     order: tuple[str, ...] = ()
-    crossed = crossed_read(nest, vector, lanes)
+    crossed = crossed_read(statements, vector, lanes)
     if crossed is not None:
         unroll, unroll_extent, length = crossed[0].name, lanes, lanes
-        order = order_of_squares(nest, vector, *crossed, machine.caches[0])
-    elif nest.inner and not inside:
-        candidate = _reuse_loop(nest, vector)
+        order = order_of_squares(statements, vector, *crossed, machine.caches[0])
+    elif inner and not inside:
+        candidate = _reuse_loop(statements, vector)
         if candidate is not None:
             length = min(length, 2 * lanes)
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
     tiled = {vector.name: length, unroll: unroll_extent}
-    streams = _streams(nest, machine) if length % lanes == 0 else ()
-    stages = _stages(nest, vector, machine) if streams else ()
-    moments = None if stages else _moments(nest, vector, length, machine)
-    blocks = _nest_blocks(nest, tiled, threads, len(stages))
+    streams = _streams(statements, machine) if length % lanes == 0 else ()
+    stages = _stages(statements, vector, machine) if streams else ()
+    moments = None if stages else _moments(statements, vector, length, machine)
+    blocks = _programs(statements, tiled, threads, len(stages))
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
     loops = [
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
-        for axis in sorted(nest.outer, key=lambda axis: places.get(axis.name, -1))
+        for axis in sorted(outer, key=lambda axis: places.get(axis.name, -1))
     ]
-    asked = _prefetches(nest, vector, length, machine, bool(stages), moments)
+    asked = _prefetches(statements, vector, length, machine, bool(stages), moments)
     hints = _hints(statements, streams, moments, asked)
     tree = row_tree(statements, loops, (vector.name, length) if inside else None, lanes, hints, stages)
     place = "an inner loop" if inside else "an outer loop"
@@ -159,86 +168,88 @@ def _hints(
 # Vectors and tiles ----------------------------------------------------------------------------------------------------
 
 
-def _vector_loop(nest: Nest, lanes: int) -> Axis | None:
-    """The loop with stride 1 in the last stored node, else in the largest read; of the two of a window the longer.
+def _vector_loop(statements: Statements, lanes: int) -> Axis | None:
+    """The loop with stride 1 in the last stored statement, else in the largest read; of the two of a window the longer.
 
     Loops that fill less than half a vector are passed over where another one is longer.
     """
-    stored = [node for node in nest.nodes if node.index is not None]
-    candidates = [index for node in reversed(stored) if node.index is not None for index in [node.index]]
+    outer, inner, covers = outer_loops(statements), inner_loops(statements), covering(statements)
+    candidates = [each.address for each in reversed(statements) if each.address is not None]
     reads = [
         (read.tensor.shape[0], read.indices[0])
-        for node in nest.nodes
-        for read in walk(node.body)
+        for each in statements
+        for read in walk(each.body)
         if isinstance(read, Read) and read.indices
     ]
     largest = [index for _, index in sorted(reads, key=lambda item: -int(item[0]))]  # type: ignore[arg-type]
-    if nest.inner and not any(nest.covers_inner(node) for node in stored):
+    if inner and not any(each.address is not None for each in covers.values()):
         candidates = largest[:1] + candidates + largest[1:]  # a pure reduction: follow what is read
     else:
         candidates = candidates + largest
     found = []
     for form in (affine(index) for index in candidates):
-        axes = (*nest.outer[::-1], *nest.inner[::-1])
+        axes = (*outer[::-1], *inner[::-1])
         steps = [axis for axis in axes if form is not None and form.coefficient(axis) == 1 and axis.size > 1]
         found += [max(steps, key=lambda axis: axis.size)] if steps else []
     long = [axis for axis in found if axis.size >= lanes // 2]
     return long[0] if long else max(found, key=lambda axis: axis.size, default=None)
 
 
-def _reuse_loop(nest: Nest, vector: Axis) -> Axis | None:
+def _reuse_loop(statements: Statements, vector: Axis) -> Axis | None:
     """A neighbour of the vector along which some read repeats (a window, a shared weight).
 
     Worth keeping in registers.
     """
-    for axis in reversed(nest.outer):
+    inner = inner_loops(statements)
+    for axis in reversed(outer_loops(statements)):
         if axis == vector or axis.size < 2:
             continue
-        for node in nest.nodes:
-            for index in addresses(node.body):
+        for each in statements:
+            for index in addresses(each.body):
                 form = affine(index)
-                if form is not None and any(form.coefficient(inner) for inner in nest.inner):
+                if form is not None and any(form.coefficient(loop) for loop in inner):
                     return axis
     return None
 
 
-def _streams(nest: Nest, machine: Cpu) -> tuple[str, ...]:
+def _streams(statements: Statements, machine: Cpu) -> tuple[str, ...]:
     """Outputs so large that they leave the last cache before anyone reads them."""
     last = machine.caches[-1].bytes
     names = []
-    for node in nest.nodes:
-        if node.index is not None:
-            points = prod(axis.size for axis in (*nest.outer, *(nest.inner if nest.covers_inner(node) else ())))
-            form = affine(node.index)
+    for each in statements:
+        if each.address is not None:
+            elements = prod(axis.size for axis in each.axes)
+            form = affine(each.address)
             dense = form is not None and 1 in form.terms.values()
-            if dense and points * dtypes.size_bytes(node.tensor.dtype) > last:
-                names.append(node.tensor.name)
+            if dense and elements * dtypes.size_bytes(each.tensor.dtype) > last:
+                names.append(each.name)
     return tuple(names)
 
 
-def _streamed(nest: Nest, vector: Axis, machine: Cpu) -> list[tuple[Read, int]]:
+def _streamed(statements: Statements, vector: Axis, machine: Cpu) -> list[tuple[Read, int]]:
     """Inputs that do not fit the last cache and are walked along the vector, and their step from row to row."""
     found: dict[str, tuple[Read, int]] = {}
-    for node in nest.nodes:
-        for read in walk(node.body):
+    outer = outer_loops(statements)
+    for each in statements:
+        for read in walk(each.body):
             if isinstance(read, Read) and read.indices and read.tensor.name not in found:
                 form = affine(read.indices[0])
                 size = int(read.tensor.shape[0]) * dtypes.size_bytes(read.tensor.dtype)  # type: ignore[arg-type]
                 if form is not None and form.coefficient(vector) == 1 and size > machine.caches[-1].bytes:
-                    row = form.coefficient(nest.outer[-1]) if nest.outer else 0
+                    row = form.coefficient(outer[-1]) if outer else 0
                     found[read.tensor.name] = (read, row)
     return list(found.values())
 
 
-def _moments(nest: Nest, vector: Axis, length: int, machine: Cpu) -> Moments | None:
+def _moments(statements: Statements, vector: Axis, length: int, machine: Cpu) -> Moments | None:
     """Sum and squared deviations that take one pass: of rows longer than a vector that come from main memory."""
-    if nest.inner != (vector,) or vector.size < length or not _streamed(nest, vector, machine):
+    if inner_loops(statements) != (vector,) or vector.size < length or not _streamed(statements, vector, machine):
         return None
-    return moments_of(statements_of(nest))
+    return moments_of(statements)
 
 
 def _prefetches(
-    nest: Nest, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: Moments | None
+    statements: Statements, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: Moments | None
 ) -> list[tuple[int, Hint]]:
     """Which of the streamed inputs each step asks for, how far ahead, with the number of the pass.
 
@@ -247,13 +258,13 @@ def _prefetches(
     With two passes, because moments take one, the second asks a part of L1 ahead of the next row, and the first as far
     ahead in its own, for lines that did not stay.
     """
-    passes = sum(1 for node in nest.nodes if node.accum is not None or node.index is not None)
+    passes = sum(1 for each in statements if each.accum is not None or each.address is not None)
     passes -= 1 if moments is not None else 0
     found = []
-    for read, row in _streamed(nest, vector, machine):
+    for read, row in _streamed(statements, vector, machine):
         name, size = read.tensor.name, dtypes.size_bytes(read.tensor.dtype)
         lead, beyond = PREFETCH_BYTES // size, machine.caches[0].bytes // ROW_LEAD // size
-        if pipelined or not (nest.inner == (vector,) and passes > 1 and row):
+        if pipelined or not (inner_loops(statements) == (vector,) and passes > 1 and row):
             distances = [(0, PIPELINE_PREFETCH_BYTES // size if pipelined else lead, length)]
         elif moments is not None and passes == 2:
             distances = [(0, beyond, length), (1, row + beyond, length)]
@@ -264,7 +275,7 @@ def _prefetches(
     return found
 
 
-def _stages(nest: Nest, vector: Axis, machine: Cpu) -> tuple[int, ...]:
+def _stages(statements: Statements, vector: Axis, machine: Cpu) -> tuple[int, ...]:
     """The passes with which the stages of a pipeline of rows begin; none where the passes of a row run in turn.
 
     A pipeline needs one outer and one inner loop, a first pass that reads stored tensors only, and a last pass that
@@ -272,53 +283,53 @@ def _stages(nest: Nest, vector: Axis, machine: Cpu) -> tuple[int, ...]:
     stages too, so that arithmetic goes on meanwhile; cheap ones follow the first, for they find their row in L1, and
     without costly ones the rows under way and what all rows read must fit in L1.
     """
-    first, last = nest.nodes[0], nest.nodes[-1]
-    own_reads = any(isinstance(e, Read) and not e.indices for e in walk(first.body))
-    written = [node for node in nest.nodes if node.index is not None]
+    inner, covers = inner_loops(statements), covering(statements)
+    first, last = statements[0], statements[-1]
+    written = [each for each in statements if each.address is not None]
     if not (
-        vector in nest.inner
-        and len(nest.outer) == len(nest.inner) == 1
+        vector in inner
+        and len(outer_loops(statements)) == len(inner) == 1
         and first.accum is not None
-        and not own_reads
+        and not values_in(first.body)
         and written == [last]
-        and nest.covers_inner(last)
+        and last.name in covers
     ):
         return ()
     costly = any(
         isinstance(e, Apply) and e.function in COSTLY
-        for node in nest.nodes[:-1]
-        if nest.covers_inner(node)
-        for e in walk(node.body)
+        for each in statements[:-1]
+        if each.name in covers
+        for e in walk(each.body)
     )
-    passes = sum(1 for node in nest.nodes if node.accum is not None) + 1
+    passes = sum(1 for each in statements if each.accum is not None) + 1
     if costly:
         return tuple(range(passes))
-    return (0, passes - 1) if _sweep_bytes(nest, vector) <= machine.caches[0].bytes else ()
+    return (0, passes - 1) if _sweep_bytes(statements, vector) <= machine.caches[0].bytes else ()
 
 
-def _sweep_bytes(nest: Nest, vector: Axis) -> int:
+def _sweep_bytes(statements: Statements, vector: Axis) -> int:
     """Bytes that a row of the last pass and the row that is read beside it touch, and what all rows read."""
     found: dict[str, int] = {}
-    for node in nest.nodes:
-        for read in walk(node.body):
+    outer = outer_loops(statements)
+    for each in statements:
+        for read in walk(each.body):
             form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
             if form is not None and form.coefficient(vector):
                 assert isinstance(read, Read)
-                rows = 2 if any(form.coefficient(axis) for axis in nest.outer) else 1
+                rows = 2 if any(form.coefficient(axis) for axis in outer) else 1
                 found[read.tensor.name] = rows * vector.size * dtypes.size_bytes(read.dtype)
     return sum(found.values())
 
 
-def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int, stages: int = 0) -> dict[str, int]:
-    """Deal the outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
-    inner = prod(axis.size for axis in nest.inner)
-    work = inner * prod(axis.size for axis in nest.outer) * _cost_per_point(nest)
+def _programs(statements: Statements, tiled: dict[str, int], threads: int, stages: int = 0) -> dict[str, int]:
+    """Distribute the outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
+    work = point_count(statements) * _cost_per_point(statements)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
     wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
     if threads == 1:
         wanted = 1
     blocks: dict[str, int] = {}
-    for axis in nest.outer:
+    for axis in outer_loops(statements):
         tiles = -(-axis.size // tiled.get(axis.name, 1))
         share = int(min(tiles, wanted))
         if share > 1:
@@ -327,7 +338,7 @@ def _nest_blocks(nest: Nest, tiled: dict[str, int], threads: int, stages: int = 
     return blocks
 
 
-def _cost_per_point(nest: Nest) -> int:
-    """Rough weight of one point: reads and functions, so that heavier nests are dealt finer."""
-    operations = sum(1 for node in nest.nodes for e in walk(node.body) if isinstance(e, Apply | Read))
+def _cost_per_point(statements: Statements) -> int:
+    """Rough weight of one point: reads and functions, so that heavier kernels have more programs."""
+    operations = sum(1 for each in statements for e in walk(each.body) if isinstance(e, Apply | Read))
     return max(1, operations // 4)

@@ -1,4 +1,4 @@
-"""Row reductions and maps on the blocks of a GPU: the tile of a block, who of its threads holds what, and the tree.
+"""Row reductions and pointwise kernels on a GPU: the tile of a block, its distribution to threads, and the tree.
 
 A tile has a dimension for some of the outer and inner loops. Where all inner loops lie in it whole, a row is read once
 and stays in registers for all passes; else every pass walks the inner loops in chunks, and sums a chunk at a time into
@@ -10,38 +10,39 @@ Candidates differ in warps, in how many of a block's threads share a row, and in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd, inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import InvalidMachine
-from tilewright.expr.core import Axis, Read, walk
+from tilewright.expr.core import Axis
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
-from tilewright.operator.nest import Nest, NestNode, statements_of
 from tilewright.operator.online import Online, online_of
+from tilewright.operator.passes import values_read, walks_inner
 from tilewright.operator.rules.gpu_rows_time import Model, RowsTile, Time
+from tilewright.operator.statements import Statements, covering, inner_loops
 from tilewright.tiles.build import in_blocks, rooted, tile
-from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, Scope, TileTree
 
 # Chosen: what is tried.
 UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
 ELEMENTS = (1, 2, 4, 8, 16, 32, 64)  # of a thread
-MOST_ACCESSES = 8  # of a thread in a map, however narrow: what it computes comes between more of them
+MOST_ACCESSES = 8  # of a thread in a pointwise kernel, however narrow: what it computes comes between more of them
 
 
-def schedule_on_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[Kernel, Decision]:
+def schedule_on_blocks(statements: Statements, machine: Gpu, subject: str) -> tuple[Kernel, Decision]:
     """The tile of a block with the shortest predicted time."""
-    model = Model(nest, machine)
+    model = Model(statements, machine)
     ranked = _ranked(model)
     refused: dict[str, Refusal] = {}  # by every rule the best one, as far as it is better than what is chosen
     for _, _, candidate, found in ranked:
         if found.refused is None:
             break
         rule, values = found.refused
-        refused.setdefault(rule, Refusal(_text(candidate, nest), rule, values))
+        refused.setdefault(rule, Refusal(_text(candidate, statements), rule, values))
     ranked = [each for each in ranked if each[3].refused is None]
     if not ranked:
         raise _nothing_fits(machine, subject, refused.values())
@@ -55,20 +56,20 @@ def schedule_on_blocks(nest: Nest, machine: Gpu, subject: str) -> tuple[Kernel, 
     )
     decision = Decision(
         f"tile of {subject}",
-        _text(chosen, nest),
+        _text(chosen, statements),
         reason,
-        _text(second[2], nest) if second else "",
+        _text(second[2], statements) if second else "",
         f"{second[0] * machine.clock_hz:.0f} cycles" if second else "",
         tuple(refused.values()),
         Cost(cycles=cycles),
         Cost(cycles=second[0] * machine.clock_hz) if second else None,
     )
-    return kernel_on_blocks(nest, chosen), decision
+    return kernel_on_blocks(statements, chosen), decision
 
 
-def predicted(nest: Nest, machine: Gpu) -> float:
-    """Seconds of a nest with the tile that is best for it; infinite where none fits."""
-    return next((seconds for seconds, _, _, time in _ranked(Model(nest, machine)) if time.refused is None), inf)
+def predicted(statements: Statements, machine: Gpu) -> float:
+    """Seconds of a kernel with the tile that is best for it; infinite where none fits."""
+    return next((seconds for seconds, _, _, time in _ranked(Model(statements, machine)) if time.refused is None), inf)
 
 
 def _nothing_fits(machine: Gpu, subject: str, refused: Iterable[Refusal]) -> InvalidMachine:
@@ -86,83 +87,79 @@ def _ranked(model: Model) -> list[tuple[float, int, RowsTile, Time]]:
     return sorted(ranked, key=lambda each: each[:2])
 
 
-def _text(candidate: RowsTile, nest: Nest) -> str:
-    box = " x ".join(f"{points} of {name}" for name, points in candidate.points.items()) or "1 point"
+def _text(candidate: RowsTile, statements: Statements) -> str:
+    dims = " x ".join(f"{points} of {name}" for name, points in candidate.points.items()) or "1 point"
     warps = f"{candidate.warps} warp{'s' if candidate.warps > 1 else ''}"
     threads = "" if candidate.threads is None else f" ({candidate.threads})"
-    passes = ", rows in registers" if candidate.holds_rows(nest) and any(n.accum for n in nest.nodes) else ""
+    passes = (
+        ", rows in registers" if candidate.holds_rows(statements) and any(each.accum for each in statements) else ""
+    )
     unrolled = f", {' and '.join(candidate.unrolled)} unrolled" if candidate.unrolled else ""
-    return f"{box} on {warps}{threads}{passes}{unrolled}"
+    return f"{dims} on {warps}{threads}{passes}{unrolled}"
 
 
 # The tree -------------------------------------------------------------------------------------------------------------
 
 
-def kernel_on_blocks(nest: Nest, candidate: RowsTile) -> Kernel:
+def kernel_on_blocks(statements: Statements, candidate: RowsTile) -> Kernel:
     """The scheduled kernel: blocks of the grid around passes; each walks the chunks of the inner loops.
 
     What a pass computes per element and nothing stores has no leaf: it is computed where it is read. The largest value
     and the sum of exponentials of a softmax have the hint `one_pass`.
     """
-    joined = online_of(nest)
-    passes = [_pass_tree(step, nest, candidate, joined) for step in _passes(nest, joined, candidate.holds_rows(nest))]
+    joined = online_of(statements)
+    steps = _passes(statements, joined, candidate.holds_rows(statements))
+    passes = [_pass_tree(step, statements, candidate, joined) for step in steps]
     one = len(passes) == 1 and not isinstance(passes[0], Scope)
     hints = [Hint("warps", (candidate.warps, 1))]
     hints += [Hint("blocked", (str(candidate.threads),))] if candidate.threads is not None else []
-    tree = in_blocks(candidate.grid(nest), passes[0] if one else Scope(Kind.SEQ, tuple(passes)), hints)
-    return Kernel(statements_of(nest), tree)
+    tree = in_blocks(candidate.grid(statements), passes[0] if one else Scope(Kind.SEQ, tuple(passes)), hints)
+    return Kernel(statements, tree)
 
 
-def _pass_tree(step: Sequence[NestNode], nest: Nest, candidate: RowsTile, joined: Online | None) -> TileTree:
+def _pass_tree(
+    step: Sequence[Statement], statements: Statements, candidate: RowsTile, joined: Online | None
+) -> TileTree:
     """One pass: its values, an element of the tile per thread in turn, in the loops over chunks of inner loops."""
-    walks = any(node.accum is not None or nest.covers_inner(node) for node in step)
-    inner = [axis.name for axis in nest.inner]
+    walks = any(walks_inner(each, statements) for each in step)
+    inner = [axis.name for axis in inner_loops(statements)]
     dims = [(name, size) for name, size in candidate.points.items() if walks or name not in inner]
     bodies: list[TileTree] = []
-    for node in step:
-        name = node.tensor.name
-        hints = (Hint("one_pass"),) if joined is not None and name in (joined.largest, joined.total) else ()
-        bodies.append(rooted(tile("REG", dims, Leaf(name, None, hints), Binding.SP)))
+    for each in step:
+        hints = (Hint("one_pass"),) if joined is not None and each.name in (joined.largest, joined.total) else ()
+        bodies.append(rooted(tile("REG", dims, Leaf(each.name, None, hints), Binding.SP)))
     body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
-    chunks = [(axis.name, count) for axis, _, count in candidate.chunks(nest) if walks and count > 1]
+    chunks = [(axis.name, count) for axis, _, count in candidate.chunks(statements) if walks and count > 1]
     written = tile("L1", [chunk for chunk in chunks if chunk[0] in candidate.unrolled], body, Binding.UNROLL)
     return rooted(tile("L1", [chunk for chunk in chunks if chunk[0] not in candidate.unrolled], rooted(written)))
 
 
-def _passes(nest: Nest, joined: Online | None, held: bool) -> list[list[NestNode]]:
+def _passes(statements: Statements, joined: Online | None, held: bool) -> list[list[Statement]]:
     """The passes in order: sums that do not need each other are in one, every other value is in one of its own.
 
     Where rows are not held, the two of `joined` follow each other.
     """
-    passes: list[list[NestNode]] = []
-    waiting: list[NestNode] = []  # sums that one pass may take
+    passes: list[list[Statement]] = []
+    waiting: list[Statement] = []  # sums that one pass may take
     together = [] if joined is None or held else [joined.largest, joined.total]
-    nodes = {node.tensor.name: node for node in nest.nodes}
-    for node in nest.nodes:
-        name = node.tensor.name
-        if (nest.covers_inner(node) and node.index is None) or name in together[:1]:
+    values, inlined = {each.name: each for each in statements}, covering(statements)
+    for each in statements:
+        if (each.name in inlined and each.address is None) or each.name in together[:1]:
             continue
-        if name in together[1:]:  # the row may be computed from those that wait
+        if each.name in together[1:]:  # the row may be computed from those that wait
             passes += [waiting] if waiting else []
-            passes += [[nodes[each]] for each in together]
+            passes += [[values[name]] for name in together]
             waiting = []
             continue
-        if waiting and (node.accum is None or _needs(node, {each.tensor.name for each in waiting}, nodes, nest)):
+        needed = values_read(each.body, inlined)
+        if waiting and (each.accum is None or any(sum_.name in needed for sum_ in waiting)):
             passes.append(waiting)
             waiting = []
-        if node.accum is not None:
-            waiting.append(node)
+        if each.accum is not None:
+            waiting.append(each)
         else:
-            passes.append([node])
+            passes.append([each])
     return [*passes, waiting] if waiting else passes
-
-
-def _needs(node: NestNode, names: Collection[str], nodes: Mapping[str, NestNode], nest: Nest) -> bool:
-    """Whether a value is computed from some other values, through those of every element too."""
-    own = {read.tensor.name for read in walk(node.body) if isinstance(read, Read) and not read.indices}
-    own.discard(node.tensor.name)
-    inlined = (nodes[name] for name in own if nest.covers_inner(nodes[name]))
-    return not own.isdisjoint(names) or any(_needs(each, names, nodes, nest) for each in inlined)
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------
@@ -172,7 +169,7 @@ class _Candidates:
     """Tiles that are worth a prediction."""
 
     def __init__(self, model: Model) -> None:
-        self.nest, self.machine = model.nest, model.machine
+        self.outer, self.inner, self.machine = model.outer, model.inner, model.machine
         self.lanes = model.machine.warp_sizes[0]
         self.heavy = model.heavy()
         self.fast = self._fast()
@@ -190,21 +187,21 @@ class _Candidates:
             if warps * self.lanes > self.machine.max_threads_per_block:
                 continue
             for each in ELEMENTS:
-                if each >= self.vector and (self.nest.inner or each <= self.most):
+                if each >= self.vector and (self.inner or each <= self.most):
                     yield from self._of(warps, each)
 
     def _of(self, warps: int, each: int) -> Iterator[RowsTile]:
         """The tiles that give every thread of so many warps so many elements."""
         points = warps * self.lanes * each
         small = prod(power_from(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
-        if self.fast not in self.nest.inner:
-            box = self._box(self.order_of(self.nest.outer), points)
+        if self.fast not in self.inner:
+            box = self._box(self.order_of(self.outer), points)
             if prod(box.values()) == points or small:
                 yield from self._made(box, warps)
-        if not self.nest.inner:
+        if not self.inner:
             return
-        inner = self.order_of(self.nest.inner)
-        outer = self.order_of(self.nest.outer)
+        inner = self.order_of(self.inner)
+        outer = self.order_of(self.outer)
         share = 2
         while share <= points:  # of the tile, along inner loops
             box = {**self._box(inner, share), **self._box(outer, points // share)}
@@ -235,7 +232,7 @@ class _Candidates:
 
     def _made(self, box: Mapping[str, int], warps: int) -> Iterator[RowsTile]:
         """A tile with its threads: lanes along the fast loop first, warps along outer loops first."""
-        names = [axis.name for axis in (*self.nest.outer, *self.nest.inner) if axis.name in box]
+        names = [axis.name for axis in (*self.outer, *self.inner) if axis.name in box]
         if not names:
             return
         extents = [box[name] for name in names]
@@ -250,7 +247,7 @@ class _Candidates:
             left //= lanes[dim]
         lanes[order[-1]] *= left
         left = warps
-        inside = [axis.name for axis in self.nest.inner]
+        inside = [axis.name for axis in self.inner]
         for dim in sorted(order, key=lambda dim: names[dim] in inside):
             dealt[dim] = min(left, max(1, extents[dim] // (sizes[dim] * lanes[dim])))
             left //= dealt[dim]
@@ -263,7 +260,7 @@ class _Candidates:
         """Inner loops beside the tile that are short: the last ones, as long as few trips are written out."""
         found: list[str] = []
         trips = 1
-        for axis in reversed([axis for axis in self.nest.inner if axis.name not in box]):
+        for axis in reversed([axis for axis in self.inner if axis.name not in box]):
             trips *= axis.size
             if trips > UNROLLED:
                 break
@@ -274,14 +271,14 @@ class _Candidates:
 
     def _fast(self) -> Axis | None:
         """The loop along which most bytes follow each other, runs shorter than a line counting less."""
-        loops = (*self.nest.inner, *self.nest.outer)
+        loops = (*self.inner, *self.outer)
         score = dict.fromkeys(loops, 0.0)
         for access in self.heavy:
             line = max(1, self.machine.caches[0].line_bytes // access.element)
             for axis in loops:
                 if access.form.coefficient(axis) == 1:
                     score[axis] += access.bytes * min(1.0, axis.size / line)
-        return max(loops, key=lambda axis: (score[axis], axis in self.nest.outer, axis.size), default=None)
+        return max(loops, key=lambda axis: (score[axis], axis in self.outer, axis.size), default=None)
 
     def _by_stride(self) -> list[Axis]:
         """All loops, those first that take small steps in the heaviest access along the fast loop."""
@@ -292,7 +289,7 @@ class _Candidates:
             step = abs(leading.form.coefficient(axis)) if leading is not None else 0
             return 0 if axis == self.fast else step or 1 << 62
 
-        return sorted((*self.nest.inner[::-1], *self.nest.outer[::-1]), key=stride)
+        return sorted((*self.inner[::-1], *self.outer[::-1]), key=stride)
 
     def _vector(self) -> int:
         """Elements of the widest access along the fast loop that all heavy accesses can make."""
@@ -308,7 +305,7 @@ class _Candidates:
 
     def _crossed(self) -> Axis | None:
         """Another loop of the same kind along which a heavy access steps from neighbour to neighbour."""
-        for axes in (self.nest.outer, self.nest.inner):
+        for axes in (self.outer, self.inner):
             for access in self.heavy:
                 step = 0 if self.fast is None else access.form.coefficient(self.fast)
                 for axis in axes:

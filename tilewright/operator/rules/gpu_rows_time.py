@@ -1,4 +1,4 @@
-"""The predicted time of a row reduction or a map on the blocks of a GPU, by the tile of a block and who holds what.
+"""Predicted time of a row reduction or a pointwise kernel on a GPU, by the tile of a block and its distribution.
 
 The time is the largest of three: bytes over bandwidth; blocks that wait for memory (what is under way on a
 multiprocessor must cover latency times bandwidth); instructions over their rate.
@@ -20,8 +20,8 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.layouts.bits import log2
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
-from tilewright.operator.nest import Nest
 from tilewright.operator.online import online_of
+from tilewright.operator.statements import Statements, covering, inner_loops, outer_loops
 from tilewright.tiles.loops import SpatialLoop
 
 # Counted in machine code (ptxas 13.0 for sm_90a, of kernels with 8 elements of f32 per thread).
@@ -64,19 +64,19 @@ class RowsTile:
     warps: int = 1
     unrolled: tuple[str, ...] = ()
 
-    def grid(self, nest: Nest) -> list[SpatialLoop]:
+    def grid(self, statements: Statements) -> list[SpatialLoop]:
         """The outer loops, a tile per block."""
-        sizes = [(axis, self.points.get(axis.name, 1)) for axis in nest.outer]
+        sizes = [(axis, self.points.get(axis.name, 1)) for axis in outer_loops(statements)]
         return [SpatialLoop(axis, size, -(-axis.size // size), size) for axis, size in sizes]
 
-    def chunks(self, nest: Nest) -> list[tuple[Axis, int, int]]:
+    def chunks(self, statements: Statements) -> list[tuple[Axis, int, int]]:
         """Every inner loop with its points in a tile, and how many chunks it is cut in."""
-        sizes = [(axis, self.points.get(axis.name, 1)) for axis in nest.inner]
+        sizes = [(axis, self.points.get(axis.name, 1)) for axis in inner_loops(statements)]
         return [(axis, size, -(-axis.size // size)) for axis, size in sizes]
 
-    def holds_rows(self, nest: Nest) -> bool:
+    def holds_rows(self, statements: Statements) -> bool:
         """Whether all inner loops lie in the tile, so that one reading serves all passes."""
-        return all(count == 1 for _, _, count in self.chunks(nest))
+        return all(count == 1 for _, _, count in self.chunks(statements))
 
     @property
     def shares(self) -> list[tuple[int, int, int]]:
@@ -86,7 +86,7 @@ class RowsTile:
 
 @dataclass(frozen=True)
 class Access:
-    """One access of a nest: its address, the bytes of an element, how many elements all blocks touch."""
+    """One access of a kernel: its address, the bytes of an element, how many elements all blocks touch."""
 
     form: Affine
     element: int
@@ -123,28 +123,30 @@ class _Combining:
 class Model:
     """The predicted time of a tile on a machine."""
 
-    def __init__(self, nest: Nest, machine: Gpu) -> None:
-        self.nest, self.machine = nest, machine
-        self.accesses = _accesses(nest)
+    def __init__(self, statements: Statements, machine: Gpu) -> None:
+        self.statements, self.machine = statements, machine
+        self.outer, self.inner, covers = outer_loops(statements), inner_loops(statements), covering(statements)
+        self.accesses = _accesses(statements)
         self.bandwidth = machine.dram.bytes_per_second
         self.latency = machine.dram.latency_seconds
         self.wanted = self.latency * self.bandwidth / machine.multiprocessors  # bytes under way on each
-        self.sums = sum(1 for node in nest.nodes if node.accum is not None)
+        self.sums = sum(1 for each in statements if each.accum is not None)
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
-        joined = 1 if online_of(nest) is not None else 0
-        self.passes = max(1, self.sums - joined + sum(nest.covers_inner(n) and n.index is not None for n in nest.nodes))
+        self.online = online_of(statements) is not None
+        stored = sum(each.address is not None for each in covers.values())
+        self.passes = max(1, self.sums - self.online + stored)
         # Those of every element; what is computed once per row is next to nothing.
-        elements = [each for each in nest.nodes if not nest.inner or each.accum is not None or nest.covers_inner(each)]
-        self.operations = sum(node.accum is not None for node in elements) + sum(
-            self._instructions(each)
-            for node in elements
-            for each in walk(node.body)
-            if isinstance(each, Apply) and each.dtype != INDEX
+        elements = [each for each in statements if not self.inner or each.accum is not None or each.name in covers]
+        self.operations = sum(each.accum is not None for each in elements) + sum(
+            self._instructions(operation)
+            for each in elements
+            for operation in walk(each.body)
+            if isinstance(operation, Apply) and operation.dtype != INDEX
         )
 
     def time(self, tile: RowsTile) -> Time:
         """The time of a candidate, and the rule that forbids it, if one does."""
-        nest, machine = self.nest, self.machine
+        machine = self.machine
         threads = tile.warps * machine.warp_sizes[0]
         each = self._each(tile)
         registers = self._registers(tile, each)
@@ -154,7 +156,7 @@ class Model:
             refused = ("registers of a thread", f"{registers} and {SLACK_REGISTERS} to spare of {most}")
         elif exchanged > machine.shared_bytes_per_block_default:
             refused = ("memory of a block", f"{exchanged} of {machine.shared_bytes_per_block_default} bytes")
-        blocks = prod(loop.programs for loop in tile.grid(nest))
+        blocks = prod(loop.programs for loop in tile.grid(self.statements))
         limits = [
             machine.max_threads_per_multiprocessor // threads,
             machine.registers_per_multiprocessor // (min(registers, most) * threads),
@@ -163,10 +165,10 @@ class Model:
         if exchanged:
             limits.append(machine.shared_bytes_per_multiprocessor // exchanged)
         resident = max(1, min(*limits, -(-blocks // machine.multiprocessors)))
-        held = tile.holds_rows(nest)
+        held = tile.holds_rows(self.statements)
         times = 1 if held else self.passes
-        unrolled = prod(axis.size for axis in nest.inner if axis.name in tile.unrolled)
-        trips = prod(count for _, _, count in tile.chunks(nest))
+        unrolled = prod(axis.size for axis in self.inner if axis.name in tile.unrolled)
+        trips = prod(count for _, _, count in tile.chunks(self.statements))
         vector = 1 if tile.threads is None else prod(tile.threads.size_per_thread)
         loads = max(1, each // vector) * max(1, sum(not access.writes for access in self.heavy()))
         # What was read before is near: only elements that are new make a thread wait for memory.
@@ -207,7 +209,7 @@ class Model:
 
     def _each(self, tile: RowsTile) -> int:
         """Elements of a thread; what is beyond the end of a loop in all blocks is left out of its code."""
-        axes = {axis.name: axis.size for axis in (*self.nest.outer, *self.nest.inner)}
+        axes = {axis.name: axis.size for axis in (*self.outer, *self.inner)}
         found = 1
         for (name, points), (rounds, across, size) in zip(tile.points.items(), tile.shares, strict=True):
             if axes[name] < points:
@@ -220,10 +222,10 @@ class Model:
 
         What may lie beyond the end of a loop is read under a condition of its own, and again.
         """
-        unrolled = [axis for axis in self.nest.inner if axis.name in tile.unrolled]
+        unrolled = [axis for axis in self.inner if axis.name in tile.unrolled]
         if not access.form.terms:
             return each * prod(axis.size for axis in unrolled) if access.points > 1 else 1
-        axes = {axis.name: axis for axis in (*self.nest.outer, *self.nest.inner)}
+        axes = {axis.name: axis for axis in (*self.outer, *self.inner)}
         places, width, apart = np.zeros(1, np.int64), 1, 1
         for name, (rounds, across, size) in zip(tile.points, tile.shares, strict=True):
             step = access.form.coefficient(axes[name])
@@ -249,20 +251,19 @@ class Model:
 
     def _registers(self, tile: RowsTile, each: int) -> int:
         """Registers of a thread: what it has loaded, what it sums, and what it computes with."""
-        nest = self.nest
         reads = sum(not access.writes for access in self.heavy())
         live = min(MOST_LIVE, max(1, reads))
         sums = 0
-        if not tile.holds_rows(nest):
-            live += online_of(nest) is not None  # values and their exponentials
+        if not tile.holds_rows(self.statements):
+            live += self.online  # values and their exponentials
             sums = self.sums * self._results(tile)
         wide = max((access.element for access in self.accesses), default=4) > 4
-        unrolled = min(self.together(each), prod(axis.size for axis in nest.inner if axis.name in tile.unrolled))
+        unrolled = min(self.together(each), prod(axis.size for axis in self.inner if axis.name in tile.unrolled))
         return SPARE_REGISTERS + (each * (live + unrolled - 1) + sums) * (2 if wide else 1)
 
     def _results(self, tile: RowsTile) -> int:
         """Results of sums that a thread has a part of."""
-        outer = [axis.name for axis in self.nest.outer]
+        outer = [axis.name for axis in self.outer]
         shares = zip(tile.points, tile.shares, strict=True)
         return prod(rounds * size for name, (rounds, _, size) in shares if name in outer)
 
@@ -279,7 +280,7 @@ class Model:
         return max((prod(tile.points.values()) * a.element for a in crossing), default=0)
 
     def _dims(self, tile: RowsTile) -> list[Axis]:
-        loops = (*self.nest.outer, *self.nest.inner)
+        loops = (*self.outer, *self.inner)
         return [axis for axis in loops if axis.name in tile.points]
 
     def _first(self, tile: RowsTile) -> Axis | None:
@@ -289,7 +290,7 @@ class Model:
     def _moved(self, access: Access, tile: RowsTile) -> float:
         """Bytes that an access moves: more than it asks for where runs in a tile are shorter than lines."""
         run, following = access.element, 1
-        loops = sorted((*self.nest.outer, *self.nest.inner), key=lambda axis: tile.points.get(axis.name, 1))
+        loops = sorted((*self.outer, *self.inner), key=lambda axis: tile.points.get(axis.name, 1))
         steps = {abs(access.form.coefficient(axis)): axis for axis in loops}  # of loops with one step the longest
         while (axis := steps.get(following)) is not None:
             points = tile.points.get(axis.name, 1)
@@ -311,7 +312,7 @@ class Model:
         """What it takes threads to combine their sums."""
         if tile.threads is None:
             return _Combining(0, 0)
-        inside = [axis.name for axis in self.nest.inner]
+        inside = [axis.name for axis in self.inner]
         dims = [number for number, name in enumerate(tile.points) if name in inside]
         lanes = prod(tile.threads.threads_per_warp[dim] for dim in dims)
         warps = prod(tile.threads.warps[dim] for dim in dims)
@@ -325,20 +326,21 @@ class Model:
         return _Combining(self.sums * cycles, self.sums * instructions)
 
 
-def _accesses(nest: Nest) -> list[Access]:
-    """What a nest reads and writes, each address once."""
-    loops = (*nest.outer, *nest.inner)
+def _accesses(statements: Statements) -> list[Access]:
+    """What a kernel reads and writes, each address once."""
+    inner = inner_loops(statements)
+    loops = (*outer_loops(statements), *inner)
     found: dict[tuple[str, object, bool], Access] = {}
-    for node in nest.nodes:
-        reads = [(read.tensor, read.indices[0], False) for read in walk(node.body)
+    for each in statements:
+        reads = [(read.tensor, read.indices[0], False) for read in walk(each.body)
                  if isinstance(read, Read) and read.indices]  # fmt: skip
-        writes = [(node.tensor, node.index, True)] if node.index is not None else []
+        writes = [(each.tensor, each.address, True)] if each.address is not None else []
         for tensor, index, is_store in (*reads, *writes):
             form = affine(index)
             walked = [axis for axis in loops if (form or Affine()).coefficient(axis)] if form is not None else loops
             points = prod(axis.size for axis in walked)
             elements = points if is_store else min(points, int(tensor.shape[0]))  # type: ignore[arg-type]
-            inside = any(axis in nest.inner for axis in walked)
+            inside = any(axis in inner for axis in walked)
             size = dtypes.size_bytes(tensor.dtype)
             known = Access(form or Affine(), size, elements, points, is_store, inside)
             found.setdefault((tensor.name, index, is_store), known)

@@ -1,8 +1,7 @@
-"""Tiles of nests for blocks: what the model prefers, and what it refuses; sums in parts."""
+"""Tiles of rows for blocks: what the model prefers, and what it refuses; split reductions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import pytest
@@ -12,11 +11,12 @@ from tilewright.layouts.blocked import Blocked
 from tilewright.layouts.text import parse
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.nest import Nest, NestNode
-from tilewright.operator.nest_split import choose_split, split
+from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, schedule_on_blocks
 from tilewright.operator.rules.gpu_rows_time import RowsTile
-from tilewright.tiles.kernel import Kernel, expressions
+from tilewright.operator.rules.split import choose_split
+from tilewright.operator.statements import Statements, inner_loops, outer_loops
+from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.parts import Parts
@@ -30,20 +30,20 @@ def gpu(name: str = "sm_90a") -> Gpu:
     return machine
 
 
-def copied(rows: int, columns: int, swapped: bool = False, dtype: str = "f32") -> Nest:
+def copied(rows: int, columns: int, swapped: bool = False, dtype: str = "f32") -> Statements:
     """A copy of a matrix, perhaps transposed."""
     i, j = Axis("i", rows), Axis("j", columns)
     source: Expr = j * rows + i if swapped else i * columns + j
     x, y = (Tensor(name, (rows * columns,), dtype) for name in "xy")
-    return Nest((i, j), (), (NestNode(y, Read(x, (source,)), None, i * columns + j),))
+    return (Statement(y, (i, j), Read(x, (source,)), address=i * columns + j),)
 
 
-def summed(rows: int, columns: int, along: int) -> Nest:
+def summed(rows: int, columns: int, along: int) -> Statements:
     """Sums along one dimension of a matrix."""
     i, j = Axis("i", rows), Axis("j", columns)
     outer, inner = (i, j) if along == 1 else (j, i)
     x, y = Tensor("x", (rows * columns,), "f32"), Tensor("y", (int(outer.extent),), "f32")  # type: ignore[arg-type]
-    return Nest((outer,), (inner,), (NestNode(y, Read(x, (i * columns + j,)), "sum", outer),))
+    return (Statement(y, (outer,), Read(x, (i * columns + j,)), (inner,), "sum", outer),)
 
 
 def tile_of(kernel: Kernel) -> RowsTile:
@@ -57,18 +57,18 @@ def tile_of(kernel: Kernel) -> RowsTile:
     return RowsTile(tree.loops("REG", Binding.SP), threads, int(warps.arguments[0]), unrolled)
 
 
-def kernel_of(nest: Nest, machine: str = "sm_90a") -> Kernel:
+def kernel_of(statements: Statements, machine: str = "sm_90a") -> Kernel:
     """The kernel of the best tile, which is legal."""
-    kernel, _ = schedule_on_blocks(nest, gpu(machine), "y")
+    kernel, _ = schedule_on_blocks(statements, gpu(machine), "y")
     check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
     return kernel
 
 
-def scheduled(nest: Nest, machine: str = "sm_90a") -> RowsTile:
-    return tile_of(kernel_of(nest, machine))
+def scheduled(statements: Statements, machine: str = "sm_90a") -> RowsTile:
+    return tile_of(kernel_of(statements, machine))
 
 
-def softmax(rows: int, columns: int, first: str = "") -> Nest:
+def softmax(rows: int, columns: int, first: str = "") -> Statements:
     """Softmax along rows; with `first` another reduction of the row before."""
     i, j = Axis("i", rows), Axis("j", columns)
     x = Read(Tensor("x", (rows * columns,), "f32"), (i * columns + j,))
@@ -77,14 +77,14 @@ def softmax(rows: int, columns: int, first: str = "") -> Nest:
         return Read(Tensor(name, (), "f32"), ())
 
     power = Apply("exp", (Apply("sub", (x, own("largest")), "f32"),), "f32")
-    nodes = (
-        NestNode(Tensor("largest", (), "f32"), x, "max"),
-        NestNode(Tensor("powers", (), "f32"), power),
-        NestNode(Tensor("total", (), "f32"), own("powers"), "sum"),
-        NestNode(Tensor("y", (rows * columns,), "f32"), own("powers") / own("total"), None, i * columns + j),
+    values = (
+        Statement(Tensor("largest", (), "f32"), (i,), x, (j,), "max"),
+        Statement(Tensor("powers", (), "f32"), (i, j), power),
+        Statement(Tensor("total", (), "f32"), (i,), own("powers"), (j,), "sum"),
+        Statement(Tensor("y", (rows * columns,), "f32"), (i, j), own("powers") / own("total"), address=i * columns + j),
     )
-    before = (NestNode(Tensor("first", (rows,), "f32"), x, first, i),) if first else ()
-    return Nest((i,), (j,), (*before, *nodes))
+    before = (Statement(Tensor("first", (rows,), "f32"), (i,), x, (j,), first, i),) if first else ()
+    return (*before, *values)
 
 
 HELD = RowsTile({"i": 2, "j": 128}, Blocked((1, 4), (1, 32), (2, 1), (1, 0)), 2)
@@ -94,7 +94,7 @@ CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
 
 
 @pytest.mark.parametrize(
-    ("nest", "tile", "text"),
+    ("statements", "tile", "text"),
     [
         (
             softmax(7, 100), HELD,
@@ -127,9 +127,9 @@ CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
     ],
     ids=["held", "cut", "another sum held", "another sum cut", "one element"],
 )  # fmt: skip
-def test_the_tree_is_blocks_around_passes(nest: Nest, tile: RowsTile, text: str) -> None:
+def test_the_tree_is_blocks_around_passes(statements: Statements, tile: RowsTile, text: str) -> None:
     """Sums that do not need each other are one pass; where rows are cut, those of a softmax follow each other."""
-    kernel = kernel_on_blocks(nest, tile)
+    kernel = kernel_on_blocks(statements, tile)
     assert print_tree(kernel.tree) == text
     check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
     assert tile_of(kernel) == tile
@@ -138,8 +138,7 @@ def test_the_tree_is_blocks_around_passes(nest: Nest, tile: RowsTile, text: str)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a", "gfx942", "gfx1100"])
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
 def test_threads_take_wide_accesses_of_neighbours(machine: str, dtype: str) -> None:
-    nest = copied(4096, 4096, dtype=dtype)
-    schedule = scheduled(nest, machine)
+    schedule = scheduled(copied(4096, 4096, dtype=dtype), machine)
     assert schedule.threads is not None
     fast = list(schedule.points).index("j")
     size = {"i8": 1, "f16": 2, "f32": 4, "f64": 8}[dtype]
@@ -157,28 +156,26 @@ def test_a_transposition_has_a_square_tile() -> None:
 def test_accesses_of_odd_rows_are_narrow() -> None:
     i, j = Axis("i", 1000), Axis("j", 1001)
     x, y = (Tensor(name, (1002 * 1001,), "f32") for name in "xy")
-    nest = Nest((i, j), (), (NestNode(y, Read(x, (i * 1001 + j + 1,)), None, i * 1001 + j),))
-    schedule = scheduled(nest)
+    schedule = scheduled((Statement(y, (i, j), Read(x, (i * 1001 + j + 1,)), address=i * 1001 + j),))
     assert schedule.threads is not None
     assert prod(schedule.threads.size_per_thread) == 1
 
 
 def test_rows_stay_in_registers_as_long_as_they_fit() -> None:
     for columns, held in ((64, True), (4096, True), (32768, True), (1 << 18, False)):
-        nest = summed(2048, columns, 1)
-        (total,) = nest.nodes
-        (i,), (j,) = nest.outer, nest.inner
-        mean = Read(replace(total.tensor, shape=()), ())
-        out = Tensor("z", (2048 * columns,), "f32")
+        i, j = Axis("i", 2048), Axis("j", columns)
         row = Read(Tensor("x", (2048 * columns,), "f32"), (i * columns + j,))
-        scaled = NestNode(out, Apply("mul", (row, mean), "f32"), None, i * columns + j)
-        normed = Nest(nest.outer, nest.inner, (replace(total, index=None), scaled))
+        total, out = Tensor("y", (), "f32"), Tensor("z", (2048 * columns,), "f32")
+        scaled = Apply("mul", (row, Read(total, ())), "f32")
+        normed = (
+            Statement(total, (i,), row, (j,), "sum"),
+            Statement(out, (i, j), scaled, address=i * columns + j),
+        )
         assert scheduled(normed).holds_rows(normed) == held, columns
 
 
 def test_short_rows_share_a_warp() -> None:
-    nest = summed(1 << 16, 32, 1)
-    schedule = scheduled(nest)
+    schedule = scheduled(summed(1 << 16, 32, 1))
     assert schedule.threads is not None
     rows = list(schedule.points).index("i")
     assert schedule.threads.threads_per_warp[rows] >= 4
@@ -195,31 +192,30 @@ def test_columns_are_summed_by_lanes_side_by_side() -> None:
 
 
 def test_few_sums_are_split() -> None:
-    nest = summed(1, 1 << 24, 1)
-    found, decision = choose_split(nest, gpu(), "y")
+    whole = summed(1, 1 << 24, 1)
+    found, decision = choose_split(whole, gpu(), "y")
     assert found is not None
     assert decision is not None
     assert decision.runner_up
-    (part, _), (inner,) = found.first.outer, found.first.inner
-    assert int(part.extent) * int(inner.extent) == 1 << 24  # type: ignore[arg-type]
-    assert predicted(found.first, gpu()) + predicted(found.second, gpu()) < predicted(nest, gpu()) / 4
+    (part, _), (inner,) = outer_loops(found.first), inner_loops(found.first)
+    assert part.size * inner.size == 1 << 24
+    assert predicted(found.first, gpu()) + predicted(found.second, gpu()) < predicted(whole, gpu()) / 4
 
 
 def test_many_sums_and_rows_that_are_read_again_are_not() -> None:
     assert choose_split(summed(8192, 4096, 1), gpu(), "y")[0] is None
-    nest = copied(8192, 4096)
-    assert choose_split(nest, gpu(), "y") == (None, None)
+    assert choose_split(copied(8192, 4096), gpu(), "y") == (None, None)
 
 
 def test_the_last_part_of_a_prime_number_of_terms_is_guarded() -> None:
-    nest = summed(1, 1_000_003, 1)
-    (node,) = split(nest, nest.inner[0], 64).first.nodes
-    assert isinstance(node.body, Apply)
-    assert node.body.function == "select"
+    whole = summed(1, 1_000_003, 1)
+    (part,) = split_reduction(whole, inner_loops(whole)[0], 64).first
+    assert isinstance(part.body, Apply)
+    assert part.body.function == "select"
 
 
 def test_parts_have_a_name_of_their_own() -> None:
-    nest = summed(1, 1 << 20, 1)
-    (tensor,) = split(nest, nest.inner[0], 64).parts
-    (other,) = split(nest, nest.inner[0], 64, {tensor.name}).parts
-    assert other.name not in (tensor.name, nest.nodes[0].tensor.name)
+    whole = summed(1, 1 << 20, 1)
+    (tensor,) = split_reduction(whole, inner_loops(whole)[0], 64).parts
+    (other,) = split_reduction(whole, inner_loops(whole)[0], 64, {tensor.name}).parts
+    assert other.name not in (tensor.name, whole[0].name)

@@ -1,10 +1,10 @@
-"""Loops of a nest cut where a condition on them changes (loop partitioning), so that each part takes one branch.
+"""Outer loops cut where a condition on them changes (loop partitioning), so that each part takes one branch.
 
 A concatenation, padding, slice or rotation chooses by its loops what it reads: by conditions of selects, or by `//`,
 `%`, `min` and `max` in an index. Where such an expression has one value before and another behind some point of a
-spatial loop, the loop is cut there. Each part is a nest of its own over its share of the loop: the choice is made when
-it is planned, what remains is read at affine addresses, and neighbouring loops may merge. Spatial points do not depend
-on each other, so that every cut is legal. It says nothing of schedules: each part gets its own.
+spatial loop, the loop is cut there. Each part is a kernel of its own over its share of the loop: the choice is made
+when it is planned, what remains is read at affine addresses, and neighbouring loops may be fused. Spatial points do not
+depend on each other, so that every cut is legal. It says nothing of schedules: each part gets its own.
 
 A loop of which addresses take digits, as a reshape reads, becomes a loop for each digit where these divide it. The
 digits may be those of a position in several loops: ``(21 * i + j) // 84`` with j below 21 takes ``i // 4``.
@@ -13,8 +13,6 @@ digits may be those of a position in several loops: ``(21 * i + j) // 84`` with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from math import prod
 from operator import itemgetter
 
 from tilewright.decision import Decision, Refusal
@@ -23,20 +21,20 @@ from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
-from tilewright.operator.nest import Nest, addresses
+from tilewright.operator.statements import Statements, addresses, inner_loops, mapped, outer_loops, over, point_count
 
-MOST_PARTS = 16  # of one nest: each is a kernel to generate and to launch
+MOST_PARTS = 16  # of one kernel: each is a kernel to generate and to launch
 MOST_PERIODS = 8  # of one quotient or remainder
-SMALLEST_POINTS = 1024  # of a nest that is cut: below, a launch costs what its conditions do
+SMALLEST_POINTS = 1024  # of a kernel that is cut: below, a launch costs what its conditions do
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
-def parts_of(nest: Nest, subject: str, most: int = MOST_PARTS) -> tuple[list[Nest], Decision | None]:
-    """The nest in parts, in the order of its loops, and why; the nest alone where nothing is to be cut."""
-    waiting, parts, cuts, kept = [nest], list[Nest](), list[str](), 0
+def parts_of(statements: Statements, subject: str, most: int = MOST_PARTS) -> tuple[list[Statements], Decision | None]:
+    """The statements of each part, in the order of their loops, and why; one part where nothing is to be cut."""
+    waiting, parts, cuts, kept = [statements], list[Statements](), list[str](), 0
     while waiting:
         part = waiting.pop(0)
-        large = nest_points(part) >= SMALLEST_POINTS
+        large = point_count(part) >= SMALLEST_POINTS
         found = _cut_between_digits(part) if large else None
         if found is None:
             part = _digits_apart(part)
@@ -52,7 +50,7 @@ def parts_of(nest: Nest, subject: str, most: int = MOST_PARTS) -> tuple[list[Nes
         waiting = [share for share, _ in _shares(part, axis, chosen)] + waiting
     if not cuts:
         return parts, None
-    refused = (Refusal("more parts", "limit", f"{most} parts of one nest; {kept} of them choose at each point"),)
+    refused = (Refusal("more parts", "limit", f"{most} parts of one kernel; {kept} of them choose at each point"),)
     return parts, Decision(
         f"loops of {subject}",
         f"{len(parts)} parts: {'; '.join(cuts)}",
@@ -61,75 +59,66 @@ def parts_of(nest: Nest, subject: str, most: int = MOST_PARTS) -> tuple[list[Nes
     )
 
 
-def nest_points(nest: Nest) -> int:
-    """Points of all loops together."""
-    return prod(axis.size for axis in (*nest.outer, *nest.inner))
-
-
-def _shares(nest: Nest, axis: Axis, places: Sequence[int]) -> Iterator[tuple[Nest, Axis]]:
-    """The nest over each share of a loop between `places`, and the loop over that share.
+def _shares(statements: Statements, axis: Axis, places: Sequence[int]) -> Iterator[tuple[Statements, Axis]]:
+    """The statements over each share of a loop between `places`, and the loop over that share.
 
     By halves: each cut drops the branches of the other half, so that n branches are walked log n times, not n.
     """
     if not places:
-        yield nest, axis
+        yield statements, axis
         return
     middle = len(places) // 2
     place = places[middle]
     low, high = Axis(axis.name, place), Axis(axis.name, axis.size - place)
-    yield from _shares(_over(nest, axis, (low,), low), low, places[:middle])
+    yield from _shares(_over(statements, axis, (low,), low), low, places[:middle])
     after = [each - place for each in places[middle + 1 :]]
-    yield from _shares(_over(nest, axis, (high,), high + place), high, after)
+    yield from _shares(_over(statements, axis, (high,), high + place), high, after)
 
 
-def _over(nest: Nest, axis: Axis, loops: Sequence[Axis], place: Expr) -> Nest:
-    """The nest over other loops instead of `axis`, which is at `place`."""
+def _over(statements: Statements, axis: Axis, loops: Sequence[Axis], place: Expr) -> Statements:
+    """The statements over other loops instead of `axis`, which is at `place`."""
 
     def there(expr: Expr) -> Expr:
         return transform(substitute(expr, {axis: place}), _rejoined_address)
 
-    nodes = tuple(
-        replace(node, body=there(node.body), index=None if node.index is None else there(node.index))
-        for node in nest.nodes
-    )
     outer, inner = (
         tuple(loop for each in axes for loop in (loops if each == axis else (each,)))
-        for axes in (nest.outer, nest.inner)
+        for axes in (outer_loops(statements), inner_loops(statements))
     )
-    return Nest(outer, inner, nodes)
+    return over(outer, inner, mapped(statements, there))
 
 
 def _rejoined_address(expr: Expr) -> Expr | None:
     return Read(expr.tensor, tuple(map(rejoined, expr.indices))) if isinstance(expr, Read) and expr.indices else None
 
 
-def _digits_apart(nest: Nest) -> Nest:
-    """The nest with a loop for each digit that addresses take of one of its loops."""
-    loops = (*nest.outer, *nest.inner)
-    digits = max(((d, axis) for axis in loops for d in _divisors(nest, axis)), key=itemgetter(0), default=None)
+def _digits_apart(statements: Statements) -> Statements:
+    """The statements with a loop for each digit that addresses take of one of its loops."""
+    loops = (*outer_loops(statements), *inner_loops(statements))
+    digits = max(((d, axis) for axis in loops for d in _divisors(statements, axis)), key=itemgetter(0), default=None)
     if digits is None:
-        return nest
+        return statements
     inside, axis = digits
     taken = {loop.name for loop in loops}
     high, low = (
         Axis(unique(f"{axis.name}.0", taken), axis.size // inside),
         Axis(unique(f"{axis.name}.1", taken), inside),
     )
-    return _digits_apart(_over(nest, axis, (high, low), high * inside + low))
+    return _digits_apart(_over(statements, axis, (high, low), high * inside + low))
 
 
-def _divisors(nest: Nest, axis: Axis) -> Iterator[int]:
+def _divisors(statements: Statements, axis: Axis) -> Iterator[int]:
     """Divisors of the extent of a loop by which it is divided in an address."""
-    for form, divisor in _quotients(nest, axis):
+    for form, divisor in _quotients(statements, axis):
         digit = _digit(form, axis, divisor)
         if 1 < digit < axis.size and axis.size % digit == 0:
             yield digit
 
 
-def _quotients(nest: Nest, axis: Axis) -> Iterator[tuple[Affine, int]]:
+def _quotients(statements: Statements, axis: Axis) -> Iterator[tuple[Affine, int]]:
     """Every ``form // divisor`` or ``form % divisor`` of an address in which a loop occurs."""
-    for node in nest.nodes:
-        for part in (each for index in addresses(node.body) for each in walk(index)):
+    for statement in statements:
+        for part in (each for index in addresses(statement.body) for each in walk(index)):
             if isinstance(part, Apply) and part.function in ("floordiv", "mod") and isinstance(part.args[1], Const):
                 form, divisor = affine(part.args[0]), int(part.args[1].value)
                 if form is not None and form.coefficient(axis):
@@ -149,13 +138,13 @@ def _digit(form: Affine, axis: Axis, divisor: int) -> int:
     return divisor // step if not others or (low >= 0 and high < step) else 0
 
 
-def _cut_between_digits(nest: Nest) -> tuple[Axis, list[int]] | None:
+def _cut_between_digits(statements: Statements) -> tuple[Axis, list[int]] | None:
     """The loop to cut where a condition on it alone changes, if every part has whole digits of it."""
-    found = _cut(nest, _comparisons)
+    found = _cut(statements, _comparisons)
     if found is None:
         return None
     axis, places = found
-    for part, share in _shares(nest, axis, places):
+    for part, share in _shares(statements, axis, places):
         for form, divisor in _quotients(part, share):
             digit = _digit(form, share, divisor)
             if not digit or share.size % digit:
@@ -163,10 +152,10 @@ def _cut_between_digits(nest: Nest) -> tuple[Axis, list[int]] | None:
     return found
 
 
-def _cut(nest: Nest, signs_of: Callable[[Expr], Iterator[Affine]]) -> tuple[Axis, list[int]] | None:
+def _cut(statements: Statements, signs_of: Callable[[Expr], Iterator[Affine]]) -> tuple[Axis, list[int]] | None:
     """The outermost loop to cut, and the points that parts begin with."""
-    signs = [sign for node in nest.nodes for sign in signs_of(node.body)]
-    for axis in nest.outer:
+    signs = [sign for each in statements for sign in signs_of(each.body)]
+    for axis in outer_loops(statements):
         places = {place for sign in signs for place in _changes(sign, axis)}
         inside = sorted(place for place in places if 0 < place < axis.size)
         if inside:

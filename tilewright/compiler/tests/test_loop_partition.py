@@ -24,9 +24,9 @@ from tilewright.kernel import interpreter
 from tilewright.kernel.text import parse_module
 from tilewright.layouts.packed import packed
 from tilewright.machine import host
-from tilewright.operator import nest_parts
+from tilewright.operator import loop_partition
 from tilewright.operator.flatten import storage_loops
-from tilewright.operator.nest_parts import MOST_PARTS
+from tilewright.operator.loop_partition import MOST_PARTS
 from tilewright.options import Options
 
 UNCACHED = Options(cache=False)
@@ -174,7 +174,7 @@ def test_the_number_of_parts_is_limited() -> None:
     small, large = (compile_graph(built(concat(1, *[3] * count)), threads=1, options=UNCACHED) for count in (40, 80))
     assert len(small.manifest.launches) == len(large.manifest.launches) == MOST_PARTS
     assert len(large.artifact.code) < 3 * len(small.artifact.code)
-    assert "16 parts of one nest" in large.explain(all=True)
+    assert "16 parts of one kernel" in large.explain(all=True)
 
 
 def test_many_branches_are_cut_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_many_branches_are_cut_by_halves(monkeypatch: pytest.MonkeyPatch) -> Non
         visited.append(sum(1 for _ in walk(expr)))
         return substitute(expr, *more)
 
-    monkeypatch.setattr(nest_parts, "substitute", counted)
+    monkeypatch.setattr(loop_partition, "substitute", counted)
     totals = []
     for count in (60, 240):
         visited.clear()
