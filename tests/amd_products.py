@@ -65,7 +65,7 @@ def distributed(each: Product) -> ModuleOp:
     machine = resolve(each.machine)
     assert isinstance(machine, Gpu)
     plan = make_plan(graph, machine, 1)
-    program = gpu.gpu_program(plan, Placement(plan), machine)
+    program = gpu.tile_program(plan, Placement(plan), machine)
     gpu.distribute(program, Options())
     return program
 

@@ -88,7 +88,7 @@ def _program(machine: str, dtype: str) -> str:
     found, options = resolve(machine), Options(cache=False)
     assert isinstance(found, Gpu)
     plan = plan_graph(sample(dtype), found, 1, options)
-    program = gpu.gpu_program(plan, Placement(plan), found)
+    program = gpu.tile_program(plan, Placement(plan), found)
     gpu.distribute(program, options)
     return print_module(program)
 
@@ -173,5 +173,5 @@ def compiled(machine: Cpu | Gpu, graph: Graph) -> None:
         build(graph, machine, 1, options)
         return
     plan = plan_graph(graph, machine, 1, options)
-    program = gpu.gpu_program(plan, Placement(plan), machine)
+    program = gpu.tile_program(plan, Placement(plan), machine)
     gpu.form(program, "asm" if machine.llvm.triple == targets.AMD else "ptx", options)

@@ -15,7 +15,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.nvptx.pipeline import generate
-from tilewright.compiler.gpu import gpu_program
+from tilewright.compiler.gpu import tile_program
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import Placement
 from tilewright.expr import dtypes
@@ -100,7 +100,7 @@ class Compiled:
         assert isinstance(gpu, Gpu)
         plan = make_plan(self.graph, gpu, 1, Options(input_precision=family.input_precision))
         placement = Placement(plan)
-        self.text, self.constants = print_module(gpu_program(plan, placement, gpu)), placement.packed(plan)
+        self.text, self.constants = print_module(tile_program(plan, placement, gpu)), placement.packed(plan)
         self.inputs = arrays_of(self.graph)
         self.wanted = evaluate(self.graph, self.inputs)[0]
         self.ran: set[str] = set()

@@ -37,7 +37,7 @@ def program(graph: Graph, machine: str, threads: int, lowered: bool = False) -> 
             return print_module(module)
         if isinstance(target, Cpu):
             return print_module(tile_program(plan, placement, target, options))
-        return str(gpu.form(gpu.gpu_program(plan, placement, target), "distributed", options))
+        return str(gpu.form(gpu.tile_program(plan, placement, target), "distributed", options))
     except CompileError as error:
         return f"{REFUSED}{error}\n"
 

@@ -187,12 +187,10 @@ def _model_form(
     model: Path, emit: Form, shapes: dict[str, tuple[int, ...]], machine: str, threads: int | None, options: Options
 ) -> str | bytes:
     """A form of a model file, for any machine that code is generated for; nothing after that form is made."""
-    from tilewright.compiler import gpu
-    from tilewright.compiler.cpu import tile_program
     from tilewright.compiler.program import Placement
+    from tilewright.compiler.target import target_of
     from tilewright.expr.text import print_graph
     from tilewright.kernel.text import print_module
-    from tilewright.machine import Cpu
 
     if emit is Form.EXPR:
         return print_graph(import_graph(model, shapes))
@@ -202,11 +200,7 @@ def _model_form(
     if emit is Form.MAPPED:
         return print_graph(plan.mapped_graph())
     with progress(f"compiling {model}"):
-        placement = Placement(plan)
-        if isinstance(target, Cpu):
-            program = tile_program(plan, placement, target, options)
-        else:
-            program = gpu.gpu_program(plan, placement, target)
+        program = target_of(target).codegen.tile_program(plan, Placement(plan), target, options)
         return _program_form(print_module(program), emit, str(model), options)
 
 
@@ -255,13 +249,15 @@ def _read_program(path: Path) -> str:
 
 def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | bytes:
     """A form of a tile program in a file; passes that are to be left out have to be among those that run on it."""
-    from tilewright.compiler import gpu
+    from tilewright.compiler.gpu import is_distributed
+    from tilewright.compiler.target import target_of_program
     from tilewright.graph.passes import table
     from tilewright.kernel.text import parse_module
 
     if options.disable:
         program = parse_module(text, name)
-        passes = gpu.is_for_gpu(program) and not gpu.is_distributed(program) and emit is not Form.TILE
+        later = not target_of_program(program).on_host and not is_distributed(program)
+        passes = later and emit is not Form.TILE
         help = "they run on whole tiles for a GPU, on the way to a later form"
         refuse({"--disable": not passes}, "no passes run on this program", help)
         graph = ", ".join(each for each in options.disable if each in table.NAMES)
@@ -271,9 +267,7 @@ def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | byte
 
 def _program_form(text: str, emit: Form, name: str, options: Options | None = None) -> str | bytes:
     """A form of a tile program; nothing but its text is looked at, and for a GPU the passes that are switched off."""
-    from tilewright.codegen.cpu import pipeline
-    from tilewright.codegen.cpu.target import target_of
-    from tilewright.compiler import gpu
+    from tilewright.compiler.target import target_of_program
     from tilewright.kernel.text import parse_module, print_module
 
     if emit in (Form.EXPR, Form.PLAN, Form.MAPPED):
@@ -281,13 +275,7 @@ def _program_form(text: str, emit: Form, name: str, options: Options | None = No
     program = parse_module(text, name)
     if emit is Form.TILE:
         return print_module(program)
-    if gpu.is_for_gpu(program):
-        return gpu.form(program, emit.value, options or Options(), name)
-    if emit in (Form.DISTRIBUTED, Form.PTX):
-        raise InvalidArgument(f"a program for a CPU has no {emit}", where=name, help="tile, llvm, asm or object")
-    if emit is Form.LLVM:
-        return pipeline.llvm_text(program, target_of(program))[0]
-    return pipeline.assembly(program) if emit is Form.ASM else pipeline.generate(program).code
+    return target_of_program(program).codegen.form(program, emit.value, options or Options(), name)
 
 
 def _write(content: str | bytes, output: Path | None, emit: Form, as_json: bool) -> None:

@@ -82,6 +82,7 @@ def build_artifact(
     """
     from tilewright.compiler.compile import build, rebuilt, resolve_target, thread_count
     from tilewright.compiler.source import source_of
+    from tilewright.compiler.target import target_of
 
     if rebuild != is_stored(path):
         message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
@@ -89,7 +90,7 @@ def build_artifact(
     if rebuild:
         refuse_for_stored(path, {"--shape": bool(shapes)})
     count, target = thread_count(threads), resolve_target(machine, options)
-    _check_place(target.name, target.kind == "cpu", threads, device)
+    _check_place(target.name, target_of(target).on_host, threads, device)
     if rebuild:
         stored = read_artifact(path)
         with progress(f"compiling {path} again"):
@@ -104,12 +105,12 @@ def plan_model(
 ) -> tuple[Plan, Cpu | Gpu]:
     """Every decision about a model file for a machine, and that machine; no code is made."""
     from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
-    from tilewright.machine import Cpu
+    from tilewright.compiler.target import target_of
 
     target = resolve_target(machine, options)
-    _check_place(target.name, target.kind == "cpu", threads)
+    _check_place(target.name, target_of(target).on_host, threads)
     graph = import_graph(path, shapes)
-    count = thread_count(threads) if isinstance(target, Cpu) else 1
+    count = target_of(target).threads(thread_count(threads))
     with progress(f"planning {path}"):
         return plan_graph(graph, target, count, options), target
 

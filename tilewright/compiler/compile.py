@@ -6,21 +6,19 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tilewright.codegen.host_program import HostProgram
 from tilewright.collection import imports, paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
 from tilewright.compiler.stored import StoredConstant, StoredGraph, stored_graph
-from tilewright.errors import InvalidArgument
+from tilewright.compiler.target import target_of
+from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
 from tilewright.layouts.copy_engine import CLUSTERS, UNITS
+from tilewright.machine import targets
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact, StoredPlan
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from tilewright.compiler.planning import ChooseProduct
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
-
-#: Code, packed constants, tile program, the program of whole tiles where that is another one, host program.
-_Generated = tuple[bytes, np.ndarray[Any, Any], str, str, HostProgram]
 
 
 def compile(
@@ -85,13 +80,13 @@ def _compiled(
     from tilewright.runtime.ready import shared_code_ahead
 
     options = checked_options(options)
-    target = resolve_target(machine, options)
-    count = thread_count(threads)
-    if device is not None and isinstance(target, Cpu):
-        fact = f"device {device!r} for {target.name}: code for a CPU runs on the CPU"
+    described = resolve_target(machine, options)
+    count, on_host = thread_count(threads), target_of(described).on_host
+    if device is not None and on_host:
+        fact = f"device {device!r} for {described.name}: code for a CPU runs on the CPU"
         raise InvalidArgument(fact, where="device", help="leave it out, or compile for a GPU")
-    with nesting(), shared_code_ahead(count) if isinstance(target, Cpu) else nullcontext():
-        artifact = build(source, target, count, options)
+    with nesting(), shared_code_ahead(count) if on_host else nullcontext():
+        artifact = build(source, described, count, options)
     return opened(artifact, count, options, device)
 
 
@@ -143,7 +138,7 @@ def rebuilt(
 def _searched_before(artifact: Artifact, machine: Cpu | Gpu, threads: int) -> Searched | None:
     """What a search on this machine chose for an artifact."""
     products = artifact.stored_plan().products
-    if not isinstance(machine, Cpu) or not any("search" in each for each in products.values()):
+    if not any("search" in each for each in products.values()):
         return None
     from tilewright.compiler.search import searched_before
 
@@ -177,7 +172,8 @@ def _built(
     searched: Searched | None,
 ) -> Artifact:
     source = GraphSource(model) if isinstance(model, Graph) else model
-    threads = threads if isinstance(machine, Cpu) else 1
+    target = target_of(machine)
+    threads = target.threads(threads)
     cache = Cache.from_options(options)
     chosen = choose is not None or searched is not None  # not by what the key of a model says
     key = "" if chosen or not cache.enabled else model_key(source, machine, threads, options, names_of_outputs)
@@ -198,7 +194,7 @@ def _built(
     if not cache.enabled:
         return _generate(plan, placement, machine, options, names)
     code = code_key(plan, machine, threads, options, names)
-    launches = [kernel.name for kernel in plan.kernels] if isinstance(machine, Cpu) else None
+    launches = [kernel.name for kernel in plan.kernels] if target.on_host else None
     interface = interface_of(plan, machine, names)
     artifact = recalled_code(cache, code, lambda: placement.packed(plan), interface, launches)
     if artifact is None:
@@ -223,9 +219,7 @@ def plan_graph(
     _check_route(machine, options)
     _check_cluster(machine, options.cluster)
     if options.search == "joint" and choose is None:
-        from tilewright.compiler.search import search_products
-
-        searched = search_products(graph, machine, threads, options)
+        searched = target_of(machine).rules.search_products(graph, machine, threads, options)
     if searched is not None:
         choose = searched.choose
     plan = make_plan(graph, machine, threads, options, choose)
@@ -265,11 +259,8 @@ def _generate(
     from tilewright.compiler.program import interface_of
     from tilewright.expr.text import print_graph
 
-    if isinstance(machine, Cpu):
-        code, constants, program, tiles, host_program = _for_cpu(plan, placement, machine, options)
-    else:
-        code, constants, program, tiles, host_program = _for_gpu(plan, placement, machine, options)
-    manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **host_program.parts())
+    made = target_of(machine).codegen.generate(plan, placement, machine, options)
+    manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **made.host_program.parts())
     originals = plan.graph.all_constants()
     constants_of = {
         name: StoredConstant(plan.sources.get(name, name), offset, plan.stored[name].layout)
@@ -277,46 +268,17 @@ def _generate(
         if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
     }
     graph = StoredGraph(serialize.to_json(plan.graph), constants_of)
-    stored = StoredPlan(tuple(plan.decisions), plan.products, print_graph(plan.mapped_graph()), tiles, plan.trees())
+    stored = StoredPlan(
+        tuple(plan.decisions), plan.products, print_graph(plan.mapped_graph()), made.tiles, plan.trees()
+    )
     return Artifact(
         manifest=manifest,
-        code=code,
-        constants=constants,
-        program=program,
+        code=made.code,
+        constants=made.constants,
+        program=made.program,
         graph=json.dumps(graph.to_json()),
         plan=json.dumps(stored.to_json()),
     )
-
-
-def _for_cpu(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> _Generated:
-    with imports():
-        from tilewright.codegen.cpu.pipeline import generating
-        from tilewright.compiler.cpu import tile_program
-        from tilewright.compiler.program import planned_launches
-        from tilewright.kernel.printing import print_module
-
-    program = tile_program(plan, placement, machine, options)
-    with generating(program, default_threads()) as finish:
-        text, constants = print_module(program), placement.packed(plan)  # while LLVM runs
-        made = finish()
-    planned = zip(planned_launches(plan), made.launches, strict=True)
-    launches = tuple(replace(each, kernel=launch.kernel, programs=launch.programs) for each, launch in planned)
-    return made.code, constants, text, "", replace(made, launches=launches)
-
-
-def _for_gpu(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> _Generated:
-    """Code for a GPU; the form of whole tiles is kept beside the program that the code was made from."""
-    with imports():
-        from tilewright.codegen.nvptx.pipeline import generate
-        from tilewright.compiler import gpu
-        from tilewright.kernel.printing import print_module
-
-    gpu.check_runs(machine)
-    program = gpu.gpu_program(plan, placement, machine)
-    tiles = print_module(program)
-    gpu.distribute(program, options)
-    made = generate(program)
-    return made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made
 
 
 def resolve_target(machine: str | os.PathLike[str], options: Options | None = None) -> Cpu | Gpu:
@@ -324,16 +286,18 @@ def resolve_target(machine: str | os.PathLike[str], options: Options | None = No
 
     "host" has measured units where no machine file names its processor (`host_with_units`).
     """
-    from tilewright.machine.registry import resolve, resolve_cpu
+    from tilewright.machine.registry import resolve
 
     if machine == "host":
         return host_with_units(options)
     found = resolve(str(machine))
-    if not isinstance(found, Gpu):
-        return resolve_cpu(str(machine))
-    from tilewright.compiler.gpu import check_known
-
-    check_known(found)
+    if not isinstance(found, Cpu | Gpu):
+        fact = f"{found.name} is of kind {found.kind}, for which no code is generated"
+        raise InvalidMachine(fact, where=str(machine), help="a CPU or a GPU; `tilewright machines` lists them")
+    missing = targets.without_code(found.llvm.triple, found.llvm.cpu)
+    if missing:
+        fact = f"no code is made for {found.name}, whose llvm.cpu is {found.llvm.cpu!r}"
+        raise InvalidMachine(fact, where=found.name, help=missing)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Graphs for GPUs: planned like those for a CPU, every kernel a product or a nest on the tiles of blocks, down to code.
+"""Code for GPUs, as `target.Codegen` asks for it: plans to tile programs, and these to distributed form and code.
 
 Modules for NVIDIA GPUs are PTX, which the emulator runs on the CPU; programs for AMD GPUs become assembly and objects,
 which nothing here runs.
@@ -6,21 +6,22 @@ which nothing here runs.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
 from tilewright.codegen.gpu.target import GpuTarget, described
-from tilewright.codegen.nvptx.pipeline import generate, llvm_text
+from tilewright.codegen.nvptx import pipeline as nvidia
 from tilewright.codegen.nvptx.simt import LANES
-from tilewright.codegen.nvptx.target import LEAST, TRIPLE
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
+from tilewright.compiler.target import Generated
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.graph.passes import table
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.records import carry
+from tilewright.kernel.target import triple_of
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
 from tilewright.machine import targets
@@ -28,23 +29,15 @@ from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
 
-def check_known(machine: Gpu) -> None:
-    """Raise InvalidMachine where no code is generated for a machine."""
-    cpu = machine.llvm.cpu
-    if machine.llvm.triple == TRIPLE and targets.capability(cpu) < LEAST:
-        fact = f"no code is made for {machine.name}, whose llvm.cpu is {cpu!r}"
-        raise InvalidMachine(fact, where=machine.name, help=f"sm_{LEAST} or newer")
-
-
-def check_runs(machine: Gpu) -> None:
+def _check_runs(machine: Gpu) -> None:
     """Raise InvalidMachine where modules for a machine can be made, but not run or stored."""
-    if machine.llvm.triple != TRIPLE:
+    if machine.llvm.triple != targets.NVIDIA:
         fact = f"modules for {machine.name} cannot be run: code for {machine.llvm.triple} is made and not run"
         raise InvalidMachine(fact, where=machine.name, help="`tilewright compile MODEL --emit asm` or `--emit object`")
 
 
-def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
-    """The tile program of a plan, whole tiles."""
+def tile_program(plan: Plan, placement: Placement, machine: Gpu, options: Options | None = None) -> ModuleOp:
+    """The tile program of a plan, whole tiles; `options` have no say before it is distributed."""
     attribute = GpuTarget(*described(machine)).attribute()
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     module = build_module(steps(plan), sizes(plan), places, arena, constants, attribute)[0]
@@ -55,19 +48,18 @@ def gpu_program(plan: Plan, placement: Placement, machine: Gpu) -> ModuleOp:
 def distribute(program: ModuleOp, options: Options) -> None:
     """Take a tile program to distributed form, in place."""
     disabled = tuple(name for name in options.disable if name not in table.NAMES)
-    lanes = amd_target.target_of(program).lanes if _triple(program) == amd_target.TRIPLE else LANES
+    lanes = amd_target.target_of(program).lanes if triple_of(program) == targets.AMD else LANES
     run_pipeline(program, "gpu", disabled, options.verify_each, lanes)
 
 
-def is_for_gpu(program: ModuleOp) -> bool:
-    """Whether a tile program says that it is for a GPU."""
-    return _triple(program) in (TRIPLE, amd_target.TRIPLE)
-
-
-def _triple(program: ModuleOp) -> str:
-    found = program.attributes.get("tile.target")
-    triple = found.data.get("triple") if isinstance(found, DictionaryAttr) else None
-    return triple.data if isinstance(triple, StringAttr) else ""
+def generate(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> Generated:
+    """The PTX of a plan; the form of whole tiles is kept beside the program that the code was made from."""
+    _check_runs(machine)
+    program = tile_program(plan, placement, machine)
+    tiles = print_module(program)
+    distribute(program, options)
+    made = nvidia.generate(program)
+    return Generated(made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made)
 
 
 def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str | bytes:
@@ -75,7 +67,7 @@ def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str
 
     The program is changed. Raises InvalidArgument for a form that it has not.
     """
-    for_amd = _triple(program) == amd_target.TRIPLE
+    for_amd = triple_of(program) == targets.AMD
     last = ("asm", "object") if for_amd else ("ptx",)
     forms = ("distributed", "llvm", *last)
     if name not in forms:
@@ -85,7 +77,7 @@ def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str
     if name == "distributed":
         return print_module(program)
     if not for_amd:
-        return llvm_text(program) if name == "llvm" else generate(program).ptx
+        return nvidia.llvm_text(program) if name == "llvm" else nvidia.generate(program).ptx
     if name == "llvm":
         return amd.llvm_text(program)
     code = amd.generate(program)

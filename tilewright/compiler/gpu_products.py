@@ -24,11 +24,10 @@ from tilewright.tiles.parts import Parts
 from tilewright.tiles.product import Operand
 
 
-def plan_block_product(planning: Planning, group: Group) -> None:
+def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     """Place the result of a product with its epilogue, and add its kernel."""
-    plan, machine, options = planning.plan, planning.machine, planning.options
+    plan, options = planning.plan, planning.options
     node, result = group.main, group.nodes[-1]
-    assert isinstance(machine, Gpu), "blocks are those of a GPU"
     product, decision = planning.find_product(node)
     assert product is not None
     assert decision is not None

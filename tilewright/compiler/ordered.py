@@ -21,10 +21,9 @@ from tilewright.operator.rules.cpu_ordered import ordered_kernel
 from tilewright.tiles.kernel import Statement
 
 
-def plan_ordered(planning: Planning, group: Group) -> None:
+def plan_ordered(planning: Planning, group: Group, machine: Cpu) -> None:
     """Place the result and add its kernels: of a scatter first the one that writes the initial values, if any."""
-    node, machine = group.main, planning.machine
-    assert isinstance(machine, Cpu), "GPUs run ordered accumulations as reductions"
+    node = group.main
     parts: tuple[Expr, ...] = (node.body,)
     name, updates = group.kernel, tuple[str, ...]()
     if isinstance(node.ordered, Scatter):

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.compiler.loops import plan_loop
-from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
-from tilewright.compiler.products import plan_product
 from tilewright.compiler.rows import plan_rows
+from tilewright.compiler.target import target_of
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.graph import Graph, Loop
@@ -45,9 +44,8 @@ def make_plan(
     options = options or Options()
     _check_disabled(options.disable, machine)
     prepared = prepare(graph, options.disable)
-    fitted = run_passes(
-        prepared, fitting(_price(prepared, machine, threads, options), isinstance(machine, Cpu)), options.disable
-    )
+    price = _price(prepared, machine, threads, options)
+    fitted = run_passes(prepared, fitting(price, target_of(machine).rules.ORDERED), options.disable)
     rewritten = run_passes(fitted, storing(), options.disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.closed.inputs:
@@ -78,22 +76,13 @@ def _plan_group(planning: Planning, group: Group) -> None:
     apart = planning.apart(group)
     planning.unfused.update(dict.fromkeys(group.stored, apart))
     if group.kind == "product":
-        _plan_product(planning, group)
+        planning.rules.plan_product(planning, group, planning.machine)
     elif group.kind == "ordered":
-        plan_ordered(planning, group)
+        planning.rules.plan_ordered(planning, group, planning.machine)
     elif not apart:
         planning.fused[group.name] = group
     else:
         plan_rows(planning, group)
-
-
-def _plan_product(planning: Planning, group: Group) -> None:
-    if isinstance(planning.machine, Cpu):
-        plan_product(planning, group)
-    else:
-        from tilewright.compiler.gpu_products import plan_block_product  # what a CPU does without
-
-        plan_block_product(planning, group)
 
 
 def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
@@ -107,7 +96,7 @@ def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
         return
     from tilewright.kernel.passes import table as tiles  # brings xDSL, which a cached module does without
 
-    off = tuple(dict.fromkeys(each.name for each in tiles.PIPELINES[machine.kind] if each.name not in tiles.REQUIRED))
+    off = tuple(dict.fromkeys(each.name for each in target_of(machine).passes if each.name not in tiles.REQUIRED))
     for name in names:
         if name in tiles.RENAMED:
             fact = f"pass {name!r} has another name now"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.compiler.mapped import with_mapped
+from tilewright.compiler.target import target_of
 from tilewright.compiler.trees import GivenTrees
 from tilewright.compiler.views import View, view_of
 from tilewright.dataclass import dataclass
@@ -189,6 +190,7 @@ class Planning:
         self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine
+        self.rules = target_of(machine).rules
         known = catalogue(machine.architecture) if isinstance(machine, Cpu) else standard()
         self.intrinsics = known if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, Found] = {}

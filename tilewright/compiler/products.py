@@ -37,9 +37,9 @@ ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with 
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 
-def plan_product(planning: Planning, group: Group) -> None:
+def plan_product(planning: Planning, group: Group, machine: Cpu) -> None:
     """Place the result of a product with its epilogue, and add its kernels."""
-    _Product(planning, group).run()
+    _Product(planning, group, machine).run()
 
 
 class _Product:
@@ -51,10 +51,9 @@ class _Product:
     `producers` are maps that relayouts compute.
     """
 
-    def __init__(self, planning: Planning, group: Group) -> None:
+    def __init__(self, planning: Planning, group: Group, machine: Cpu) -> None:
         self.planning = planning
-        assert isinstance(planning.machine, Cpu), "products of a GPU are nests so far"
-        self.machine = planning.machine
+        self.machine = machine
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
         product, decision = planning.find_product(self.node)

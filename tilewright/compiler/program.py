@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.codegen.host_program import Launch
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
+from tilewright.compiler.target import target_of
 from tilewright.expr import dtypes
 from tilewright.expr.core import Read, Tensor, static_shape, walk
 from tilewright.expr.ordered import Scatter
@@ -67,14 +68,14 @@ def planned_manifest(plan: Plan, machine: Cpu | Gpu) -> Manifest:
 
 def interface_of(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) -> dict[str, Any]:
     """The fields of a manifest that do not depend on the generated code."""
-    outputs = zip(plan.graph.outputs, names_of_outputs, strict=True)
+    outputs, target = zip(plan.graph.outputs, names_of_outputs, strict=True), target_of(machine)
     return {
         "name": plan.graph.name,
         "inputs": tuple(_spec(tensor) for tensor in plan.graph.inputs),
         "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
-        "features": tuple(sorted(machine.features)) if isinstance(machine, Cpu) else (),
+        "features": tuple(sorted(machine.features)) if target.on_host else (),
         "triple": machine.llvm.triple,
-        "code": "object" if isinstance(machine, Cpu) else "ptx",
+        "code": target.code,
         "machine": machine.name,
     }
 

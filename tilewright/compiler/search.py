@@ -39,7 +39,7 @@ from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.products import MappedProduct, ProductKey
 from tilewright.instruction.search import Candidate, Choice, search
 from tilewright.machine import host
-from tilewright.machine.description import Cpu, Gpu
+from tilewright.machine.description import Cpu, Machine
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.options import Options
@@ -99,13 +99,11 @@ class Searched:
                 plan.products[name]["search"] = made.to_json()
 
 
-def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Options) -> Searched:
+def search_products(graph: Graph, machine: Cpu, threads: int, options: Options) -> Searched:
     """Choose mapping and schedule of every product of a graph, by measurements on this machine or from the cache.
 
     Raises InvalidArgument where code for `machine` does not run here.
     """
-    if not isinstance(machine, Cpu):
-        raise InvalidArgument(f"products of {machine.name} are not searched", where="search", help='a CPU, or "rules"')
     _check_runs_here(machine)
     options = replace(options, trees={})  # they take the place of what is found, and name kernels that parts have not
     kept = _Kept(machine, threads, options)
@@ -122,7 +120,7 @@ def search_products(graph: Graph, machine: Cpu | Gpu, threads: int, options: Opt
     return Searched(outcomes, machine.digest(), threads)
 
 
-def searched_before(products: Mapping[str, Any], machine: Cpu, threads: int, where: str) -> Searched | None:
+def searched_before(products: Mapping[str, Any], machine: Machine, threads: int, where: str) -> Searched | None:
     """The outcomes that are stored with the products of a compiled plan, if this machine and thread count had them.
 
     Raises InvalidFile, which names `where`, for an outcome that is malformed.

@@ -26,6 +26,13 @@ def texts_of(module: ModuleOp, *keys: str) -> list[str]:
     return texts
 
 
+def triple_of(module: ModuleOp) -> str:
+    """The triple of the target that a module names, "" where it names none."""
+    found = module.attributes.get(ATTRIBUTE)
+    triple = found.data.get("triple") if isinstance(found, DictionaryAttr) else None
+    return triple.data if isinstance(triple, StringAttr) else ""
+
+
 def require_fit(triple: str, cpu: str, features: Sequence[str]) -> None:
     """Raises InvalidProgram for a target of which LLVM has no code; `features` are signed."""
     misfit = targets.misfit(triple, cpu, features)

@@ -19,6 +19,7 @@ from tilewright.machine.features import BY_ARCHITECTURE, words
 NVIDIA: Final = "nvptx64-nvidia-cuda"
 AMD: Final = "amdgcn-amd-amdhsa"
 GPUS: Final = (NVIDIA, AMD)
+LEAST: Final = 75  # compute capability of NVIDIA processors, times ten, for which there is code
 
 X86: Final = words(  # processors with 64-bit code
     """alderlake amdfam10 arrowlake arrowlake-s arrowlake_s athlon-fx athlon64 athlon64-sse3 atom atom_sse4_2
@@ -86,6 +87,11 @@ _AMD_UNITS: Final = {"mfma": re.compile("gfx9.*"), "wmma": re.compile("gfx1[12].
 def capability(cpu: str) -> int:
     """The compute capability of an NVIDIA processor, times ten: 90 for sm_90a."""
     return int(re.sub(r"\D", "", cpu))
+
+
+def without_code(triple: str, cpu: str) -> str:
+    """What would be legal instead of a processor of the tables that no code is generated for; "" for all others."""
+    return f"sm_{LEAST} or newer" if triple == NVIDIA and capability(cpu) < LEAST else ""
 
 
 def lanes(cpu: str) -> int:

@@ -17,7 +17,6 @@ from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 
 TRIPLE = targets.NVIDIA
-LEAST = 75  # compute capability, times ten, for which there is code
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,11 @@ def target_of(module: ModuleOp) -> Target:
     """The target that a module's attribute names; raises InvalidProgram where it is missing or malformed."""
     target = Target(*named(module))
     require_fit(target.triple, target.cpu, target.signed_features)
-    if target.triple != TRIPLE or target.capability < LEAST:
-        raise InvalidProgram(f"no code for {target.cpu} of {target.triple}", help=f"sm_{LEAST} or newer of {TRIPLE}")
+    missing = targets.without_code(target.triple, target.cpu)
+    if target.triple != TRIPLE or missing:
+        fact = f"no code for {target.cpu} of {target.triple}"
+        raise InvalidProgram(fact, help=f"sm_{targets.LEAST} or newer of {TRIPLE}")
     return target
 
 
-__all__ = ["LEAST", "TRIPLE", "Target", "target_for", "target_of"]
+__all__ = ["TRIPLE", "Target", "target_for", "target_of"]

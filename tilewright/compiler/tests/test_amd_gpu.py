@@ -54,7 +54,7 @@ def prepared(name: str, machine: str) -> tuple[Graph, Plan, Placement, ModuleOp]
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)
     placement = Placement(plan)
-    program = gpu.gpu_program(plan, placement, target)
+    program = gpu.tile_program(plan, placement, target)
     gpu.distribute(program, Options(verify_each=True))
     return graph, plan, placement, program
 
@@ -90,7 +90,7 @@ def test_products_of_bf16_take_the_instruction_of_their_processor(machine: str, 
     target = resolve(machine)
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)
-    program = gpu.gpu_program(plan, Placement(plan), target)
+    program = gpu.tile_program(plan, Placement(plan), target)
     assert f'tile.dot "mfma_{name}"' in print_module(program)
     gpu.distribute(program, Options())
     x, w = (RNG.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((37, 50), (50, 72)))
@@ -109,7 +109,7 @@ def test_products_reach_matrix_instructions(machine: str) -> None:
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)
     placement = Placement(plan)
-    program = gpu.gpu_program(plan, placement, target)
+    program = gpu.tile_program(plan, placement, target)
     assert f'tile.dot "{PRODUCTS[machine]}"' in print_module(program)
     gpu.distribute(program, Options())
     x, w = (RNG.integers(-3, 4, shape).astype(np.float16) for shape in ((37, 50), (50, 72)))

@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tilewright import Options
 from tilewright.compiler import compile as compiling
+from tilewright.compiler import gpu
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement
 from tilewright.errors import InvalidMachine
@@ -62,13 +63,13 @@ def test_a_module_is_called_saved_and_loaded(network: Graph, options: Options, t
 
 def test_the_cache_knows_the_machine(network: Graph, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    generate = compiling._for_gpu
+    generate = gpu.generate
 
     def noted(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> object:
         made.append(machine.name)
         return generate(plan, placement, machine, options)
 
-    monkeypatch.setattr(compiling, "_for_gpu", noted)
+    monkeypatch.setattr(gpu, "generate", noted)
     first = tilewright.compile(network, machine="sm_80", options=options)
     again = tilewright.compile(network, machine="sm_80", options=options)
     other = tilewright.compile(network, machine="sm_90", options=options)

@@ -315,7 +315,7 @@ def test_amd_gpus_run_them_as_reductions() -> None:
     plan: Plan = make_plan(graph, machine, 1)
     assert not any(node.ordered for node in plan.computed.graph.nodes)
     placement = Placement(plan)
-    program = gpu.gpu_program(plan, placement, machine)
+    program = gpu.tile_program(plan, placement, machine)
     gpu.distribute(program, Options(verify_each=True))
     found = [np.zeros(each.size, dtypes.numpy_dtype(each.dtype)) for each in graph.outputs]
     run_main(program, [array.reshape(-1) for array in _given()], found, placement.packed(plan))

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 
 from tilewright.compiler import search
-from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
+from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt, resolve_target
 from tilewright.compiler.neighbourhood import neighbourhood, structural_hash
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.target import target_of
 from tilewright.compiler.timer import Timer
 from tilewright.decision import ASKED
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg
-from tilewright.machine import host, resolve
+from tilewright.machine import host
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
 from tilewright.runtime import calibrate
@@ -290,11 +291,11 @@ def test_points_are_dealt_to_threads() -> None:
     ("name", "message"), [("aarch64", "cannot be timed here"), ("sm_90a", "products of .* are not searched")]
 )
 def test_other_machines_are_not_searched(name: str, message: str, options: Options) -> None:
-    machine = resolve(name)
+    machine = resolve_target(name)
     if isinstance(machine, Cpu) and machine.architecture == host().architecture:
         pytest.skip("this is such a machine")
     with pytest.raises(InvalidArgument, match=message):
-        search.search_products(network(1)[0], machine, 1, options)  # type: ignore[arg-type]
+        target_of(machine).rules.search_products(network(1)[0], machine, 1, options)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def tile_program(folder: Path | None, registry: Registry) -> ModuleOp:
     target = resolve_target(where)
     assert isinstance(target, Gpu)
     plan = plan_graph(graph_of(product("f16", (33, 40, 48))), target, 1, Options(cache=False, intrinsics=registry))
-    return gpu.gpu_program(plan, Placement(plan), target)
+    return gpu.tile_program(plan, Placement(plan), target)
 
 
 # CPUs -----------------------------------------------------------------------------------------------------------------

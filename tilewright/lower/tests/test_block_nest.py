@@ -80,7 +80,7 @@ def ran(build: Build, tolerance: float = 1e-4, arrays: list[Array] | None = None
     assert isinstance(machine, Gpu)
     plan = plan_of(graph)
     placement = Placement(plan)
-    program = gpu.gpu_program(plan, placement, machine)
+    program = gpu.tile_program(plan, placement, machine)
     gpu.distribute(program, Options(verify_each=True))
     code = generate(program)
     resources = ptxas.check(code.ptx, MACHINE)
@@ -304,7 +304,7 @@ def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> 
     machine = resolve(MACHINE)
     assert isinstance(machine, Gpu)
     plan = plan_of(graph_of(build))
-    program = gpu.gpu_program(plan, Placement(plan), machine)
+    program = gpu.tile_program(plan, Placement(plan), machine)
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
     threads = 32 * warps(trees(plan)[0])
     assert [prod(tile_shape(value)) / threads for value in loop.iter_args] == carried
@@ -362,7 +362,7 @@ def test_a_sum_of_exponentials_is_no_extreme_divisor() -> None:
     machine = resolve(MACHINE)
     assert isinstance(machine, Gpu)
     for build in (lambda b: softmax(b, 8, 1024, "f16"), lambda b: norm.lp_norm(b.input("x", (8, 1024), "f16"), p=1)):
-        program = gpu.gpu_program(plan := plan_of(graph_of(build)), Placement(plan), machine)
+        program = gpu.tile_program(plan := plan_of(graph_of(build)), Placement(plan), machine)
         products.append(sum(isinstance(op, arith.MulfOp) for op in program.walk()))
     assert products == [1, 3]  # of the other: by the scale too, and that of the divisor itself
 
