@@ -37,8 +37,8 @@ def levels_in_caches(
 ) -> tuple[Level, ...]:
     """The levels of a nest: `steps` outermost first, `units` the elements of every loop that one call covers.
 
-    `parallel` are positions of steps that are dealt to the cores; they and all steps outside of them run at the last
-    level. Every call fills the registers anew but for accumulators, which stay while only reductions pass.
+    `parallel` are positions of steps that are distributed to the cores. They and all steps outside of them run at the
+    last level. Every call fills the registers anew but for accumulators, which stay while only reductions pass.
     """
     inside = _steps_by_level(steps, units, accesses, machine, parallel)
     extents = dict(units)

@@ -194,8 +194,8 @@ def core_latency(record: Intrinsic, machine: Hierarchy) -> float:
 class Level:
     """What one execution of a level does.
 
-    `trips` and `reductions` are loops that run one after another, spatial and summing; `parallel` loops are dealt to
-    the units of the level as one. `bytes_in` and `bytes_out` enter and leave this level's memory, `copied_bytes` are
+    `trips` and `reductions` are loops that run one after another, spatial and summing; `parallel` loops are distributed
+    to the units of the level as one. `bytes_in` and `bytes_out` enter and leave this level's memory, `copied_bytes` are
     written into it by a relayout that happens in the copy, `resident_bytes` must fit (None: what enters and leaves).
     """
 
@@ -386,7 +386,7 @@ def relayout_seconds(relayouts: Iterable[Relayout], machine: Hierarchy) -> float
 class SplitLoop:
     """A loop cut along the levels: `counts` are its trips at each, innermost first; `unit` elements per call.
 
-    At the levels in `parallel` its trips are dealt to units.
+    At the levels in `parallel` its trips are distributed to units.
     """
 
     name: str
@@ -479,8 +479,8 @@ def nest_of(
     """The levels of a mapping under a tiling: `counts` has the trips of every loop at every level, innermost first.
 
     Loops are those around the intrinsic, by name, and the tiles of every intrinsic loop, by its name; `counts` has them
-    in their order, outermost first. `parallel` says at which levels a loop is dealt to units. Raises InvalidArgument
-    where loops are missing or unknown, or trips cover less than the loop.
+    in their order, outermost first. `parallel` says at which levels a loop is distributed to units. Raises
+    InvalidArgument where loops are missing or unknown, or trips cover less than the loop.
     """
     index = physical.index_axes
     trips = {axis.name: (axis.size, 1, physical.match.kind(axis)) for axis in physical.outer}

@@ -45,7 +45,7 @@ class ProductCost:
         return self.predict(point).evaluation()
 
     def predict(self, point: ProductPoint, blocks: Mapping[str, int] | None = None) -> Prediction:
-        """Time and bottleneck of a point whose loops are dealt in `blocks` to the cores."""
+        """Time and bottleneck of a point whose loops are distributed in `blocks` to the cores."""
         steps, units, parallel = _steps(self.work, point, blocks or {}, self.machine.cores)
         levels = levels_in_caches(steps, units, _accesses(self.work, point), self.machine, parallel)
         calls = prod(step.count for step in steps)
@@ -99,7 +99,7 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
 def _steps(
     work: Product, point: ProductPoint, blocks: Mapping[str, int], cores: int
 ) -> tuple[list[Step], dict[str, float], frozenset[int]]:
-    """The loops around a call, outermost first, elements per call, and which loops are dealt to cores."""
+    """The loops around a call, outermost first, elements per call, and which loops are distributed to cores."""
     extents = {axis.name: axis.size for axis in (*work.outer, *work.rows, work.columns, *work.depth)}
     tile, k_block = point.tile(work), point.k_block(work)
     units = {name: min(tile.get(name, 1), extent) for name, extent in extents.items()}

@@ -322,7 +322,7 @@ class LinearLayout:
     # Either side seen in another shape
 
     def regroup(self, sizes: Mapping[str, int]) -> LinearLayout:
-        """The same map from other inputs: the input bits, lowest first, dealt to inputs of these sizes.
+        """The same map from other inputs: the input bits, lowest first, distributed to inputs of these sizes.
 
         >>> str(linear((8,), register=[(1,)], lane=[(2,), (4,)]).regroup({"offset": 8}))
         '#linear<o=[(1),(2),(4)]>'

@@ -1,7 +1,7 @@
 """Layouts of matrix instructions: results, and operands that lie in registers.
 
 Names: an instruction computes M x N += (M x K) * (K x N); operand 0 is A, operand 1 is B. The matrix dimensions are the
-last two of a tile; dimensions before them are batches, over which only warps and registers are dealt.
+last two of a tile; dimensions before them are batches, over which only warps and registers are distributed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Matrix(Distributed):
 
     @property
     def warp_order(self) -> str:
-        """The dimensions over which warps are dealt, fastest first."""
+        """The dimensions over which warps are distributed, fastest first."""
         return "nm"
 
     def _check(self) -> None:
@@ -48,9 +48,9 @@ class Matrix(Distributed):
         return (rank - 1, rank - 2, *reversed(range(rank - 2)))
 
     def repetition(self, shape: tuple[int, ...]) -> LinearLayout:
-        return product(self.rank, *self.fragment(), *self.dealt())
+        return product(self.rank, *self.fragment(), *self.distributed())
 
-    def dealt(self, without: str = "") -> list[LinearLayout]:
+    def distributed(self, without: str = "") -> list[LinearLayout]:
         """The factors of the warps; those along dimension `without` ("m" or "n") hold the same."""
         names = dims(self.rank)
         warps = dict(zip(names, self.warps, strict=True))
@@ -133,9 +133,9 @@ class Wmma(Matrix):
     """Fragments of NVIDIA's ``wmma``: result and operands of a warp, opaque.
 
     Hardware decides which lane holds what, and it differs between generations. The linear form is *one* assignment with
-    the documented number of elements per lane, replication included, so that tiles can be sized, dealt to warps and
-    treated element-wise; values enter and leave it through memory only (`convert` sees to that). An operand of w=2 is
-    f16, which is replicated up to 16 elements per lane; bf16, the other 16-bit type, is not.
+    the documented number of elements per lane, replication included, so that tiles can be sized, distributed to warps
+    and treated element-wise; values enter and leave it through memory only (`convert` sees to that). An operand of w=2
+    is f16, which is replicated up to 16 elements per lane; bf16, the other 16-bit type, is not.
     """
 
     FORM: ClassVar[str] = "wmma"
@@ -284,7 +284,7 @@ class DotOperand(Distributed):
         outer, k = names[self.rank - 2 + self.index], names[self._k]
         if isinstance(self.parent, Matrix):
             held = self.parent.operand(self.index, self.width, outer, k)
-            return product(self.rank, *held, *self.parent.dealt(without="nm"[self.index]))
+            return product(self.rank, *held, *self.parent.distributed(without="nm"[self.index]))
         p = self.parent
         levels = (("register", p.size_per_thread), ("lane", p.threads_per_warp), ("warp", p.warps))
         return product(
@@ -305,7 +305,7 @@ class DotOperand(Distributed):
 
 
 def mma_warps(shape: Sequence[int], warps: int, version: int = 2, instr: tuple[int, int] = (16, 8)) -> tuple[int, ...]:
-    """How `warps` are dealt to the instructions that a result of `shape` takes.
+    """How `warps` are distributed to the instructions that a result of `shape` takes.
 
     Version 2: the dimension with more instructions left, of `instr` results each, doubles its warps; version 3 starts
     with a group of four along m. Batches take all warps.
@@ -326,12 +326,12 @@ def mma_warps(shape: Sequence[int], warps: int, version: int = 2, instr: tuple[i
             along_m, along_n = (2 * along_m, along_n) if rows > 16 * along_m else (along_m, 2 * along_n)
         return along_m, along_n
     left = [-(-rows // instr[0]), -(-columns // instr[1])]
-    dealt = [1, 1]
-    while dealt[0] * dealt[1] < warps:
+    distributed = [1, 1]
+    while distributed[0] * distributed[1] < warps:
         d = 0 if left[0] >= left[1] else 1
-        dealt[d] *= 2
+        distributed[d] *= 2
         left[d] = max(1, left[d] // 2)
-    return dealt[0], dealt[1]
+    return distributed[0], distributed[1]
 
 
 def warpgroup_n(columns: int) -> int:

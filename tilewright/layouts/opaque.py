@@ -1,7 +1,7 @@
 """Layouts that hardware does not tell: tiles in fragments of which only the number of elements per lane is known.
 
-To size tiles, to deal them to warps and to work on elements wherever they lie, one assignment does; which lane holds
-which element no program may know, and values enter and leave through memory.
+To size tiles, to distribute them to warps and to work on elements wherever they lie, one assignment does; which lane
+holds which element no program may know, and values enter and leave through memory.
 """
 
 from __future__ import annotations

@@ -58,13 +58,13 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
     counters: dict[Axis, SSAValue] = {}
     dims: list[Axis] = []
     bounds: dict[int, SSAValue] = {}
-    dealt = 0
+    distributed = 0
     for loop in grid:
         counter, inside = TileAxis(f"{loop.axis.name}.t", loop.programs), TileAxis(f"{loop.axis.name}.i", loop.quantum)
         counters[counter] = builder.index(0)
         if loop.programs > 1:
-            counters[counter] = builder.insert(tile.ProgramIdOp(dealt))
-            dealt += 1
+            counters[counter] = builder.insert(tile.ProgramIdOp(distributed))
+            distributed += 1
         if loop.quantum == 1:
             replaced[loop.axis] = counter
             continue

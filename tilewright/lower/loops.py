@@ -1,5 +1,5 @@
-"""Spatial loops of a kernel: split into tiles, tiles dealt to the programs of a grid, ragged ends as a separate last
-tile.
+"""Spatial loops of a kernel: split into tiles, tiles distributed to the programs of a grid, ragged ends as a separate
+last tile.
 
 Every loop ``x`` becomes ``x = quantum * x.t + x.i``: `x.t` counts tiles and is a loop, `x.i` is a dimension of the tile
 (absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if
@@ -46,12 +46,12 @@ class Point:
 
 
 def grid_of(loops: Sequence[SpatialLoop]) -> list[int]:
-    """The grid: one axis per loop that is dealt in more than one block, at least one axis; the last varies fastest."""
+    """The grid: an axis per loop that is distributed in several blocks, at least one axis; the last varies fastest."""
     return [loop.programs for loop in loops if loop.programs > 1] or [1]
 
 
 def rows_of_program(builder: KernelBuilder, loop: SpatialLoop) -> tuple[SSAValue, SSAValue]:
-    """The range of the points of a loop of quantum 1 that this program runs, when no other loop is dealt."""
+    """The range of the points of a loop of quantum 1 that this program runs, when no other loop is distributed."""
     assert loop.quantum == 1
     if loop.programs == 1:
         return builder.index(0), builder.index(loop.extent)
@@ -66,8 +66,8 @@ class Tiler:
     def __init__(self, builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> None:
         """`grid` lists the loops in the order that `grid_of` was given."""
         self.builder = builder
-        dealt = [loop for loop in grid if loop.programs > 1]
-        self.programs = {loop.axis: builder.insert(tile.ProgramIdOp(n)) for n, loop in enumerate(dealt)}
+        distributed = [loop for loop in grid if loop.programs > 1]
+        self.programs = {loop.axis: builder.insert(tile.ProgramIdOp(n)) for n, loop in enumerate(distributed)}
 
     def visit(self, loops: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point | None = None) -> None:
         """Emit the loops, outermost first, with `body` at every tile, from a point that outer loops have reached."""

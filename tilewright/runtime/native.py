@@ -2,7 +2,7 @@
 
 A pool is an array of 64-bit words, which Python allocates and fills in (`pool.py`); the tables below name them.
 
-A job is the programs `[0, programs)` of one kernel. They are dealt out in equal ranges, one per thread, so that a
+A job is the programs `[0, programs)` of one kernel. They are distributed in equal ranges, one per thread, so that a
 thread finds in its cache what it wrote in the launch before. A thread claims a quarter of what is left of its range
 at a time (at least one program) and, when its own is empty, claims from the others' in the same way.
 
@@ -121,7 +121,7 @@ alone:
   br label %return
 shared:
   call void @make_way(ptr %pool)
-  call void @deal(ptr %pool, ptr %kernel, ptr %args, i64 %programs)
+  call void @distribute(ptr %pool, ptr %kernel, ptr %args, i64 %programs)
   %omp_at = getelementptr i64, ptr %pool, i64 $OMP_PARALLEL
   %omp = load ptr, ptr %omp_at
   %own = icmp eq ptr %omp, null
@@ -182,7 +182,7 @@ define internal ptr @slot(ptr %pool, i64 %index) alwaysinline {
 }
 
 ; Deal the programs out: thread t gets programs * t / threads up to programs * (t + 1) / threads.
-define internal void @deal(ptr %pool, ptr %kernel, ptr %args, i64 %programs) {
+define internal void @distribute(ptr %pool, ptr %kernel, ptr %args, i64 %programs) {
 entry:
   %kernel_at = getelementptr i64, ptr %pool, i64 $KERNEL
   store ptr %kernel, ptr %kernel_at

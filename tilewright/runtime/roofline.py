@@ -13,7 +13,7 @@ from tilewright.runtime.manifest import Manifest
 
 OVERLAP = 3.0  # arithmetic and bytes hide each other but where they are equal: the norm of `instruction.model.combined`
 LAUNCH_SECONDS = 3e-8  # of one trip of a launch on one thread
-FORK_SECONDS = 2e-6  # of one that is dealt to several threads: they wake up and wait for each other
+FORK_SECONDS = 2e-6  # of one that is distributed to several threads: they wake up and wait for each other
 WRITES = 0.65  # of the rate of reading a cache, that of reading and writing it: Zen 5
 
 

@@ -37,8 +37,8 @@ def staged(names: Sequence[str], level: str, child: TileTree, slots: int = 1) ->
 def in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child: TileTree) -> TileTree:
     """The tiles of one program around `child`, and the grid around them."""
     tree = tile("L2", [(loop.axis.name, loop.tiles_per_block) for loop in loops], child)
-    dealt = [(loop.axis.name, loop.programs) for loop in grid if loop.programs > 1]
-    return rooted(tile("DRAM", dealt, tree, Binding.SP))
+    distributed = [(loop.axis.name, loop.programs) for loop in grid if loop.programs > 1]
+    return rooted(tile("DRAM", distributed, tree, Binding.SP))
 
 
 def register_tile(
@@ -61,5 +61,5 @@ def register_tile(
 
 def in_blocks(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint]) -> TileTree:
     """Blocks of a GPU, one per tile."""
-    dealt = [(loop.axis.name, loop.programs) for loop in loops] or [(ONCE, 1)]
-    return rooted(tile("DRAM", dealt, tree, Binding.SP, hints))
+    distributed = [(loop.axis.name, loop.programs) for loop in loops] or [(ONCE, 1)]
+    return rooted(tile("DRAM", distributed, tree, Binding.SP, hints))

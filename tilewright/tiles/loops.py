@@ -1,4 +1,4 @@
-"""Spatial loops in tiles: how many there are, and how they are dealt to the programs of a grid."""
+"""Spatial loops in tiles: how many there are, and how they are distributed to the programs of a grid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tilewright.expr.core import Axis
 
 @dataclass(frozen=True)
 class SpatialLoop:
-    """One loop: `quantum` points per tile, tiles dealt in `blocks` to a grid axis.
+    """One loop: `quantum` points per tile, tiles distributed in `blocks` to a grid axis.
 
     A `vector` loop pads its ragged tile to `lanes`.
     """

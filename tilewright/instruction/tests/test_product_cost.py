@@ -92,12 +92,12 @@ def test_rows_outside_read_panels_again_and_again() -> None:
 
 def test_two_cores_take_half_where_there_is_work_for_both() -> None:
     work = gemm(240, 512, 512)
-    one, two = (dealt(work, 2, cores) for cores in (1, 2))
+    one, two = (distributed(work, 2, cores) for cores in (1, 2))
     assert two == pytest.approx(one / 2, rel=0.05)
-    assert dealt(work, 3, cores=2) > 1.25 * two  # the third block waits for a core
+    assert distributed(work, 3, cores=2) > 1.25 * two  # the third block waits for a core
 
 
-def dealt(work: Product, blocks: int, cores: int) -> float:
+def distributed(work: Product, blocks: int, cores: int) -> float:
     """Seconds with the rows in so many blocks."""
     machine = hierarchy(resolve("znver5"), cores=cores)
     return ProductCost(work, RECORD, machine).predict(tiled(6, 64), {"i": blocks}).seconds

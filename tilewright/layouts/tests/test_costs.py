@@ -82,7 +82,7 @@ def test_vectors_of_padded_rows_begin_at_multiples_of_their_width(pad: int, widt
     assert width == 8 or (first[..., :: 2 * width] % (2 * width)).any()
 
 
-def dealt(shape: tuple[int, ...], size: tuple[int, ...], order: tuple[int, ...], warps: int) -> Blocked:
+def distributed(shape: tuple[int, ...], size: tuple[int, ...], order: tuple[int, ...], warps: int) -> Blocked:
     """Section 7.2, written down as it stands there."""
     lanes, threads, left = 32, 32 * warps, warps
     T, W = [1] * len(shape), [1] * len(shape)
@@ -101,7 +101,7 @@ def dealt(shape: tuple[int, ...], size: tuple[int, ...], order: tuple[int, ...],
 def test_spec6_7_2_three_dimensions(shape: tuple[int, ...], order: tuple[int, ...], warps: int) -> None:
     for size in ((1, 1, 1), (1, 1, 4), (2, 1, 1)):
         layout = default_blocked(shape, size, order, warps)
-        assert layout == dealt(shape, size, order, warps)
+        assert layout == distributed(shape, size, order, warps)
         assert np.prod(layout.threads_per_warp) == 32
         assert np.prod(layout.warps) == warps
 

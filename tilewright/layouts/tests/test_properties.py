@@ -56,7 +56,7 @@ def powers(most: int, least: int = 0) -> st.SearchStrategy[int]:
 def blocked(draw: Any, lanes: int = 32, warps: int = 4, rank: int = 2) -> Blocked:
     """A blocked layout with that many lanes and warps."""
 
-    def dealt(total: int) -> tuple[int, ...]:
+    def distributed(total: int) -> tuple[int, ...]:
         found, left = [], total.bit_length() - 1
         for _ in range(rank - 1):
             bits = draw(st.integers(0, left))
@@ -65,21 +65,21 @@ def blocked(draw: Any, lanes: int = 32, warps: int = 4, rank: int = 2) -> Blocke
         return (*found, 1 << left)
 
     size = tuple(draw(powers(2)) for _ in range(rank))
-    return Blocked(size, dealt(lanes), dealt(warps), tuple(draw(st.permutations(range(rank)))))
+    return Blocked(size, distributed(lanes), distributed(warps), tuple(draw(st.permutations(range(rank)))))
 
 
 def distributed(warps: int = 4) -> st.SearchStrategy[Distributed]:
     """A layout of rank 2 over 32 lanes and `warps` warps."""
-    dealt = st.sampled_from([(1 << bit, warps >> bit) for bit in range(warps.bit_length())])
-    mma = dealt.map(lambda w: Mma(2, w))
+    distributed = st.sampled_from([(1 << bit, warps >> bit) for bit in range(warps.bit_length())])
+    mma = distributed.map(lambda w: Mma(2, w))
     return st.one_of(
         blocked(warps=warps),
         mma,
         st.builds(DotOperand, st.integers(0, 1), mma, st.sampled_from([1, 2, 4])),
         st.builds(DotOperand, st.integers(0, 1), blocked(warps=warps)),
-        st.builds(AmdWmma, st.sampled_from([3, 4]), dealt, st.booleans()),
-        st.builds(DotOperand, st.integers(0, 1), dealt.map(lambda w: AmdWmma(4, w)), st.sampled_from([4, 8])),
-        st.builds(DotOperand, st.integers(0, 1), dealt.map(lambda w: AmdWmma(3, w)), st.just(16)),
+        st.builds(AmdWmma, st.sampled_from([3, 4]), distributed, st.booleans()),
+        st.builds(DotOperand, st.integers(0, 1), distributed.map(lambda w: AmdWmma(4, w)), st.sampled_from([4, 8])),
+        st.builds(DotOperand, st.integers(0, 1), distributed.map(lambda w: AmdWmma(3, w)), st.just(16)),
         st.builds(Slice, st.integers(0, 2), blocked(warps=warps, rank=3)),
     )
 

@@ -32,13 +32,14 @@ PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
 MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
 SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles later and can take half of it
-MOST_PROGRAMS = 64  # per thread whose dealing is followed one by one; more are even enough
+MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
 def choose_point(
     work: Product, machine: Cpu, threads: int, a_bytes: int, subject: str
 ) -> tuple[ProductPoint, dict[str, int], Decision]:
-    """The register tile with the fewest predicted cycles, and into how many blocks of the grid each loop is dealt.
+    """The register tile with the fewest predicted cycles, and into how many blocks of the grid each loop is
+    distributed.
 
     Blocks fit L2 and feed all threads. A product of fewer than `SHARED_CYCLES` is one program, which one thread runs.
     """
@@ -53,16 +54,16 @@ def choose_point(
     even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
     wasteful = next((each for each in ranked if each[0] > most), None)
     ranked = [each for each in ranked if each[0] <= most]
-    dealt: dict[tuple[tuple[int, ...], int], dict[str, int]] = {}
+    distributed: dict[tuple[tuple[int, ...], int], dict[str, int]] = {}
     compared: list[tuple[float, int, tuple[int, ...], int]] = []
     for cycles, fewer, rows, vectors in ranked:
         if compared and (threads == 1 or min(compared)[0] < cycles / even):
-            break  # no tile from here on can be faster, however evenly it is dealt
+            break  # no tile from here on can be faster, however evenly it is distributed
         tile = ProductPoint(rows, vectors, order).tile(work)
         blocks = _blocks(work, machine, threads, tile, a_bytes) if shared else {}
-        dealt[rows, vectors] = blocks
+        distributed[rows, vectors] = blocks
         compared.append((cycles / min(even, _balance(work, tile, blocks, threads)), fewer, rows, vectors))
-    at_best = [(cycles / even, fewer, rows, vectors) for cycles, fewer, rows, vectors in ranked[len(dealt) :]]
+    at_best = [(cycles / even, fewer, rows, vectors) for cycles, fewer, rows, vectors in ranked[len(distributed) :]]
     compared = sorted(compared + at_best[:1])
     cycles, _, rows, vectors = compared[0]
     point = ProductPoint(rows, vectors, order)
@@ -77,16 +78,16 @@ def choose_point(
         point.tile_text(),
         f"{cycles:.0f} predicted cycles, fewest of {len(ranked)} tiles within {_shapes(work.shapes)} registers",
         ProductPoint(*second[2:], order).tile_text() if second else "",
-        f"{'' if second[2:] in dealt else 'at least '}{second[0]:.0f} cycles" if second else "",
+        f"{'' if second[2:] in distributed else 'at least '}{second[0]:.0f} cycles" if second else "",
         refused,
         Cost(cycles=cycles),
         Cost(cycles=second[0]) if second else None,
     )
-    return point, dealt[rows, vectors], decision
+    return point, distributed[rows, vectors], decision
 
 
 def blocks_of(point: ProductPoint, work: Product, machine: Cpu, threads: int, a_bytes: int) -> dict[str, int]:
-    """Into how many blocks each loop is dealt where a point was chosen by others than `choose_point`."""
+    """Into how many blocks each loop is distributed where a point was chosen by others than `choose_point`."""
     if threads == 1:
         return {axis.name: axis.size for axis in work.outer}
     if product_cycles(work, point, machine) < SHARED_CYCLES:
@@ -97,7 +98,7 @@ def blocks_of(point: ProductPoint, work: Product, machine: Cpu, threads: int, a_
 def scheduled_product(
     work: Product, point: ProductPoint, blocks: Mapping[str, int], machine: Cpu, *, epilogue_loop: bool = False
 ) -> Kernel:
-    """The kernel that runs a product as a point says, its loops dealt in `blocks` to the grid.
+    """The kernel that runs a product as a point says, its loops distributed in `blocks` to the grid.
 
     A block of k asks for what comes next while it is computed. With `epilogue_loop` the epilogue is a loop over the
     vectors of the register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
@@ -203,8 +204,9 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
         programs *= share
     if programs < goal and threads > 1:
         least = min(n_tiles, -(-goal // programs))
-        dealt = {share: {**blocks, work.columns.name: share} for share in range(least, min(n_tiles, 2 * least) + 1)}
-        share = max(dealt, key=lambda count: (_balance(work, tile, dealt[count], threads), -count))
+        counts = range(least, min(n_tiles, 2 * least) + 1)
+        distributed = {count: {**blocks, work.columns.name: count} for count in counts}
+        share = max(distributed, key=lambda count: (_balance(work, tile, distributed[count], threads), -count))
         blocks[work.columns.name] = share
         programs *= share
         for axis in work.rows:

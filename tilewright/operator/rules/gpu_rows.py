@@ -237,7 +237,7 @@ class _Candidates:
             return
         extents = [box[name] for name in names]
         order = [names.index(axis.name) for axis in self.order if axis.name in box]
-        sizes, lanes, dealt = ([1] * len(names) for _ in range(3))
+        sizes, lanes, distributed = ([1] * len(names) for _ in range(3))
         assert self.fast is not None
         if self.fast.name in box:
             sizes[order[0]] = min(self.vector, extents[order[0]])
@@ -249,11 +249,11 @@ class _Candidates:
         left = warps
         inside = [axis.name for axis in self.inner]
         for dim in sorted(order, key=lambda dim: names[dim] in inside):
-            dealt[dim] = min(left, max(1, extents[dim] // (sizes[dim] * lanes[dim])))
-            left //= dealt[dim]
+            distributed[dim] = min(left, max(1, extents[dim] // (sizes[dim] * lanes[dim])))
+            left //= distributed[dim]
         if left > 1:
             return  # warps that would all do the same
-        threads = Blocked(tuple(sizes), tuple(lanes), tuple(dealt), tuple(order))
+        threads = Blocked(tuple(sizes), tuple(lanes), tuple(distributed), tuple(order))
         yield RowsTile(dict(zip(names, extents, strict=True)), threads, warps, self._unrolled(box))
 
     def _unrolled(self, box: Mapping[str, int]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How products are dealt to threads."""
+"""How products are distributed to threads."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_other_processes_make_the_same_bytes() -> None:
     ],
 )
 def test_grids_map_to_blocks(grid: str, launched: tuple[int, int, int]) -> None:
-    """The last axis is x; what does not fit y and z, or has more axes, is dealt along x."""
+    """The last axis is x; what does not fit y and z, or has more axes, is distributed along x."""
     extents = [int(number) for number in grid.split(",")]
     if launched[1] == 70_000:
         launched = (70_000, 1, 1)  # y takes 65535 blocks

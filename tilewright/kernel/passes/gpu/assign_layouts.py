@@ -72,10 +72,10 @@ class AssignLayoutsPass(ModulePass):
 
     Before:  %x = tile.load %v[%o] strides [1] : memref<1024xf32> -> tensor<256xf32>
     After:   … -> tensor<256xf32, "#linear<r=[(1)], l=[(2),(4),(8),(16),(32)], w=[(64),(128)]>">
-    A kernel with the attribute `warps` has that many, dealt to m and n of its products; one with the attribute `layout`
-    has its tiles in that, and in what it says of tiles with some extents 1, whatever memory makes of that. Legal for
-    extents that are powers of two, and layouts of as many warps and lanes as there are. Kernels with threads, and
-    those whose tiles have layouts, are left alone. Afterwards every tile has a layout.
+    A kernel with the attribute `warps` has that many, distributed to m and n of its products; one with the attribute
+    `layout` has its tiles in that, and in what it says of tiles with some extents 1, whatever memory makes of that.
+    Legal for extents that are powers of two, and layouts of as many warps and lanes as there are. Kernels with threads,
+    and those whose tiles have layouts, are left alone. Afterwards every tile has a layout.
 
     Tiles in fragments that hardware does not tell (`layouts.opaque`) stay in them from product to product, through
     loops and what treats all elements alike; whatever else reads one has it converted. Where `stage_c` is not on, warps
@@ -123,7 +123,7 @@ class _Assignment:
         self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
         promote: bool, stage_c: str = "auto",
     ) -> None:  # fmt: skip
-        self.dealt, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
+        self.distributed, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes, self.promote, self.stage_c = access_bytes, promote, stage_c
         self.sums: set[LinearLayout] = set()  # of products of one warp
@@ -135,7 +135,7 @@ class _Assignment:
     @property
     def grid(self) -> tuple[int, int]:
         """Warps along m and n of a product of four warps."""
-        return self.dealt if isinstance(self.dealt, tuple) else (self.dealt, 1)
+        return self.distributed if isinstance(self.distributed, tuple) else (self.distributed, 1)
 
     def kernel(self, kernel: FuncOp) -> None:
         """All of a kernel; what offsets are made of takes the layout in which gathers of them coalesce.
@@ -143,9 +143,9 @@ class _Assignment:
         Where one product reads another's result, all warps lie along the longer side, unless the kernel says how.
         """
         second = next((op for op in operations(kernel.body) if isinstance(op, tile.DotOp) and _is_chained(op)), None)
-        if second is not None and isinstance(self.dealt, int):
+        if second is not None and isinstance(self.distributed, int):
             rows, columns = shape(second.result)
-            self.dealt = (self.dealt, 1) if rows >= columns else (1, self.dealt)
+            self.distributed = (self.distributed, 1) if rows >= columns else (1, self.distributed)
         if self.boxes and self.stage_c != "on":
             dots = [op for op in operations(kernel.body) if isinstance(op, tile.DotOp)]
             self.turned = {(op.intrinsic.data, shape(op.result)) for op in dots if self.leaves_by_rows(op)}
@@ -186,7 +186,7 @@ class _Assignment:
                     give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
                 turned = (op.intrinsic.data, shape(op.result)) in self.turned
-                layouts = dot_layouts(fragments_record(op), extents_of(op), self.dealt, self.lanes, turned)
+                layouts = dot_layouts(fragments_record(op), extents_of(op), self.distributed, self.lanes, turned)
                 self.sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
@@ -368,7 +368,7 @@ class _Assignment:
         store, record = store_of(op.result), fragments_record(op)
         if store is None or shape(store.value) != shape(op.result) or record is None or not can_turn(record):
             return False
-        layout = dot_layouts(record, extents_of(op), self.dealt, self.lanes, turned=True)[2]
+        layout = dot_layouts(record, extents_of(op), self.distributed, self.lanes, turned=True)[2]
         return _is_whole(store, layout, row_bytes(store, shape(store.value)))
 
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:

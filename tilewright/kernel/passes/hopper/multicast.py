@@ -36,7 +36,7 @@ class MulticastPass(ModulePass):
     along the axis, nor do loops around. The axis is the one along which the fewest bytes are left to bring; what a
     last cluster has beyond the grid repeats the last tile and stores nothing. For machines with the unit cluster. A
     kernel's attribute `cluster` is asked first; with 1 nothing changes. Comes after `tensor-copies` and
-    `tensor-stores`, before `swizzle-blocks`, which then deals clusters.
+    `tensor-stores`, before `swizzle-blocks`, which then distributes clusters.
     """
 
     name = "multicast"

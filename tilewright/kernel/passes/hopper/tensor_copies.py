@@ -59,9 +59,9 @@ class TensorCopiesPass(ModulePass):
     64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
     multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
     row. For machines with the units tma, mbarrier and wgmma.
-    Where a kernel says how its `warps` are dealt, an instruction of one warp is kept, and one of four is taken with
-    these warps if they fit; else it is the widest, with warps dealt so that a thread has 128 sums at most. Comes before
-    `assign-layouts`.
+    Where a kernel says how its `warps` are distributed, an instruction of one warp is kept, and one of four is taken
+    with these warps if they fit; else it is the widest, with warps distributed so that a thread has 128 sums at most.
+    Comes before `assign-layouts`.
     """
 
     name = "tensor-copies"

@@ -51,7 +51,7 @@ class WarpProductsPass(ModulePass):
                 given = warps_of(kernel)
                 if alone and given is not None and not any(isinstance(each, StagedDotOp) for each in ops):
                     m, n = shape(alone[0].c)
-                    set_warps(kernel, dealt(m, n, prod(given)))
+                    set_warps(kernel, distributed(m, n, prod(given)))
 
 
 def _is_of_four_warps(dot: DotOp) -> bool:
@@ -73,10 +73,10 @@ def _of_one_warp(dot: DotOp) -> Intrinsic:
     return found
 
 
-def dealt(m: int, n: int, warps: int) -> tuple[int, int]:
+def distributed(m: int, n: int, warps: int) -> tuple[int, int]:
     """Warps along m and n of a tile, such that each has a part of it that is as square as can be.
 
-    >>> dealt(128, 256, 8), dealt(64, 8, 4), dealt(16, 8, 4)
+    >>> distributed(128, 256, 8), distributed(64, 8, 4), distributed(16, 8, 4)
     ((2, 4), (4, 1), (4, 1))
     """
     grids = [(1 << bit, warps >> bit) for bit in range(warps.bit_length()) if warps >> bit << bit == warps]

@@ -46,10 +46,10 @@ def pair(random: Random, bits: int, lanes: int, warps: int) -> tuple[LinearLayou
             for bit, vector in enumerate(own):
                 total ^= vector if mask >> bit & 1 else 0
             mixed.append(total)
-        dealt = random.randrange(max(0, bits - 4), min(bits, lanes) + 1)
-        of_lanes = mixed[:dealt] + [0] * (lanes - dealt)
+        distributed = random.randrange(max(0, bits - 4), min(bits, lanes) + 1)
+        of_lanes = mixed[:distributed] + [0] * (lanes - distributed)
         random.shuffle(of_lanes)
-        places = (("register", mixed[dealt:]), ("lane", of_lanes), ("warp", of_warps))
+        places = (("register", mixed[distributed:]), ("lane", of_lanes), ("warp", of_warps))
         return LinearLayout(
             tuple((name, tuple((value,) for value in vectors)) for name, vectors in places),
             (("dim0", 1 << (bits + warps)),),
