@@ -257,7 +257,7 @@ def test_a_graph_gets_products_of_four_warps() -> None:
 
 
 def test_a_large_product_is_that_of_the_machine_by_default() -> None:
-    """Tiles of 128 x 256 on groups of four warps, a ring as deep as memory is, blocks that stay; nothing spills."""
+    """Tiles of 128 x 256 on warp groups, a buffer that fills shared memory, blocks that stay; nothing spills."""
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (4096, 4096), "f16"), b.input("w", (4096, 4096), "f16"))])
     module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False), device="emulator")
@@ -319,7 +319,7 @@ def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("epilogue", ["bias", "residual"])
 def test_epilogues_stay_where_products_lie(epilogue: str) -> None:
-    """What an epilogue reads takes no memory beside the ring; ptxas sees no product that must wait for another."""
+    """What an epilogue reads takes no memory beside the circular buffer; ptxas serialises no products."""
     b = GraphBuilder()
     x, w = b.input("x", (256, 64), "f16"), b.input("w", (64, 512), "f16")
     c = b.input("c", (512,) if epilogue == "bias" else (256, 512), "f16")

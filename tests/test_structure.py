@@ -293,7 +293,7 @@ tilewright.compile(b.finish([linalg.linear(x, w)]), threads=1, options=tilewrigh
 words = (
     "nvptx", "amdgpu", ".cuda", "emulator", "intrinsics.nvidia.", "intrinsics.amd.", "instruction.mma", "block_tiles",
     "passes.gpu", "passes.hopper", "layouts.mma", "layouts.conversion", "frontend", "reproduce", ".cli",
-    "kernel.rings", "kernel.box", "kernel.simt", "kernel.text", "kernel.verify", "interpreter",
+    "kernel.circular_buffer", "kernel.box", "kernel.simt", "kernel.text", "kernel.verify", "interpreter",
 )
 print(*[name for name in sys.modules if name.startswith("tilewright") and any(word in name for word in words)])
 print(*{"numpy.random", "scipy", "onnx", "torch", "rich", "typer"} & {*sys.modules})

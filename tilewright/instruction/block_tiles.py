@@ -1,8 +1,9 @@
 """Tiles that the blocks of a GPU may have for a product: candidates over its matrix records, what refuses them, prices.
 
 Two routes share every rule. Records of one warp read slices of k that threads copy; records of four warps read slices
-that the copy engine brings into a ring, on machines with the units for that. A candidate fixes the record, the tile,
-how warps share it, how many slices are on their way and how many blocks share a sum; its price is predicted cycles.
+that the copy engine brings into a circular buffer, on machines with the units for that. A candidate fixes the record,
+the tile, how warps share it, how many slices are on their way and how many blocks share a sum; its price is predicted
+cycles.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilewright.operator.rules.gpu_product import BlockShape
 
 # What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
-RING_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of a swizzled buffer, by PTX
+CIRCULAR_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of a swizzled buffer, by PTX
 STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of rows so long, in so many buffers
 PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
@@ -201,7 +202,7 @@ def _staged(
 ) -> Iterator[Candidate]:
     """The shape with stages for which there is room, and with parts of k; `whole` leaves parts out.
 
-    A ring takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
+    A circular buffer takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
     """
     slices = -(-problem.k // shape.k)
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
@@ -255,7 +256,7 @@ def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) ->
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
     if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
         rows = 0  # sums leave from registers
-    return slots + shape.stages * RING_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
+    return slots + shape.stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
 
 
 def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:

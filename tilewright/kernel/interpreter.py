@@ -18,7 +18,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.arrays import WHOLE, scanned
-from tilewright.kernel.box_stores import HANDLERS as BOX_STORES
+from tilewright.kernel.bulk_stores import HANDLERS as BULK_STORES
+from tilewright.kernel.circular_buffer_interpreter import HANDLERS as CIRCULAR_BUFFERS
 from tilewright.kernel.dialect import (
     AllocOp,
     AwaitOp,
@@ -49,7 +50,6 @@ from tilewright.kernel.dialect import (
     written_view,
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
-from tilewright.kernel.ring_interpreter import HANDLERS as RINGS
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
 from tilewright.layouts.shared import Padded
@@ -359,8 +359,8 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     BlockRankOp: _run_block_rank,
     AllocOp: _run_alloc,
     StagingOp: _run_alloc,
-    **RINGS,
-    **BOX_STORES,
+    **CIRCULAR_BUFFERS,
+    **BULK_STORES,
     StageOp: _run_stage,
     CommitOp: lambda program, op: None,
     AwaitOp: lambda program, op: None,

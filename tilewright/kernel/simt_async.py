@@ -17,10 +17,10 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy, of_box
 from tilewright.kernel.groups import Commit, Wait
 from tilewright.kernel.operation import NUMBER, KernelOp, verify_word
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
+from tilewright.kernel.tensor_map_box import BulkCopy, TensorMapBox, of_tensor_map
 from tilewright.kernel.tile_types import element
 from tilewright.layouts.copy_engine import BOX_EXTENT, ROW_MULTIPLE, SPANS, TENSOR_RANK, is_distance
 
@@ -127,7 +127,7 @@ class FenceOp(KernelOp):
         verify_word(self.kind, FENCES)
 
 
-class _TensorCopy(BoxCopy):
+class _TensorCopy(BulkCopy):
     """A copy that an engine does, and what it can do."""
 
     def verify_form(self, tensor: SSAValue, memory: SSAValue) -> None:
@@ -174,10 +174,10 @@ class TensorLoadOp(_TensorCopy):
 
     def __init__(
         self, tensor: SSAValue, coordinates: Sequence[SSAValue], memory: SSAValue, offset: SSAValue,
-        barriers: SSAValue, barrier: SSAValue, box: Box, everywhere: bool = False,
+        barriers: SSAValue, barrier: SSAValue, box: TensorMapBox, everywhere: bool = False,
     ) -> None:  # fmt: skip
         operands = (tensor, memory, offset, barriers, barrier, coordinates)
-        super().__init__(*operands, **of_box(box), everywhere=everywhere)
+        super().__init__(*operands, **of_tensor_map(box), everywhere=everywhere)
 
     def verify_(self) -> None:
         self.verify_form(self.tensor, self.memory)
@@ -201,9 +201,9 @@ class TensorStoreOp(_TensorCopy):
     )
 
     def __init__(
-        self, memory: SSAValue, offset: SSAValue, tensor: SSAValue, coordinates: Sequence[SSAValue], box: Box
+        self, memory: SSAValue, offset: SSAValue, tensor: SSAValue, coordinates: Sequence[SSAValue], box: TensorMapBox
     ) -> None:
-        super().__init__(memory, offset, tensor, coordinates, **of_box(box))
+        super().__init__(memory, offset, tensor, coordinates, **of_tensor_map(box))
 
     def verify_(self) -> None:
         self.verify_form(self.tensor, self.memory)

@@ -9,7 +9,6 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.kernel import simt_fragments as fragments
-from tilewright.kernel.boxes import Box, swizzled
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array
 from tilewright.kernel.records import extents_of_record, record_of
@@ -39,6 +38,7 @@ from tilewright.kernel.simt_warpgroup import (
     WarpIdOp,
     matrix_of,
 )
+from tilewright.kernel.tensor_map_box import TensorMapBox, swizzled
 
 if TYPE_CHECKING:
     from tilewright.kernel.simt_interpreter import Group
@@ -145,7 +145,7 @@ def _fence(group: Group, op: FenceOp, active: Array) -> None:
 # Tensor copies --------------------------------------------------------------------------------------------------------
 
 
-def _in_shared(place: Place, offset: int, count: int, box: Box) -> Array:
+def _in_shared(place: Place, offset: int, count: int, box: TensorMapBox) -> Array:
     """Elements of a view of shared memory in which the elements of a box lie."""
     size, start = place.view.element_bytes, place.view.start
     return np.asarray((swizzled(start + (offset + np.arange(count)) * size, box.swizzle) - start) // size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
-from tilewright.kernel import box_stores, rings
+from tilewright.kernel import bulk_stores, circular_buffer
 from tilewright.kernel.dialect import OPERATIONS
 
-Tile = Dialect("tile", [*OPERATIONS, *rings.OPERATIONS, *box_stores.OPERATIONS])
+Tile = Dialect("tile", [*OPERATIONS, *circular_buffer.OPERATIONS, *bulk_stores.OPERATIONS])

@@ -25,7 +25,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import box_stores, rings, simt, simt_async, simt_warpgroup
+from tilewright.kernel import bulk_stores, circular_buffer, simt, simt_async, simt_warpgroup
 from tilewright.kernel.dialect import (
     FirstOp,
     FuncOp,
@@ -48,8 +48,8 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), StageOp: (0, 2), UnstageOp: (0,),
     simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
-    rings.FillOp: (0,), rings.BoxCopyOp: (0, 1), rings.AwaitFillOp: (0,), rings.ReleaseOp: (0,),
-    rings.StagedDotOp: (0, 1), box_stores.BoxStoreOp: (1,),
+    circular_buffer.ProduceOp: (0,), circular_buffer.BulkLoadOp: (0, 1), circular_buffer.ConsumerWaitOp: (0,),
+    circular_buffer.ConsumerReleaseOp: (0,), circular_buffer.StagedDotOp: (0, 1), bulk_stores.BulkStoreOp: (1,),
     simt_async.MbarrierInitOp: (0,), simt_async.MbarrierArriveOp: (0,), simt_async.MbarrierWaitOp: (0,),
     simt_async.TensorLoadOp: (0, 1, 3), simt_async.TensorStoreOp: (0, 2),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Products by groups of four subgroups, fed by producer threads through a ring of buffers in shared memory."""
+"""Products by groups of four subgroups, fed by producer threads through a circular buffer in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget
 from tilewright.instruction.mma.trace import Trace
 from tilewright.instruction.mma.validity import Verdicts
 
-STAGES = 4  # buffers of the ring, unless the caller says otherwise
+STAGES = 4  # buffers of the circular buffer, unless the caller says otherwise
 FEWEST_STAGES = 2  # below which copies no longer overlap the products
 PRODUCER_THREADS = 128
 
@@ -46,7 +46,7 @@ def schedule_warpgroups(
     """The widest eligible intrinsic that fits; `policy.stages` buffers at first.
 
     What does not fit gives up buffers down to 2, then takes the next smaller n, then shrinks as any schedule does. The
-    epilogue reuses the ring, so accumulators take no room of their own.
+    epilogue reuses the circular buffer, so accumulators take no room of their own.
     """
     candidates = usable(problem, intrinsics, policy, trace)
     x = next(candidates, None)

@@ -1,4 +1,4 @@
-"""Rules of mbarriers, tensor copies, products of four warps and rings: each refuses something, and says so."""
+"""Rules of mbarriers, tensor copies, products of four warps and circular buffers refuse something, with a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import boxes, groups, rings, simt_async, simt_warpgroup
+from tilewright.kernel import circular_buffer, groups, simt_async, simt_warpgroup, tensor_map_box
 from tilewright.kernel.text import parse_module, print_module
 
 G, S, B = "memref<4096xf16>", 'memref<4096xf16, "shared">', 'memref<4xi64, "shared">'
@@ -92,36 +92,41 @@ CASES = [
 
 R = 'memref<2xi64, "shared">'
 Z = "tensor<64x64xf32>"
-RING = f"%s, %x, %y = tile.ring 1 : {R}, {S}, {S}\n%n = arith.constant 0 : index\n%w = arith.constant true\n" \
-       f"%c = arith.constant dense<0.0> : {Z}\n"  # fmt: skip
-COPY = f"tile.box_copy %v[%n, %n] to %x at 0 extents [64, 64] strides [64, 1] box [64, 64] swizzle 128 : {G}, {S}"
+CIRCULAR = (
+    f"%s, %x, %y = tile.circular_buffer 1 : {R}, {S}, {S}\n%n = arith.constant 0 : index\n"
+    f"%w = arith.constant true\n%c = arith.constant dense<0.0> : {Z}\n"
+)
+COPY = f"tile.bulk_load %v[%n, %n] to %x at 0 extents [64, 64] strides [64, 1] box [64, 64] swizzle 128 : {G}, {S}"
 DOT = 'tile.staged_dot "wgmma_m64n64k16_f16_f32"'
 MEMORY = 'memory "#nvmma<swizzle=128, bits=16, transposed=false>"'
 
-WHOLE_RING = f"""\
-tile.fill %s[%n] when %w {{ {COPY} }} : {R}
-tile.await_fill %s[%n] : {R}
+WHOLE_BUFFER = f"""\
+tile.produce %s[%n] when %w {{ {COPY} }} : {R}
+tile.consumer_wait %s[%n] : {R}
 %d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64, %c : {S}, {S}, {Z}
 %e = tile.finish 0 %d : {Z}
-tile.release %s[%n] : {R}
+tile.consumer_release %s[%n] : {R}
 """
 
-RING_CASES = [
-    (f"tile.fill %s[%n] when %w {{ {COPY.replace('swizzle 128', 'swizzle 128 together')} }} : {R}",
+CIRCULAR_CASES = [
+    (f"tile.produce %s[%n] when %w {{ {COPY.replace('swizzle 128', 'swizzle 128 together')} }} : {R}",
      "1 blocks copy a box of [64, 64] together"),
-    (f"%a, %b = tile.ring 2 : {R}, {S}", "2 slots with a state of memref<2xi64"),
-    (f'%a, %b = tile.ring 3 : memref<6xi64, "shared">, {S}', '3 slots in buffers memref<4096xf16, "shared">'),
-    (f"%q = tile.staging : {R}\ntile.release %q[%n] : {R}", 'memref<2xi64, "shared"> is not of a ring'),
-    (f"tile.fill %s[%n] when %w {{ %q = arith.constant true }} : {R}", "arith.constant in a fill; copies of boxes"),
-    (f"tile.fill %s[%n] when %w {{ {COPY.replace('[64, 64] strides', '[64] strides')} }} : {R}", "2 coordinates"),
-    (f'tile.fill %s[%n] when %w {{ {COPY.replace("%v", "%u").replace(G, "memref<64xf32>")} }} : {R}',
+    (f"%a, %b = tile.circular_buffer 2 : {R}, {S}", "2 slots with a state of memref<2xi64"),
+    (f'%a, %b = tile.circular_buffer 3 : memref<6xi64, "shared">, {S}',
+     '3 slots in buffers memref<4096xf16, "shared">'),
+    (f"%q = tile.staging : {R}\ntile.consumer_release %q[%n] : {R}",
+     'memref<2xi64, "shared"> is not of a circular buffer'),
+    (f"tile.produce %s[%n] when %w {{ %q = arith.constant true }} : {R}", "arith.constant in a fill; copies of boxes"),
+    (f"tile.produce %s[%n] when %w {{ {COPY.replace('[64, 64] strides', '[64] strides')} }} : {R}", "2 coordinates"),
+    (f'tile.produce %s[%n] when %w {{ {COPY.replace("%v", "%u").replace(G, "memref<64xf32>")} }} : {R}',
      "copies between memref<64xf32>"),
     (f"%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 32, %c : {S}, {S}, {Z}",
      "slots of 4096 elements for a tile of 2048"),
     (f"%q = arith.constant dense<0.0> : {F}\n%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64, %q : {S}, {S}, {F}",
      "adds a product of matrices to tensor<64xf32>"),
-    (f'%a, %b, %d = tile.ring 1 : {R}, {S}, memref<4096xbf16, "shared">\n%r = {DOT} %b {MEMORY}, %d {MEMORY}[%n] depth '
-     f'64, %c : {S}, memref<4096xbf16, "shared">, {Z}', "multiplies memref<4096xf16"),
+    (f'%a, %b, %d = tile.circular_buffer 1 : {R}, {S}, memref<4096xbf16, "shared">\n'
+     f'%r = {DOT} %b {MEMORY}, %d {MEMORY}[%n] depth 64, %c : {S}, memref<4096xbf16, "shared">, {Z}',
+     "multiplies memref<4096xf16"),
     (f"%e = tile.finish -1 %c : {Z}", "waits for all but -1 products"),
 ]  # fmt: skip
 
@@ -131,10 +136,10 @@ def _distributed(text: str) -> str:
 
 
 def _tiles(text: str) -> str:
-    return f"tile.func @k(%v: {G}, %u: memref<64xf32>) grid [4] {{\n{RING}{text}\n  tile.return\n}}"
+    return f"tile.func @k(%v: {G}, %u: memref<64xf32>) grid [4] {{\n{CIRCULAR}{text}\n  tile.return\n}}"
 
 
-ALL = [*((_distributed(text), message) for text, message in CASES), *((_tiles(t), m) for t, m in RING_CASES)]
+ALL = [*((_distributed(text), message) for text, message in CASES), *((_tiles(t), m) for t, m in CIRCULAR_CASES)]
 
 
 def _in_cluster(text: str) -> str:
@@ -143,13 +148,13 @@ def _in_cluster(text: str) -> str:
 
 TEXTS = {
     "distributed": _distributed(WHOLE),
-    "tiles": _tiles(WHOLE_RING),
+    "tiles": _tiles(WHOLE_BUFFER),
     "distributed, cluster": _in_cluster(_distributed(f"""\
 simt.cluster_barrier
 %r = tile.block_rank
 simt.mbarrier_arrive %b[%o] of block %r : {B}
 {LOAD} {TENSOR} everywhere {VIEWS}""")),
-    "tiles, cluster": _in_cluster(_tiles(WHOLE_RING.replace("swizzle 128 :", "swizzle 128 together :"))),
+    "tiles, cluster": _in_cluster(_tiles(WHOLE_BUFFER.replace("swizzle 128 :", "swizzle 128 together :"))),
 }  # fmt: skip
 
 
@@ -167,7 +172,7 @@ def test_rule(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [boxes, groups, simt_async, simt_warpgroup, rings], ids=lambda module: module.__name__
+    "module", [tensor_map_box, groups, simt_async, simt_warpgroup, circular_buffer], ids=lambda module: module.__name__
 )
 def test_every_message_has_a_case(module: Any) -> None:
     messages = set(re.findall(r'VerifyException\(\s*f?["\']([^"\']*)', Path(str(module.__file__)).read_text()))

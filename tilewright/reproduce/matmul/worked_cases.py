@@ -85,7 +85,7 @@ class Stages:
 
     def buffers(self) -> dict[str, tuple[int, int, int]]:
         """Of a and of b the tiles, rows and elements from row to row of the buffer that `pipeline-loads` gives it."""
-        text = self.rings.text
+        text = self.circular_buffer.text
         sizes = dict(re.findall(r"(%\d+) = tile\.staging : memref<(\d+)xf16", text))
         found = {}
         for view, buffer, memory, rows, columns in re.findall(_STAGE, text):
@@ -104,13 +104,15 @@ class Stages:
         return int(found[2])
 
     @property
-    def ring_bytes(self) -> int:
+    def circular_bytes(self) -> int:
         """Bytes of the buffers between the loads and the products of the loop."""
-        found = re.findall(r'(?:tile\.staging|simt\.shared align 16.*) : memref<(\d+)xf16, "shared">', self.rings.text)
+        found = re.findall(
+            r'(?:tile\.staging|simt\.shared align 16.*) : memref<(\d+)xf16, "shared">', self.circular_buffer.text
+        )
         return sum(2 * int(elements) for elements in found)
 
     @property
-    def rings(self) -> Stage:
+    def circular_buffer(self) -> Stage:
         """The program in which those buffers stand alone: before the last trip is known to need its own."""
         staged = self.behind("pipeline-loads")
         return staged if staged.count("tile.staging") else self.last
@@ -249,8 +251,8 @@ def _looped(op: str, name: str = "barriers") -> Callable[[Stages], str]:
     return lambda stages: str(stages.in_loop(op, name))
 
 
-def _rings(stages: Stages) -> str:
-    return str(stages.ring_bytes)
+def _circular_bytes(stages: Stages) -> str:
+    return str(stages.circular_bytes)
 
 
 def _groups_before(stages: Stages) -> str:
@@ -275,8 +277,8 @@ def _buffer(name: str) -> Callable[[Stages], str]:
 def _result_elements(stages: Stages) -> int:
     """Of the memory through which c passes."""
     found = [int(size) for size in re.findall(r"simt\.shared .*: memref<(\d+)x", stages.behind("distribute").text)]
-    rings = {slots * rows * line for slots, rows, line in stages.buffers().values()}
-    return next(size for size in found if size not in rings)
+    circular_buffer = {slots * rows * line for slots, rows, line in stages.buffers().values()}
+    return next(size for size in found if size not in circular_buffer)
 
 
 def _result_buffer(stages: Stages) -> str:
@@ -301,7 +303,7 @@ def _lines(stages: Stages) -> str:
 
 
 def _all_bytes(stages: Stages) -> str:
-    return str(stages.ring_bytes + 2 * _result_elements(stages))
+    return str(stages.circular_bytes + 2 * _result_elements(stages))
 
 
 def _grid(stages: Stages) -> str:
@@ -333,7 +335,7 @@ CASES: Final = (
             ("buffer of a", "3 x 32 x 24", _buffer("%a")),
             ("buffer of b", "3 x 16 x 40", _buffer("%b")),
             ("memory of c", "32 x 40", _result_buffer),
-            ("bytes of the buffers of a and b", "8448", _rings),
+            ("bytes of the buffers of a and b", "8448", _circular_bytes),
             ("bytes with that of c", "11008", _all_bytes),
         ),
         "The worked case of the asynchronous route, threads (64, 2, 1), with its schedule and its padding. Copies are\n"
@@ -365,7 +367,7 @@ CASES: Final = (
             ("copies of a lane in a trip", "2", _looped("simt.async_copy")),
             ("matrix loads in a trip", "2", _looped("simt.load_matrix")),
             ("matrix instructions in a trip", "1", _looped("simt.mma")),
-            ("bytes of the buffers", "2304", _rings),
+            ("bytes of the buffers", "2304", _circular_bytes),
         ),
         "The walk-through of the tile language. A lane copies 16 bytes of a, and 8 of b, which is known to be aligned\n"
         "here (16 lanes would do with 16 bytes). The buffers are 3 x 16 x 16 x 2 + 3 x 16 x 8 x 2 bytes.",

@@ -186,8 +186,8 @@ def test_14_and_16_the_schedule_of_w() -> None:
 
 def test_17_bytes_of_w() -> None:
     for memory, size in (("plain", 8192), ("padded", 11008)):
-        *rings, c, _ = sorted(shared_elements(w(memory, "distribute")), reverse=True)
-        assert 2 * (sum(rings) + c) == size
+        *circular_buffer, c, _ = sorted(shared_elements(w(memory, "distribute")), reverse=True)
+        assert 2 * (sum(circular_buffer) + c) == size
 
 
 def test_w_without_memory_of_c() -> None:

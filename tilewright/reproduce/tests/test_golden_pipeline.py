@@ -28,7 +28,7 @@ without a file are in this one.
 | 20 | the same: copies | `test_20_…` |
 | 21 | 64x64x64: products, copies, padded bytes | `test_21_…`; `test_tensor_core.py::test_spec4_structure_counts` |
 | 22 | blocks in groups of eight rows | `test_22_…` |
-| 23 | slots and phases of a ring | `test_23_…` |
+| 23 | slots and phases of a circular buffer | `test_23_…` |
 
 By WMMA, whose instruction is the published 16x16x16, those of E1, E2 and W are in `test_golden_fragments.py`.
 
@@ -54,15 +54,15 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.circular_buffer import CircularOp
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape
 from tilewright.kernel.passes.common.rules.control import trips
-from tilewright.kernel.passes.gpu.distribution import rings as expansion
+from tilewright.kernel.passes.gpu.distribution import circular_buffer as expansion
 from tilewright.kernel.passes.gpu.distribution.access import coalesced
 from tilewright.kernel.passes.gpu.distribution.layout import layout_of
 from tilewright.kernel.passes.gpu.swizzle_blocks import ordered
 from tilewright.kernel.passes.table import pipeline, run_pass
 from tilewright.kernel.rewrite import uniform
-from tilewright.kernel.rings import RingOp
 from tilewright.kernel.simt import (
     AsyncCopyOp,
     BarrierOp,
@@ -270,8 +270,8 @@ def copied_slices(sizes: Sizes, tiling: Tiling, stages: int, schedule: str) -> f
 
 def test_17_bytes_of_w() -> None:
     for memory, size in (("plain", 8192), ("padded", 11008)):
-        *rings, c, _ = sorted(shared_elements(w(memory, "distribute")), reverse=True)
-        assert 2 * (sum(rings) + c) == size
+        *circular_buffer, c, _ = sorted(shared_elements(w(memory, "distribute")), reverse=True)
+        assert 2 * (sum(circular_buffer) + c) == size
 
 
 @pytest.mark.parametrize(("schedule", "groups", "wait"), [("load-first", 4, 3), ("tensor-core", 3, 2)])
@@ -308,8 +308,8 @@ def test_21_square_tiles() -> None:
     loop = loop_of(kernel)
     assert len(every(loop, MmaOp)) == 16 * 2
     assert len(every(loop, AsyncCopyOp)) == 4 + 4
-    rings = [2 * op.view.type.get_shape()[0] for op in every(loop, LoadMatrixOp)]
-    assert set(rings) == {3 * 64 * 72 * 2}  # of each operand, three times
+    circular_buffer = [2 * op.view.type.get_shape()[0] for op in every(loop, LoadMatrixOp)]
+    assert set(circular_buffer) == {3 * 64 * 72 * 2}  # of each operand, three times
 
 
 def test_22_blocks_in_groups() -> None:
@@ -339,14 +339,14 @@ class Evaluated:
 def test_23_slots_of_a_ring(use: int, slot: int, phase: int) -> None:
     module = parse_module("""
         tile.func @k() grid [1] {
-          %s, %b = tile.ring 4 : memref<8xi64, "shared">, memref<64xf16, "shared">
+          %s, %b = tile.circular_buffer 4 : memref<8xi64, "shared">, memref<64xf16, "shared">
           tile.return
         }""")
-    (ring,) = [op for op in operations(kernel_of(module).body) if isinstance(op, RingOp)]
+    (circular,) = [op for op in operations(kernel_of(module).body) if isinstance(op, CircularOp)]
     at: Any = Evaluated()
     number = at.number(use)
     at.values[number] = number
-    found = expansion._slot(at, ring.state, number)
+    found = expansion._slot(at, circular.state, number)
     assert tuple(at.known[value] for value in found) == (slot, phase)
 
 

@@ -18,12 +18,12 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
+from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings
 from tilewright.kernel.attributes import warps_of
 from tilewright.kernel.axis_info import AxisAnalysis
 from tilewright.kernel.block_limits import check_threads
-from tilewright.kernel.box_stores import BoxStoreOp
+from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import FuncOp, operations, shape
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
@@ -36,7 +36,6 @@ from tilewright.kernel.passes.gpu.distribution.access import (
     neighbours,
     row_bytes,
 )
-from tilewright.kernel.passes.gpu.distribution.boxes import boxed
 from tilewright.kernel.passes.gpu.distribution.gathers import gathered_layout
 from tilewright.kernel.passes.gpu.distribution.layout import (
     canonical,
@@ -49,6 +48,7 @@ from tilewright.kernel.passes.gpu.distribution.layout import (
 )
 from tilewright.kernel.passes.gpu.distribution.matrix import can_turn, dot_layouts, extents_of
 from tilewright.kernel.passes.gpu.distribution.opaque import matrices_at
+from tilewright.kernel.passes.gpu.distribution.register_tiles import boxed
 from tilewright.kernel.passes.gpu.distribution.warpgroup import result_layout
 from tilewright.kernel.passes.gpu.forms import LAYOUTS, form_of
 from tilewright.kernel.passes.gpu.opaque_tiles import store_of, takes_fragments
@@ -198,11 +198,11 @@ class _Assignment:
                 # Counts, masks and repeated rows meet the product there.
                 opaque = isinstance(layouts[2], Opaque)
                 self.seen[shape(op.result)] = self.told(op.result) if opaque else layouts[2]
-            case rings.StagedDotOp():
+            case circular_buffer.StagedDotOp():
                 self.staged_dot(op)
-            case rings.FinishOp():
+            case circular_buffer.FinishOp():
                 self.element_wise(op)
-            case BoxStoreOp():
+            case BulkStoreOp():
                 m, n = shape(op.value)
                 self.convert(op, 0, result_layout(record_of(op), (m, n), self.grid))
             case scf.ForOp():
@@ -229,7 +229,9 @@ class _Assignment:
         if not shape(op.result):
             return
         layout = self.coalesced(op, op.result)
-        if shape(op.result) in self.staged and op.mask is None:  # beside a ring there is no room to pass through
+        if (
+            shape(op.result) in self.staged and op.mask is None
+        ):  # beside a circular buffer there is no room to pass through
             give(op.result, self.staged[shape(op.result)])
             return
         wanted = self.usual_asked(shape(op.result))
@@ -359,7 +361,7 @@ class _Assignment:
         kernel = _kernel(op)
         if self.boxes and layout in self.sums and self.stage_c != "on":
             self.promise(op)
-        elif not any(isinstance(each, rings.RingOp) for each in kernel.body.block.ops):
+        elif not any(isinstance(each, circular_buffer.CircularOp) for each in kernel.body.block.ops):
             return False
         return _is_whole(op, layout, element_bytes(op.view) if op.align is None else row_bytes(op, shape(op.value)))
 
@@ -384,7 +386,7 @@ class _Assignment:
         if op.align is None and begin_bytes(op) > element_bytes(op.view):
             op.align = IntegerAttr(begin_bytes(op), 64)
 
-    def staged_dot(self, op: rings.StagedDotOp) -> None:
+    def staged_dot(self, op: circular_buffer.StagedDotOp) -> None:
         m, n, _ = op.extents
         layout = result_layout(record_of(op), (m, n), self.grid)
         self.convert(op, list(op.operands).index(op.c), layout)

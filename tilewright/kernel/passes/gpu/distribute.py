@@ -14,20 +14,20 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
+from tilewright.kernel import circular_buffer, simt
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings, simt
 from tilewright.kernel.attributes import LIMITS, warps_of
 from tilewright.kernel.axis_info import AxisAnalysis
-from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
+from tilewright.kernel.bulk_stores import BulkStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
 from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.passes.common.settings import one_of, power_of_two
 from tilewright.kernel.passes.gpu.distribution.access import ACCESS_BYTES, Access
-from tilewright.kernel.passes.gpu.distribution.box_stores import expand as store_boxes
-from tilewright.kernel.passes.gpu.distribution.box_stores import finish as finish_stores
-from tilewright.kernel.passes.gpu.distribution.boxes import turned
+from tilewright.kernel.passes.gpu.distribution.bulk_stores import expand as bulk_store
+from tilewright.kernel.passes.gpu.distribution.bulk_stores import finish as finish_stores
+from tilewright.kernel.passes.gpu.distribution.circular_buffer import expand
 from tilewright.kernel.passes.gpu.distribution.exchange import exchange
 from tilewright.kernel.passes.gpu.distribution.gathers import wide
 from tilewright.kernel.passes.gpu.distribution.layout import (
@@ -43,7 +43,7 @@ from tilewright.kernel.passes.gpu.distribution.matrix import fragments, is_turne
 from tilewright.kernel.passes.gpu.distribution.multiply_add import rows_of
 from tilewright.kernel.passes.gpu.distribution.opaque import elements_in, memory_between
 from tilewright.kernel.passes.gpu.distribution.opaque_moves import load_tile, stage_in, stage_out, store_tile
-from tilewright.kernel.passes.gpu.distribution.rings import expand
+from tilewright.kernel.passes.gpu.distribution.register_tiles import turned
 from tilewright.kernel.passes.gpu.distribution.rows import MEMORIES, padded_rows, rows_between
 from tilewright.kernel.passes.gpu.distribution.staging import memory_of, places, staging
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
@@ -240,10 +240,10 @@ class _Expansion(Threads):
                 self.values[op.result] = self.dot(op)
             case arith.ConstantOp() if shape(op.result):
                 self.values[op.result] = self.constant(op)
-            case _ if isinstance(op, rings.OPERATIONS):
+            case _ if isinstance(op, circular_buffer.OPERATIONS):
                 expand(self, op)
-            case BoxStoreOp():
-                store_boxes(self, self.values, op)
+            case BulkStoreOp():
+                bulk_store(self, self.values, op)
             case FinishStoresOp():
                 finish_stores(self)
             case tile.ReturnOp() if self.kernel.blocks > 1:  # none of them ends while others may use its memory

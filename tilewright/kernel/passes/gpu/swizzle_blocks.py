@@ -9,10 +9,10 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
+from tilewright.kernel.circular_buffer import StagedDotOp
 from tilewright.kernel.dialect import INDEX, DotOp, FuncOp, ProgramIdOp, operations
 from tilewright.kernel.passes.common.settings import at_least
 from tilewright.kernel.rewrite import insert_before, uniform
-from tilewright.kernel.rings import StagedDotOp
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
-from tilewright.kernel import rings
+from tilewright.kernel import circular_buffer
 from tilewright.kernel.attributes import CLUSTER, MOST_CLUSTER, cluster_of
 from tilewright.kernel.dialect import INDEX, BlockRankOp, CompareOp, FuncOp, ProgramIdOp, operations, written_view
 from tilewright.kernel.facts import facts_of
@@ -29,13 +29,13 @@ class MulticastPass(ModulePass):
     """Have `cluster` blocks, neighbours along one axis of the grid, copy the boxes together that are the same for all.
 
     Before:  tile.func grid [8, 4] { %m = tile.program_id 0  %n = tile.program_id 1
-               for %k { fill { box_copy %a[%m, %k]  box_copy %b[%k, %n] } … } }
+               for %k { produce { bulk_load %a[%m, %k]  bulk_load %b[%k, %n] } … } }
     After:   tile.func grid [4, 4] cluster 2 { %m = tile.program_id 0 * 2 + tile.block_rank  %n = tile.program_id 1
-               for %k { fill { box_copy %a[%m, %k]  box_copy %b[%k, %n] together } … } }
-    Legal for kernels with rings that all blocks use alike: places that are the same for all depend on no coordinate
-    along the axis, nor do loops around. The axis is the one along which the fewest bytes are left to bring; what a
-    last cluster has beyond the grid repeats the last tile and stores nothing. For machines with the unit cluster. A
-    kernel's attribute `cluster` is asked first; with 1 nothing changes. Comes after `tensor-copies` and
+               for %k { produce { bulk_load %a[%m, %k]  bulk_load %b[%k, %n] together } … } }
+    Legal for kernels with circular buffers that all blocks use alike: places that are the same for all depend on no
+    coordinate along the axis, nor do loops around. The axis is the one along which the fewest bytes are left to bring;
+    what a last cluster has beyond the grid repeats the last tile and stores nothing. For machines with the unit
+    cluster. A kernel's attribute `cluster` is asked first; with 1 nothing changes. Comes after `tensor-copies` and
     `tensor-stores`, before `swizzle-blocks`, which then distributes clusters.
     """
 
@@ -61,33 +61,34 @@ class _Sharing:
     """The axis of the grid along which blocks are neighbours, and the copies that are the same for them."""
 
     axis: int
-    copies: tuple[rings.BoxCopyOp, ...]
+    copies: tuple[circular_buffer.BulkLoadOp, ...]
 
 
 def _sharing(kernel: FuncOp, blocks: int) -> _Sharing | None:
     """The axis that leaves the fewest bytes to bring; None where none leaves fewer than there are."""
     ops = operations(kernel.body)
-    copies = [op for op in ops if isinstance(op, rings.BoxCopyOp)]
+    copies = [op for op in ops if isinstance(op, circular_buffer.BulkLoadOp)]
     best, least = None, float(sum(map(_bytes, copies)))
     for axis, extent in enumerate(kernel.extents):
         more = -extent % blocks
         if extent < blocks or (more and not _stores_last(kernel, ops)) or not _is_used_alike(ops, axis):
             continue
-        same = [copy for copy in copies if _is_same(copy.coordinates, axis) and rings.can_be_cut(copy.form, blocks)]
+        cut = [copy for copy in copies if circular_buffer.can_be_cut(copy.form, blocks)]
+        same = [copy for copy in cut if _is_same(copy.coordinates, axis)]
         left = sum(map(_bytes, copies)) - sum(map(_bytes, same)) * (1 - 1 / blocks)
         if left * (extent + more) / extent < least:
             best, least = _Sharing(axis, tuple(same)), left * (extent + more) / extent
     return best
 
 
-def _bytes(copy: rings.BoxCopyOp) -> int:
+def _bytes(copy: circular_buffer.BulkLoadOp) -> int:
     return prod(copy.form.sides) * element_bytes(copy.buffer)
 
 
 def _is_used_alike(ops: list[Operation], axis: int) -> bool:
-    """Whether blocks along an axis use all rings at the same numbers, in loops of as many trips."""
-    used = [op for op in ops if isinstance(op, rings.NUMBERED)]
-    numbers = [op.number for op in used] + [op.when for op in used if isinstance(op, rings.FillOp)]
+    """Whether blocks along an axis use all circular buffers at the same numbers, in loops of as many trips."""
+    used = [op for op in ops if isinstance(op, circular_buffer.NUMBERED)]
+    numbers = [op.number for op in used] + [op.when for op in used if isinstance(op, circular_buffer.ProduceOp)]
     return _is_same(numbers, axis) and all(_is_reached_alike(op, axis) for op in used)
 
 

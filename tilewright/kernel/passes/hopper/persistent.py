@@ -11,8 +11,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
-from tilewright.kernel import rings
-from tilewright.kernel.box_stores import FinishStoresOp
+from tilewright.kernel import circular_buffer
+from tilewright.kernel.bulk_stores import FinishStoresOp
 from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp, ReturnOp, operations
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.common.effects import PURE
@@ -24,12 +24,13 @@ from tilewright.kernel.tile_types import i64s
 
 @dataclass(frozen=True)
 class PersistentPass(ModulePass):
-    """Run the programs of a kernel with rings on one block per multiprocessor.
+    """Run the programs of a kernel with circular buffers on one block per multiprocessor.
 
-    Before:  tile.func grid [64, 32] { tile.ring  %m = tile.program_id 0  … }
-    After:   tile.func grid [132] { tile.ring  scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
-    Legal where rings are used as often in every tile; they go on turning from tile to tile, so that the copies of the
-    next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
+    Before:  tile.func grid [64, 32] { tile.circular_buffer  %m = tile.program_id 0  … }
+    After:   tile.func grid [132] { tile.circular_buffer
+               scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
+    Legal where circular buffers are used as often in every tile; they go on from tile to tile, so that the copies of
+    the next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
     machine, where 0) stay; several blocks that run a program take as many. Comes after `tensor-copies`.
     """
 
@@ -46,14 +47,14 @@ class PersistentPass(ModulePass):
                 continue
             at_once = blocks // kernel.blocks
             if 0 < at_once < kernel.programs:
-                found = [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]
-                if found and all(_is_used_alike(ring) for ring in found):
+                found = [each for each in operations(kernel.body) if isinstance(each, circular_buffer.CircularOp)]
+                if found and all(_is_used_alike(circular) for circular in found):
                     _stay(kernel, found, at_once)
 
 
-def _is_used_alike(ring: rings.RingOp) -> bool:
-    """Whether the loops round what fills a ring have as many trips in every program."""
-    fills = [use.operation for use in ring.state.uses if isinstance(use.operation, rings.FillOp)]
+def _is_used_alike(circular: circular_buffer.CircularOp) -> bool:
+    """Whether the loops round what fills a circular buffer have as many trips in every program."""
+    fills = [use.operation for use in circular.state.uses if isinstance(use.operation, circular_buffer.ProduceOp)]
     loops = [loop for fill in fills for loop in _loops_round(fill)]
     return all(_is_same_everywhere(bound) for loop in loops for bound in (loop.lb, loop.ub, loop.step))
 
@@ -73,7 +74,7 @@ def _is_same_everywhere(value: SSAValue) -> bool:
     return all(map(_is_same_everywhere, owner.operands))
 
 
-def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
+def _stay(kernel: FuncOp, found: list[circular_buffer.CircularOp], blocks: int) -> None:
     extents, block = kernel.extents, kernel.body.block
     body = [op for op in block.ops if op not in found]
     last = body.pop()
@@ -90,8 +91,8 @@ def _stay(kernel: FuncOp, found: list[rings.RingOp], blocks: int) -> None:
     loop = scf.ForOp(first.result, high.result, step.result, [], inside)
     insert_before(last, first, high, step, loop)
     kernel.grid = i64s([blocks])
-    for ring in found:
-        _go_on(ring, loop)
+    for circular in found:
+        _go_on(circular, loop)
     _number_tiles(loop, extents)
 
 
@@ -108,16 +109,16 @@ def _number_tiles(loop: scf.ForOp, extents: tuple[int, ...]) -> None:
         replace_by_values(op, [own])
 
 
-def _go_on(ring: rings.RingOp, outer: scf.ForOp) -> None:
+def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp) -> None:
     """Uses are numbered on from tile to tile."""
-    users = {use.operation for result in ring.results for use in result.uses}
-    users = {user for user in users if isinstance(user, rings.NUMBERED)}
+    users = {use.operation for result in circular.results for use in result.uses}
+    users = {user for user in users if isinstance(user, circular_buffer.NUMBERED)}
     (number,) = {user.number for user in users}
-    (fill,) = (user for user in users if isinstance(user, rings.FillOp))
+    (fill,) = (user for user in users if isinstance(user, circular_buffer.ProduceOp))
     loop = fill.parent_op()
     loops: list[scf.ForOp] = []
     while loop is not outer:
-        assert isinstance(loop, scf.ForOp), "uses of rings are numbered by loops"
+        assert isinstance(loop, scf.ForOp), "uses of circular buffers are numbered by loops"
         loops.append(loop)
         loop = loop.parent_op()
     place = loops[-1] if loops else fill

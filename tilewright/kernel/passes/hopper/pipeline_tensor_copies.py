@@ -1,4 +1,4 @@
-"""Boxes of later trips that are on their way while earlier trips compute: rings of several slots."""
+"""Boxes of later trips that are on their way while earlier trips compute: circular buffers of several slots."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
+from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings
 from tilewright.kernel.attributes import stages_of
-from tilewright.kernel.box_stores import BoxStoreOp
+from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.common.settings import at_least
@@ -30,13 +30,14 @@ OTHER_BYTES = 1024  # left for the alignment of the buffers
 
 @dataclass(frozen=True)
 class PipelineTensorCopiesPass(ModulePass):
-    """Give rings several slots, and fill the slot of a trip `stages` - 1 trips before.
+    """Give circular buffers several slots, and fill the slot of a trip `stages` - 1 trips before.
 
-    Before:  %r, %s = tile.ring 1   scf.for %k { fill %r[%n] { … %k … }  await_fill %r[%n]  …  release %r[%n] }
-    After:   %r, %s = tile.ring 4   fill %r[0]  fill %r[1]  fill %r[2]
-             scf.for %k { fill %r[%n + 3] { … %k + 3 steps … }  await_fill %r[%n]  …  release %r[%n] }
-    Legal for rings of one slot that one loop fills, at places that only its counter and values from outside decide;
-    what lies beyond the last trip is not filled. Fewer stages where block memory, as far as the results that go
+    Before:  %r, %s = tile.circular_buffer 1
+             scf.for %k { produce %r[%n] { … %k … }  consumer_wait %r[%n]  …  consumer_release %r[%n] }
+    After:   %r, %s = tile.circular_buffer 4  produce %r[0]  produce %r[1]  produce %r[2]
+             scf.for %k { produce %r[%n + 3] { … %k + 3 steps … }  consumer_wait %r[%n]  …  consumer_release %r[%n] }
+    Legal for circular buffers of one slot that one loop fills, at places that only its counter and values from outside
+    decide; what lies beyond the last trip is not filled. Fewer stages where block memory, as far as the results that go
     through it leave it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
     first. Comes after `tensor-copies`.
     """
@@ -51,17 +52,18 @@ class PipelineTensorCopiesPass(ModulePass):
         room = facts_of(op).shared_bytes
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
-                for ring in [each for each in operations(kernel.body) if isinstance(each, rings.RingOp)]:
-                    _deepen(ring, min(stages_of(kernel, self.stages), _fitting(ring, kernel, room)))
+                circulars = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp)]
+                for circular in circulars:
+                    _deepen(circular, min(stages_of(kernel, self.stages), _fitting(circular, kernel, room)))
 
 
-def _fitting(ring: rings.RingOp, kernel: FuncOp, room: int) -> int:
+def _fitting(circular: circular_buffer.CircularOp, kernel: FuncOp, room: int) -> int:
     """Slots for which there is room beside the tiles that are stored through block memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     results = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
-    boxes = [each for each in operations(kernel.body) if isinstance(each, BoxStoreOp)]
+    boxes = [each for each in operations(kernel.body) if isinstance(each, BulkStoreOp)]
     results += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
-    slot = sum(ring.slot_elements(buffer) * element_bytes(buffer) for buffer in ring.buffers) + STATE_BYTES
+    slot = sum(circular.slot_elements(buffer) * element_bytes(buffer) for buffer in circular.buffers) + STATE_BYTES
     return max(0, room - results - OTHER_BYTES) // slot
 
 
@@ -71,15 +73,15 @@ def _is_direct(op: tile.StoreOp) -> bool:
     return aligned and element_bytes(op.view) * 2 == DIRECT_BYTES and tile.strides_of(op)[-1:] == (1,)
 
 
-def _deepen(ring: rings.RingOp, stages: int) -> None:
-    fills = [use.operation for use in ring.state.uses if isinstance(use.operation, rings.FillOp)]
-    if stages < 2 or ring.slots.value.data != 1 or len(fills) != 1:
+def _deepen(circular: circular_buffer.CircularOp, stages: int) -> None:
+    fills = [use.operation for use in circular.state.uses if isinstance(use.operation, circular_buffer.ProduceOp)]
+    if stages < 2 or circular.slots.value.data != 1 or len(fills) != 1:
         return
     fill = fills[0]
     loop = fill.parent_op()
     if not isinstance(loop, scf.ForOp) or fill.parent is not loop.body.block:
         return
-    copies = [copy for copy in fill.body.block.ops if isinstance(copy, rings.BoxCopyOp)]
+    copies = [copy for copy in fill.body.block.ops if isinstance(copy, circular_buffer.BulkLoadOp)]
     places = [coordinate for copy in copies for coordinate in copy.coordinates]
     slice_ = computed([fill.number, *places], loop.body.block)
     if slice_ is None:
@@ -90,14 +92,19 @@ def _deepen(ring: rings.RingOp, stages: int) -> None:
     assert start is not None
     _ahead(fill, slice_, loop, loop.body.block.args[0], stages - 1, start)
     erase(fill)
-    buffers = [_widened(buffer, stages) for buffer in ring.buffers]
-    wider = rings.RingOp(stages, _widened(ring.state, stages), buffers)
-    insert_before(ring, wider)
-    replace_by_values(ring, wider.results)
+    buffers = [_widened(buffer, stages) for buffer in circular.buffers]
+    wider = circular_buffer.CircularOp(stages, _widened(circular.state, stages), buffers)
+    insert_before(circular, wider)
+    replace_by_values(circular, wider.results)
 
 
 def _ahead(
-    fill: rings.FillOp, slice_: Sequence[Operation], loop: scf.ForOp, from_: SSAValue, trips: int, place: Operation
+    fill: circular_buffer.ProduceOp,
+    slice_: Sequence[Operation],
+    loop: scf.ForOp,
+    from_: SSAValue,
+    trips: int,
+    place: Operation,
 ) -> None:
     """Before `place`, the fill of the trip that is `trips` after the one with counter `from_`, if there is one."""
 

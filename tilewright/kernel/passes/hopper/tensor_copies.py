@@ -12,10 +12,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
+from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings
 from tilewright.kernel.attributes import set_warps, warps_of
-from tilewright.kernel.boxes import Box
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import Facts, facts_of
 from tilewright.kernel.passes.common.trip import computed
@@ -34,6 +33,7 @@ from tilewright.kernel.records import (
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS
+from tilewright.kernel.tensor_map_box import TensorMapBox
 from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
 from tilewright.layouts.shared import NvmmaShared
 
@@ -49,12 +49,12 @@ _FACTORS = {"f32": {"f16", "bf16", "tf32"}, "i32": {"i8", "u8"}}  # of products 
 
 @dataclass(frozen=True)
 class TensorCopiesPass(ModulePass):
-    """Copy the operands of a product in a loop by boxes into a ring of block memory, and multiply there.
+    """Copy the operands of a product in a loop by boxes into a circular buffer of block memory, and multiply there.
 
     Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.load %b[…]  %d = tile.dot %x, %y, %c }
-    After:   %r, %s, %t = tile.ring 1
-             scf.for %k { fill %r[%n] { box_copy %a to %s  box_copy %b to %t }  await_fill %r[%n]
-                          %e = staged_dot %s, %t, %c  %d = finish 0 %e  release %r[%n] }
+    After:   %r, %s, %t = tile.circular_buffer 1
+             scf.for %k { produce %r[%n] { bulk_load %a to %s  bulk_load %b to %t }  consumer_wait %r[%n]
+                          %e = staged_dot %s, %t, %c  %d = finish 0 %e  consumer_release %r[%n] }
     Legal for 16-bit floats with sums in f32, for f32 read as tf32 and bytes where both operands lie along k, tiles of
     64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
     multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
@@ -90,8 +90,8 @@ class Tensor:
     strides: tuple[int, ...]
     coordinates: tuple[LinearForm, ...]
 
-    def box(self, rows: int, columns: int, swizzle: int) -> Box:
-        return Box(self.extents, self.strides, (*[1] * (len(self.extents) - 2), rows, columns), swizzle)
+    def box(self, rows: int, columns: int, swizzle: int) -> TensorMapBox:
+        return TensorMapBox(self.extents, self.strides, (*[1] * (len(self.extents) - 2), rows, columns), swizzle)
 
     def from_element(self, row: int, column: int) -> tuple[LinearForm, ...]:
         """The coordinates of an element of the tile."""
@@ -281,10 +281,10 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     dot, loop = product.dot, product.loop
     type_ = element(dot.a)
     buffers = [MemRefType(type_, [each.rows * each.columns], memory_space=SHARED) for each in (product.a, product.b)]
-    ring = rings.RingOp(1, MemRefType(i64, [2], memory_space=SHARED), buffers)
+    circular = circular_buffer.CircularOp(1, MemRefType(i64, [2], memory_space=SHARED), buffers)
     first = kernel.body.block.first_op
     assert first is not None
-    insert_before(first, ring)
+    insert_before(first, circular)
 
     def add(op: Operation) -> SSAValue:
         insert_before(dot, op)
@@ -293,15 +293,21 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     number = add(arith.ConstantOp(IntegerAttr(0, INDEX))) if loop is None else _number(loop, add)
     always = add(arith.ConstantOp(IntegerAttr(1, I1)))
     inside = Block()
-    for tensor, buffer in zip((product.a, product.b), ring.buffers, strict=True):
+    for tensor, buffer in zip((product.a, product.b), circular.buffers, strict=True):
         for box in _boxes(tensor, buffer, add):
             inside.add_op(box)
-    insert_before(dot, rings.FillOp(ring.state, number, always, inside), rings.AwaitFillOp(ring.state, number))
-    a, b = ring.buffers
+    insert_before(
+        dot,
+        circular_buffer.ProduceOp(circular.state, number, always, inside),
+        circular_buffer.ConsumerWaitOp(circular.state, number),
+    )
+    a, b = circular.buffers
     depth = shape(dot.a)[1]
-    made = add(rings.StagedDotOp(product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c))
-    done = rings.FinishOp(0, made)
-    insert_before(dot, done, rings.ReleaseOp(ring.state, number))
+    made = add(
+        circular_buffer.StagedDotOp(product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c)
+    )
+    done = circular_buffer.FinishOp(0, made)
+    insert_before(dot, done, circular_buffer.ConsumerReleaseOp(circular.state, number))
     loads = [product.a.load, product.b.load]
     replace_by_values(dot, done.results)
     for load in loads:
@@ -309,12 +315,13 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     set_warps(kernel, product.warps)
     for op in operations(kernel.body):
         if isinstance(op, tile.StoreOp) and op.align is None:
-            # Of all rows, not of the first: who comes later sees what need not go through the memory that rings want.
+            # Of all rows, not of the first: who comes later sees what need not go through the memory that circular
+            # buffers want.
             known = row_bytes(op, shape(op.value))
             op.align = IntegerAttr(known, 64) if known > element_bytes(op.view) else None
 
 
-def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]:
+def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[circular_buffer.BulkLoadOp]:
     """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
     width = tensor.swizzle // tensor.size
     height = min(tensor.rows, BOX_EXTENT)
@@ -323,7 +330,7 @@ def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[rings.BoxCopyOp]
         for row in range(0, tensor.rows, height):
             where = [emitted(start, add) for start in tensor.from_element(row, column)]
             place = column * tensor.rows + row * width
-            found.append(rings.BoxCopyOp(tensor.load.view, where, buffer, place, box))
+            found.append(circular_buffer.BulkLoadOp(tensor.load.view, where, buffer, place, box))
     return found
 
 

@@ -8,10 +8,10 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
+from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings
 from tilewright.kernel.attributes import warps_of
-from tilewright.kernel.box_stores import BoxStoreOp, FinishStoresOp
+from tilewright.kernel.bulk_stores import BulkStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import FuncOp, ReturnOp, operations, shape
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.hopper.linear_form import emitted
@@ -28,9 +28,9 @@ class TensorStoresPass(ModulePass):
     """Store the result of a product of four warps by boxes, through the memory of the block.
 
     Before:  tile.store %r, %c[…]                                          tile.return
-    After:   tile.box_store %r to %c[%i, %j] extents … box [128, 64] …     tile.finish_stores  tile.return
+    After:   tile.bulk_store %r to %c[%i, %j] extents … box [128, 64] …     tile.finish_stores  tile.return
     Legal for tiles of 16-bit elements that lie in rows of a multiple of 16 bytes, without a mask, in memory that
-    nothing else in the kernel touches. Bounds are those of the tensor. For kernels with rings: comes after
+    nothing else in the kernel touches. Bounds are those of the tensor. For kernels with circular buffers: comes after
     `tensor-copies`.
     """
 
@@ -42,7 +42,7 @@ class TensorStoresPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 ops = operations(kernel.body)
-                products = [each for each in ops if isinstance(each, rings.StagedDotOp)]
+                products = [each for each in ops if isinstance(each, circular_buffer.StagedDotOp)]
                 stores = [each for each in ops if isinstance(each, tile.StoreOp)]
                 made = [_store(each, kernel, products, ops) for each in stores]
                 last = kernel.body.block.last_op
@@ -51,7 +51,9 @@ class TensorStoresPass(ModulePass):
                     insert_before(last, FinishStoresOp())
 
 
-def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp], ops: list[Operation]) -> bool:
+def _store(
+    store: tile.StoreOp, kernel: FuncOp, products: list[circular_buffer.StagedDotOp], ops: list[Operation]
+) -> bool:
     """Replace a store where that is legal; whether it was."""
     extents, size, warps = shape(store.value), element_bytes(store.view), warps_of(kernel)
     product = next((each for each in products if shape(each.c) == extents), None)
@@ -77,7 +79,7 @@ def _store(store: tile.StoreOp, kernel: FuncOp, products: list[rings.StagedDotOp
         return op.results[0]
 
     where = [emitted(form, add) for form in tensor.coordinates]
-    insert_before(store, BoxStoreOp(store.value, store.view, where, box, product.intrinsic.data, turns))
+    insert_before(store, BulkStoreOp(store.value, store.view, where, box, product.intrinsic.data, turns))
     erase(store)
     return True
 

@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.attributes import set_warps, warps_of
+from tilewright.kernel.circular_buffer import StagedDotOp
 from tilewright.kernel.dialect import DotOp, FuncOp, operations, shape
 from tilewright.kernel.records import (
     alike,
@@ -21,7 +22,6 @@ from tilewright.kernel.records import (
     record_of,
     registry_of,
 )
-from tilewright.kernel.rings import StagedDotOp
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Intrinsic
@@ -36,7 +36,7 @@ class WarpProductsPass(ModulePass):
     Before:  %d = tile.dot "wgmma_m64n256k16_f16_f32" %a, %b, %c     in a kernel with warps [8, 1]
     After:   %d = tile.dot "mma_m16n8k16_f16_f32" %a, %b, %c         in a kernel with warps [2, 4]
     Legal everywhere. Parts of warps are as square as can be, and warps do not get fewer. Afterwards products of four
-    warps have their operands in rings.
+    warps have their operands in circular buffers.
     """
 
     name = "warp-products"

@@ -1,4 +1,4 @@
-"""Warps that only fill the rings of a block, beside those that compute."""
+"""Warps that only fill the circular buffers of a block, beside those that compute."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _fills(op: Operation) -> bool:
 def _first(kernel: FuncOp) -> Operation | None:
     """Where roles part: at the first copy, or before that where not all threads may do what is done.
 
-    None where nothing is copied, roles have parted already, or the mbarriers of a ring are made later.
+    None where nothing is copied, roles have parted already, or the mbarriers of a circular buffer are made later.
     """
     ops = list(kernel.body.block.ops)
     if not any(map(_fills, ops)) or any(isinstance(op, scf.IfOp) and _has_roles(op) for op in ops):

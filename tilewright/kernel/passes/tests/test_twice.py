@@ -110,8 +110,8 @@ def test_the_advice_of_a_pass_in_the_wrong_form_helps() -> None:
         ("product", "split-k{splits=100}", "Legal for a kernel with one loop"),
         ("softmax", "split-k{splits=2}", "Legal for a kernel with one loop"),
         ("softmax", "swizzle-blocks{group=4}", "Legal for any grid"),
-        ("product", "multicast{cluster=2}", "Legal for kernels with rings"),
-        ("product", "pipeline-tensor-copies{stages=3}", "Legal for rings of one slot"),
+        ("product", "multicast{cluster=2}", "Legal for kernels with circular buffers"),
+        ("product", "pipeline-tensor-copies{stages=3}", "Legal for circular buffers of one slot"),
     ],
 )
 def test_settings_that_change_nothing_are_told(text: str, name: str, legal: str) -> None:

@@ -10,8 +10,8 @@ from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
-from tilewright.kernel import rings
-from tilewright.kernel.box_stores import BoxStoreOp
+from tilewright.kernel import circular_buffer
+from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import FuncOp, LoadOp, StageOp, operations
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
@@ -167,18 +167,18 @@ def test_a_slice_that_the_trip_before_writes_is_read_as_written(disable: tuple[s
 
 @pytest.mark.parametrize("change", [written, used_twice, masked, carried], ids=lambda each: each.__name__)
 def test_what_no_box_is_copied_for(change: Change) -> None:
-    assert found(after(ENGINE, ["tensor-copies"]), rings.RingOp) == 1
-    assert found(after(change(ENGINE), ["tensor-copies"]), rings.RingOp) == 0
+    assert found(after(ENGINE, ["tensor-copies"]), circular_buffer.CircularOp) == 1
+    assert found(after(change(ENGINE), ["tensor-copies"]), circular_buffer.CircularOp) == 0
 
 
 def test_what_does_not_leave_as_a_box() -> None:
     passes = ("tensor-copies", "tensor-stores")
-    assert found(after(ENGINE, passes), BoxStoreOp) == 1
-    assert found(after(touched_again(ENGINE), passes), BoxStoreOp) == 0
+    assert found(after(ENGINE, passes), BulkStoreOp) == 1
+    assert found(after(touched_again(ENGINE), passes), BulkStoreOp) == 0
 
 
 def test_blocks_with_different_numbers_of_trips_do_not_stay() -> None:
-    """Uses of a ring could not be numbered on. Bounds say that what trips read is inside of the tensor."""
+    """Uses of a circular buffer could not be numbered on. Bounds say that what trips read is inside of the tensor."""
     ends = (
         "    %x = tile.load",
         "    %left = arith.subi %depth, %k : index\n    %all = arith.constant 384 : index\n"
@@ -189,7 +189,7 @@ def test_blocks_with_different_numbers_of_trips_do_not_stay() -> None:
     (kernel,) = [op for op in after(changed(ENGINE, ends, *bounds), passes).body.ops if isinstance(op, FuncOp)]
     assert kernel.extents == (2,)
     module = after(ended_by_the_block(changed(ENGINE, ends, *bounds)), passes[:1])
-    assert found(module, rings.RingOp) == 1
+    assert found(module, circular_buffer.CircularOp) == 1
     PersistentPass(blocks=2).apply(Context(), module)
     (kernel,) = [op for op in module.body.ops if isinstance(op, FuncOp)]
     assert kernel.extents == (6,)

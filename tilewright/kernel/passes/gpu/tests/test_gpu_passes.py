@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel import simt, simt_async
-from tilewright.kernel.box_stores import BoxStoreOp
+from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape, written_view
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.interpreter import run_kernel, run_main
@@ -314,7 +314,7 @@ def test_settings_are_written_in_braces(given: str, message: str) -> None:
 MACHINE = '"tile.target" = {units = "cp_async ldmatrix mbarrier mma tma wgmma", shared_bytes = 232448 : i64}'
 
 
-def ringed(results: int) -> str:
+def with_circular_buffer(results: int) -> str:
     """A product and multiples of it, stored as f16 in rows of 2002 bytes, which boxes cannot have."""
     memory, tile, operands = "memref<128128xf16>", "tensor<128x256xf16>", "tensor<128x64xf16>, tensor<64x256xf16>"
     numbers = range(results)
@@ -349,7 +349,7 @@ tile.func @k({arguments}) grid [1] {{
 
 @pytest.mark.parametrize("results", [1, 2])
 def test_every_result_has_block_memory_of_its_own_beside_a_ring(results: int) -> None:
-    module = parse_module(ringed(results))
+    module = parse_module(with_circular_buffer(results))
     run_pipeline(module, "gpu")
     slot, result = (128 + 256) * 64 * 2, 128 * 256 * 2
     assert count(module, simt_async.TensorLoadOp)
@@ -378,7 +378,7 @@ def test_results_that_leave_as_boxes_are_written() -> None:
     run_pass(module, "tensor-copies")
     run_pass(module, "tensor-stores")
     kernel = kernel_of(module, "halves")
-    stored = [written_view(op) for op in operations(kernel.body) if isinstance(op, BoxStoreOp)]
+    stored = [written_view(op) for op in operations(kernel.body) if isinstance(op, BulkStoreOp)]
     assert stored == [kernel.body.block.args[2]]
     launch = """
 tile.main arena 32768 constants 0 {

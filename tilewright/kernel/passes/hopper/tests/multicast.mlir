@@ -10,9 +10,9 @@
 // CHECK:         %[[ROW:.*]] = arith.addi %[[FIRST]], %[[RANK]]
 // CHECK:         %q = tile.program_id 1
 // CHECK:         %i = arith.muli %[[ROW]], %bm
-// CHECK:         tile.fill
-// CHECK-NEXT:      tile.box_copy %a[{{.*}}] box [64, 64] swizzle 128 :
-// CHECK-COUNT-2:   tile.box_copy %b[{{.*}}] box [64, 64] swizzle 128 together :
+// CHECK:         tile.produce
+// CHECK-NEXT:      tile.bulk_load %a[{{.*}}] box [64, 64] swizzle 128 :
+// CHECK-COUNT-2:   tile.bulk_load %b[{{.*}}] box [64, 64] swizzle 128 together :
 // CHECK-NOT:     scf.if
 // CHECK:         tile.store
 
@@ -27,7 +27,7 @@
 // CHECK:         %[[LAST:.*]] = arith.constant 2 : index
 // CHECK:         %[[COLUMN:.*]] = arith.minui %[[OWN]], %[[LAST]]
 // CHECK:         %j = arith.muli %[[COLUMN]], %bn
-// CHECK:         tile.box_copy %a[{{.*}}] box [128, 64] swizzle 128 together :
+// CHECK:         tile.bulk_load %a[{{.*}}] box [128, 64] swizzle 128 together :
 // CHECK-NOT:     together
 // CHECK:         scf.if %[[INSIDE]] {
 // CHECK-NEXT:      tile.store
@@ -41,7 +41,7 @@
 // CHECK-NOT:     together
 // CHECK-LABEL: @uneven
 // CHECK-SAME:    grid [4, 1] attributes
-// CHECK:         tile.fill
+// CHECK:         tile.produce
 // CHECK-NOT:     together
 builtin.module attributes {"tile.target" = {units = "cluster mbarrier tma wgmma", multiprocessors = 4 : i64, shared_bytes = 232448 : i64}} {
 tile.func @rows(%a: memref<32768xf16>, %b: memref<32768xf16>, %c: memref<65536xf32>) grid [4, 2] attributes {cluster = 2 : i64} {

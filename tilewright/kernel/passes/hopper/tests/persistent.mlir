@@ -1,9 +1,9 @@
 // RUN: tilewright opt -p tensor-copies -p persistent %s | filecheck %s
 
-// Two multiprocessors, six programs: each block runs every second one. Uses of the ring are numbered on.
+// Two multiprocessors, six programs: each block runs every second one. Uses of the circular buffer are numbered on.
 // CHECK-LABEL: @six
 // CHECK-SAME:    grid [2]
-// CHECK:         %[[S:.*]], %{{.*}}, %{{.*}} = tile.ring 1
+// CHECK:         %[[S:.*]], %{{.*}}, %{{.*}} = tile.circular_buffer 1
 // CHECK:         %[[ID:.*]] = tile.program_id 0
 // CHECK:         scf.for %[[T:.*]] = %[[ID]] to %{{.*}} step %{{.*}} {
 // CHECK:           %[[C3:.*]] = arith.constant 1 : index
@@ -14,12 +14,12 @@
 // CHECK:           scf.for %k
 // CHECK:             %[[OWN:.*]] = arith.divui
 // CHECK:             %[[N:.*]] = arith.addi %[[OWN]], %[[BASE]]
-// CHECK:             tile.fill %[[S]][%[[N]]]
-// CHECK:             tile.await_fill %[[S]][%[[N]]]
-// CHECK:             tile.release %[[S]][%[[N]]]
+// CHECK:             tile.produce %[[S]][%[[N]]]
+// CHECK:             tile.consumer_wait %[[S]][%[[N]]]
+// CHECK:             tile.consumer_release %[[S]][%[[N]]]
 // CHECK:           tile.store %r
 
-// One program for each multiprocessor, and kernels without rings, stay as they are.
+// One program for each multiprocessor, and kernels without circular buffers, stay as they are.
 // CHECK-LABEL: @two
 // CHECK-SAME:    grid [2]
 // CHECK-NOT:     scf.for %{{[0-9]+}}

@@ -1,15 +1,15 @@
 // RUN: tilewright opt -p split-k{splits=2} -p tensor-copies -p persistent %s | filecheck %s
 
-// Three trips in two parts: the second part has one, the first two. Uses of a ring cannot be numbered on from tile to
+// Three trips in two parts: the second part has one, the first two. Uses of a circular buffer cannot be numbered on from tile to
 // tile by how many tiles there were: the blocks do not stay.
 // CHECK-LABEL: @three_parts
 // CHECK-SAME:    grid [2, 4]
-// CHECK:         tile.ring 1
+// CHECK:         tile.circular_buffer 1
 
 // Four trips in two parts are as many for each.
 // CHECK-LABEL: @four_parts
 // CHECK-SAME:    grid [2]
-// CHECK:         tile.ring 1
+// CHECK:         tile.circular_buffer 1
 // CHECK:         scf.for
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @three(%a: memref<49152xf16>, %b: memref<24576xf16>, %c: memref<32768xf32>) grid [4] {

@@ -2,21 +2,21 @@
 
 // Four slots: three are filled before the loop, then one more in every trip, three trips ahead.
 // CHECK-LABEL: @plain
-// CHECK:         %[[S:.*]], %[[A:.*]], %[[B:.*]] = tile.ring 4 : memref<8xi64, "shared">, memref<16384xf16, "shared">, memref<32768xf16, "shared">
-// CHECK-COUNT-3: tile.fill %[[S]]
+// CHECK:         %[[S:.*]], %[[A:.*]], %[[B:.*]] = tile.circular_buffer 4 : memref<8xi64, "shared">, memref<16384xf16, "shared">, memref<32768xf16, "shared">
+// CHECK-COUNT-3: tile.produce %[[S]]
 // CHECK:         scf.for %k
 // CHECK:           %[[AHEAD:.*]] = arith.addi %k, %{{.*}}
 // CHECK-NEXT:      %[[WHEN:.*]] = tile.compare "lt" %[[AHEAD]], %depth
 // CHECK:           %[[N:.*]] = arith.divui
-// CHECK:           tile.fill %[[S]][%[[N]]] when %[[WHEN]] {
-// CHECK-NEXT:        tile.box_copy %a[%{{.*}}, %[[AHEAD]]]
-// CHECK-NOT:       tile.fill
-// CHECK:           tile.await_fill %[[S]]
-// CHECK:           tile.release %[[S]]
+// CHECK:           tile.produce %[[S]][%[[N]]] when %[[WHEN]] {
+// CHECK-NEXT:        tile.bulk_load %a[%{{.*}}, %[[AHEAD]]]
+// CHECK-NOT:       tile.produce
+// CHECK:           tile.consumer_wait %[[S]]
+// CHECK:           tile.consumer_release %[[S]]
 
 // Tiles of which two do not fit beside a result that goes through block memory keep one slot.
 // CHECK-LABEL: @large
-// CHECK:         tile.ring 1
+// CHECK:         tile.circular_buffer 1
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @plain(%a: memref<32768xf16>, %b: memref<32768xf16>, %c: memref<16384xf32>) grid [2] {
   %p = tile.program_id 0

@@ -2,25 +2,25 @@
 
 // A product is waited for in the next trip, which releases its slot and then fills it; the last one behind the loop.
 // CHECK-LABEL: @plain
-// CHECK:         %[[S:.*]], %{{.*}}, %{{.*}} = tile.ring 4
+// CHECK:         %[[S:.*]], %{{.*}}, %{{.*}} = tile.circular_buffer 4
 // CHECK:         scf.for %k
-// CHECK-NOT:       tile.fill
-// CHECK:           tile.await_fill %[[S]][%[[N:.*]]]
+// CHECK-NOT:       tile.produce
+// CHECK:           tile.consumer_wait %[[S]][%[[N:.*]]]
 // CHECK:           tile.staged_dot
 // CHECK:           %d = tile.finish 1
 // CHECK:           %[[BEFORE:.*]] = arith.subi %[[N]]
 // CHECK-NEXT:      %[[LATER:.*]] = tile.compare "gt" %k, %low
 // CHECK-NEXT:      scf.if %[[LATER]] {
-// CHECK-NEXT:        tile.release %[[S]][%[[BEFORE]]]
-// CHECK:           tile.fill %[[S]]
+// CHECK-NEXT:        tile.consumer_release %[[S]][%[[BEFORE]]]
+// CHECK:           tile.produce %[[S]]
 // CHECK:           scf.yield %d
 // CHECK:         %[[R:.*]] = tile.finish 0 %r
-// CHECK:         tile.release %[[S]]
+// CHECK:         tile.consumer_release %[[S]]
 // CHECK:         tile.store %[[R]]
 
 // With fewer than 3 slots, products are waited for at once.
 // CHECK-LABEL: @two_slots
-// CHECK:         tile.ring 2
+// CHECK:         tile.circular_buffer 2
 // CHECK:         tile.finish 0
 // CHECK-NOT:     tile.finish
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {

@@ -3,24 +3,24 @@
 // A loop over slices of k: boxes of both operands, and products of four warps on them. Rows of b are 64 columns wide.
 // CHECK-LABEL: @plain
 // CHECK-SAME:    attributes {warps = array<i64: 4, 1>}
-// CHECK:         %[[S:.*]], %[[A:.*]], %[[B:.*]] = tile.ring 1 : memref<2xi64, "shared">, memref<4096xf16, "shared">, memref<8192xf16, "shared">
+// CHECK:         %[[S:.*]], %[[A:.*]], %[[B:.*]] = tile.circular_buffer 1 : memref<2xi64, "shared">, memref<4096xf16, "shared">, memref<8192xf16, "shared">
 // CHECK:         scf.for %k
 // CHECK:           %[[N:.*]] = arith.divui
-// CHECK:           tile.fill %[[S]][%[[N]]] when %{{.*}} {
-// CHECK-NEXT:        tile.box_copy %a[%{{.*}}, %k] to %[[A]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
-// CHECK-NEXT:        tile.box_copy %b[%k, %{{.*}}] to %[[B]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
-// CHECK-NEXT:        tile.box_copy %b[%k, %{{.*}}] to %[[B]] at 4096 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK:           tile.produce %[[S]][%[[N]]] when %{{.*}} {
+// CHECK-NEXT:        tile.bulk_load %a[%{{.*}}, %k] to %[[A]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-NEXT:        tile.bulk_load %b[%k, %{{.*}}] to %[[B]] at 0 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-NEXT:        tile.bulk_load %b[%k, %{{.*}}] to %[[B]] at 4096 extents [128, 128] strides [128, 1] box [64, 64] swizzle 128
 // CHECK-NEXT:      }
-// CHECK:           tile.await_fill %[[S]][%[[N]]]
+// CHECK:           tile.consumer_wait %[[S]][%[[N]]]
 // CHECK:           %[[D:.*]] = tile.staged_dot "wgmma_m64n128k16_f16_f32" %[[A]] memory "#nvmma<swizzle=128, bits=16, transposed=false>", %[[B]] memory "#nvmma<swizzle=128, bits=16, transposed=false>"[%[[N]]] depth 64, %acc
 // CHECK:           %d = tile.finish 0 %[[D]]
-// CHECK:           tile.release %[[S]][%[[N]]]
+// CHECK:           tile.consumer_release %[[S]][%[[N]]]
 
 // Bounds are those of the tensor, whatever the tile; more than 128 sums for a thread take more warps.
 // CHECK-LABEL: @ragged
 // CHECK-SAME:    attributes {warps = array<i64: 8, 1>}
-// CHECK:         tile.box_copy %a[%{{.*}}, %k] to %{{.*}} at 0 extents [200, 72] strides [72, 1] box [128, 32] swizzle 64
-// CHECK:         tile.box_copy %b[%k, %{{.*}}] to %{{.*}} at 0 extents [72, 136] strides [136, 1] box [32, 64] swizzle 128
+// CHECK:         tile.bulk_load %a[%{{.*}}, %k] to %{{.*}} at 0 extents [200, 72] strides [72, 1] box [128, 32] swizzle 64
+// CHECK:         tile.bulk_load %b[%k, %{{.*}}] to %{{.*}} at 0 extents [72, 136] strides [136, 1] box [32, 64] swizzle 128
 // CHECK:         tile.staged_dot "wgmma_m64n256k16_f16_f32"
 
 // Without bounds, what lies behind the end of a row is not zero: tiles whose columns may hang over stay loads.
@@ -30,11 +30,11 @@
 
 // An operand with another use, products of other types, and rows that are no multiple of 16 bytes stay as they are.
 // CHECK-LABEL: @used_twice
-// CHECK-NOT:     tile.ring
+// CHECK-NOT:     tile.circular_buffer
 // CHECK-LABEL: @bytes
-// CHECK-NOT:     tile.ring
+// CHECK-NOT:     tile.circular_buffer
 // CHECK-LABEL: @odd_rows
-// CHECK-NOT:     tile.ring
+// CHECK-NOT:     tile.circular_buffer
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @plain(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
   %p = tile.program_id 0

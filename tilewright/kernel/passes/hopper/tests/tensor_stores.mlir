@@ -3,7 +3,7 @@
 // A tile of 16-bit elements leaves as boxes, two parts of 64 columns one after the other.
 // CHECK-LABEL: @halves
 // CHECK:         %[[H:.*]] = tile.cast %r
-// CHECK:         tile.box_store %[[H]] to %c[%{{.*}}, %{{.*}}] extents [128, 128] strides [128, 1] box [64, 64] swizzle 128 by "wgmma_m64n128k16_f16_f32" turns 2
+// CHECK:         tile.bulk_store %[[H]] to %c[%{{.*}}, %{{.*}}] extents [128, 128] strides [128, 1] box [64, 64] swizzle 128 by "wgmma_m64n128k16_f16_f32" turns 2
 // CHECK-NOT:     tile.store
 // CHECK:         tile.finish_stores
 // CHECK-NEXT:    tile.return

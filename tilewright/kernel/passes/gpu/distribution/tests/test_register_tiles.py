@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tilewright.intrinsics.registry import standard
-from tilewright.kernel.passes.gpu.distribution.boxes import boxed, turned
 from tilewright.kernel.passes.gpu.distribution.layout import canonical
 from tilewright.kernel.passes.gpu.distribution.matrix import dot_layouts
+from tilewright.kernel.passes.gpu.distribution.register_tiles import boxed, turned
 from tilewright.layouts.blocked import coalesced_blocked
 from tilewright.layouts.linear import LinearLayout
 

@@ -11,11 +11,11 @@ from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import box_stores, simt
+from tilewright.kernel import bulk_stores, simt
 from tilewright.kernel.dialect import element, shape
 from tilewright.kernel.passes.gpu.distribution.access import ACCESS_BYTES, Access
+from tilewright.kernel.passes.gpu.distribution.circular_buffer import SLOT_ALIGN
 from tilewright.kernel.passes.gpu.distribution.layout import Share, canonical, layout_of, owners
-from tilewright.kernel.passes.gpu.distribution.rings import SLOT_ALIGN
 from tilewright.kernel.passes.gpu.distribution.staging import places
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
 from tilewright.kernel.simt import SHARED, element_bytes
@@ -33,7 +33,7 @@ class _Turn:
     starts: tuple[tuple[int, int], ...]
 
 
-def expand(at: Threads, values: dict[SSAValue, SSAValue], op: box_stores.BoxStoreOp) -> None:
+def expand(at: Threads, values: dict[SSAValue, SSAValue], op: bulk_stores.BulkStoreOp) -> None:
     """Emit what threads do: wait until a buffer has left, write a part to it, have one thread send its boxes."""
     layout = layout_of(op.value)
     if layout is None:
@@ -165,7 +165,7 @@ def _write(
 
 def _sending(
     at: Threads, turn: _Turn, view: SSAValue, buffer: SSAValue, start: int, first: list[SSAValue],
-    op: box_stores.BoxStoreOp,
+    op: bulk_stores.BulkStoreOp,
 ) -> Callable[[], None]:  # fmt: skip
     def send() -> None:
         for number, offsets in enumerate(turn.starts):

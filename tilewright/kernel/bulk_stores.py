@@ -12,15 +12,15 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy, of_box
 from tilewright.kernel.operation import NUMBER, KernelOp
+from tilewright.kernel.tensor_map_box import BulkCopy, TensorMapBox, of_tensor_map
 from tilewright.kernel.tile_types import shape
 
 BUFFERS = 2  # of the memory that a turn takes: one is written while another one leaves
 
 
 @irdl_op_definition
-class BoxStoreOp(BoxCopy):
+class BulkStoreOp(BulkCopy):
     """Store a tile as boxes side by side, the first of them where these coordinates say.
 
     The tile is what `intrinsic` leaves in the registers of four warps or more. It passes through the memory of the
@@ -28,7 +28,7 @@ class BoxStoreOp(BoxCopy):
     `tile.finish_stores`.
     """
 
-    name = "tile.box_store"
+    name = "tile.bulk_store"
     WRITES: ClassVar[int] = 1
     value = operand_def(TensorType)
     view = operand_def(MemRefType)
@@ -40,9 +40,10 @@ class BoxStoreOp(BoxCopy):
     )
 
     def __init__(
-        self, value: SSAValue, view: SSAValue, coordinates: Sequence[SSAValue], box: Box, intrinsic: str, turns: int
-    ) -> None:
-        super().__init__(value, view, coordinates, **of_box(box), intrinsic=intrinsic, turns=turns)
+        self, value: SSAValue, view: SSAValue, coordinates: Sequence[SSAValue], box: TensorMapBox, intrinsic: str,
+        turns: int,
+    ) -> None:  # fmt: skip
+        super().__init__(value, view, coordinates, **of_tensor_map(box), intrinsic=intrinsic, turns=turns)
 
     def verify_(self) -> None:
         self.verify_form(self.view, self.value)
@@ -74,7 +75,7 @@ class FinishStoresOp(KernelOp):
     assembly_format = "attr-dict"
 
 
-OPERATIONS = (BoxStoreOp, FinishStoresOp)
+OPERATIONS = (BulkStoreOp, FinishStoresOp)
 
 
 class Program(Protocol):
@@ -87,10 +88,10 @@ class Program(Protocol):
     def write(self, op: Operation, view: Any, places: Any, active: Any, value: Any) -> None: ...
 
 
-def _store(program: Program, op: BoxStoreOp) -> None:
+def _store(program: Program, op: BulkStoreOp) -> None:
     """The whole tile at once, as one box."""
     form, start = op.form, [program.scalar(value) for value in op.coordinates]
-    whole = Box(form.extents, form.strides, (*form.sides[:-2], *shape(op.value)), form.swizzle)
+    whole = TensorMapBox(form.extents, form.strides, (*form.sides[:-2], *shape(op.value)), form.swizzle)
     places, inside = whole.elements(start)
     value = np.asarray(program.values[op.value]).reshape(-1)
     program.write(op, program.views[op.view], places[inside], np.ones(int(inside.sum()), np.bool_), value[inside])
@@ -100,4 +101,4 @@ def _finish(program: Program, op: FinishStoresOp) -> None:
     """Nothing is under way in tile form."""
 
 
-HANDLERS: dict[type[Operation], Any] = {BoxStoreOp: _store, FinishStoresOp: _finish}
+HANDLERS: dict[type[Operation], Any] = {BulkStoreOp: _store, FinishStoresOp: _finish}

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Box:
+class TensorMapBox:
     """A tensor of `extents` with `strides` in elements, the last 1, and the sides of a box of it; outermost first.
 
     In the memory of a block the box lies row-major. With `swizzle` its rows have so many bytes at most, and groups of
@@ -48,12 +48,12 @@ def swizzled(addresses: Array, span: int) -> Array:
     return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))
 
 
-def of_box(box: Box) -> dict[str, Any]:
+def of_tensor_map(box: TensorMapBox) -> dict[str, Any]:
     """The properties of a copy of this box."""
     return {"extents": box.extents, "strides": box.strides, "box": box.sides, "swizzle": box.swizzle}
 
 
-class BoxCopy(KernelOp):
+class BulkCopy(KernelOp):
     """A copy of the box whose first element has these coordinates."""
 
     coordinates = var_operand_def(IndexType)
@@ -64,11 +64,11 @@ class BoxCopy(KernelOp):
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
 
     @property
-    def form(self) -> Box:
+    def form(self) -> TensorMapBox:
         extents, strides, sides = (
             tuple(int(number) for number in each.get_values()) for each in (self.extents, self.strides, self.box)
         )
-        return Box(extents, strides, sides, self.swizzle.value.data)
+        return TensorMapBox(extents, strides, sides, self.swizzle.value.data)
 
     def verify_form(self, tensor: SSAValue, memory: SSAValue) -> None:
         """Check what holds for every copy between a tensor and the memory of a block."""

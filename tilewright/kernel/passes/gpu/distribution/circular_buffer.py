@@ -1,4 +1,4 @@
-"""What threads do about the rings of a block: the first one fills, one lane of each warp releases, all wait.
+"""What threads do about the circular buffers of a block: the first one fills, one lane of each warp releases, all wait.
 
 Where blocks of a program copy boxes together, a slot is one of all of them: it is free once the warps of all have
 released it, each at the barriers of every block.
@@ -16,9 +16,8 @@ from xdsl.dialects.builtin import IntegerAttr, MemRefType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.errors import InvalidProgram
+from tilewright.kernel import circular_buffer, simt
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import rings, simt
-from tilewright.kernel.boxes import Box
 from tilewright.kernel.passes.gpu.distribution.layout import canonical, layout_of
 from tilewright.kernel.passes.gpu.distribution.matrix import fragments
 from tilewright.kernel.passes.gpu.distribution.warpgroup import Operand, one_result, operand_of
@@ -33,6 +32,7 @@ from tilewright.kernel.simt_warpgroup import (
     WarpgroupWaitOp,
     WarpIdOp,
 )
+from tilewright.kernel.tensor_map_box import TensorMapBox
 from tilewright.layouts.linear import LinearLayout
 
 SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
@@ -53,30 +53,30 @@ class Threads(Protocol):
 
 
 def expand(at: Threads, op: Operation) -> None:
-    """Emit what threads do for an operation of `rings`, and note its results."""
+    """Emit what threads do for an operation of `circular buffers`, and note its results."""
     match op:
-        case rings.RingOp():
-            _ring(at, op)
-        case rings.FillOp():
-            _fill(at, op)
-        case rings.AwaitFillOp():
+        case circular_buffer.CircularOp():
+            _circular(at, op)
+        case circular_buffer.ProduceOp():
+            _produce(at, op)
+        case circular_buffer.ConsumerWaitOp():
             slot, turn = _slot(at, op.state, op.number)
             at.add(MbarrierWaitOp(at.values[op.state], slot, turn))
-        case rings.ReleaseOp():
+        case circular_buffer.ConsumerReleaseOp():
             _release(at, op)
-        case rings.StagedDotOp():
+        case circular_buffer.StagedDotOp():
             at.values[op.result] = _dot(at, op)
-        case rings.FinishOp():
+        case circular_buffer.FinishOp():
             at.values[op.result] = at.add(WarpgroupWaitOp(op.pending.value.data, [at.values[op.value]])).results[0]
         case _:
-            raise AssertionError(f"{op.name} is no operation of rings")
+            raise AssertionError(f"{op.name} is no operation of circular buffers")
 
 
 def _add(at: Threads, a: SSAValue, b: SSAValue) -> SSAValue:
     return at.add(arith.AddiOp(a, b)).results[0]
 
 
-def _ring(at: Threads, op: rings.RingOp) -> None:
+def _circular(at: Threads, op: circular_buffer.CircularOp) -> None:
     """Slots are filled by one thread, and released by as many warps as the blocks that share copies have."""
     slots, shared = op.slots.value.data, _is_shared(op)
     warps = prod(at.kernel.block) // at.kernel.lanes * (at.kernel.blocks if shared else 1)
@@ -93,11 +93,11 @@ def _ring(at: Threads, op: rings.RingOp) -> None:
     at.add(simt.ClusterBarrierOp() if shared else simt.BarrierOp())
 
 
-def _is_shared(op: rings.RingOp) -> bool:
-    """Whether blocks of a program copy any of a ring's boxes together."""
-    fills = [use.operation for use in op.state.uses if isinstance(use.operation, rings.FillOp)]
+def _is_shared(op: circular_buffer.CircularOp) -> bool:
+    """Whether blocks of a program copy any of a circular buffer's boxes together."""
+    fills = [use.operation for use in op.state.uses if isinstance(use.operation, circular_buffer.ProduceOp)]
     copies = [copy for fill in fills for copy in fill.body.block.ops]
-    return any(isinstance(copy, rings.BoxCopyOp) and copy.together is not None for copy in copies)
+    return any(isinstance(copy, circular_buffer.BulkLoadOp) and copy.together is not None for copy in copies)
 
 
 def _shared(at: Threads, type_: Attribute, align: int) -> SSAValue:
@@ -107,7 +107,7 @@ def _shared(at: Threads, type_: Attribute, align: int) -> SSAValue:
 
 
 def _slots(state: SSAValue) -> int:
-    assert isinstance(state.owner, rings.RingOp)
+    assert isinstance(state.owner, circular_buffer.CircularOp)
     return state.owner.slots.value.data
 
 
@@ -119,12 +119,12 @@ def _slot(at: Threads, state: SSAValue, number: SSAValue) -> tuple[SSAValue, SSA
     return slot, at.add(arith.AndIOp(turn, at.number(1))).results[0]
 
 
-def _fill(at: Threads, op: rings.FillOp) -> None:
+def _produce(at: Threads, op: circular_buffer.ProduceOp) -> None:
     slot, turn = _slot(at, op.state, op.number)
     state, slots = at.values[op.state], _slots(op.state)
     empty = _add(at, slot, at.number(slots))
     before = at.add(arith.XOrIOp(turn, at.number(1))).results[0]
-    copies = [each for each in op.body.block.ops if isinstance(each, rings.BoxCopyOp)]
+    copies = [each for each in op.body.block.ops if isinstance(each, circular_buffer.BulkLoadOp)]
     parts = [_part(at, copy, slot) for copy in copies]
     inside = Block()
     sizes = [prod(copy.form.sides) * element_bytes(copy.buffer) for copy in copies]
@@ -139,11 +139,13 @@ def _fill(at: Threads, op: rings.FillOp) -> None:
     at.add(scf.IfOp(when, [], Region(inside), Region()))
 
 
-def _part(at: Threads, copy: rings.BoxCopyOp, slot: SSAValue) -> tuple[list[SSAValue], SSAValue, Box]:
+def _part(
+    at: Threads, copy: circular_buffer.BulkLoadOp, slot: SSAValue
+) -> tuple[list[SSAValue], SSAValue, TensorMapBox]:
     """What this block brings of a box: where it begins in the tensor and in the buffer, and its sides."""
-    ring, box = copy.buffer.owner, copy.form
-    assert isinstance(ring, rings.RingOp)
-    start = at.add(arith.MuliOp(slot, at.number(ring.slot_elements(copy.buffer)))).results[0]
+    circular, box = copy.buffer.owner, copy.form
+    assert isinstance(circular, circular_buffer.CircularOp)
+    start = at.add(arith.MuliOp(slot, at.number(circular.slot_elements(copy.buffer)))).results[0]
     place = _add(at, start, at.number(copy.place.value.data))
     coordinates = [at.values[value] for value in copy.coordinates]
     if copy.together is not None:
@@ -155,13 +157,13 @@ def _part(at: Threads, copy: rings.BoxCopyOp, slot: SSAValue) -> tuple[list[SSAV
     return coordinates, place, box
 
 
-def _release(at: Threads, op: rings.ReleaseOp) -> None:
+def _release(at: Threads, op: circular_buffer.ConsumerReleaseOp) -> None:
     slot, _ = _slot(at, op.state, op.number)
     empty = _add(at, slot, at.number(_slots(op.state)))
     lane = at.add(arith.AndIOp(at.thread(), at.number(at.kernel.lanes - 1))).results[0]
-    ring = op.state.owner
-    assert isinstance(ring, rings.RingOp)
-    if _is_shared(ring):  # a lane for each block
+    circular = op.state.owner
+    assert isinstance(circular, circular_buffer.CircularOp)
+    if _is_shared(circular):  # a lane for each block
         releases = at.add(tile.CompareOp("lt", lane, at.number(at.kernel.blocks))).results[0]
         arrive = MbarrierArriveOp(at.values[op.state], empty, rank=lane)
     else:
@@ -173,7 +175,7 @@ def _release(at: Threads, op: rings.ReleaseOp) -> None:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
+def _dot(at: Threads, op: circular_buffer.StagedDotOp) -> SSAValue:
     """One product per part of the result and step of k; k outermost, so that neighbours are independent."""
     name, layout = op.intrinsic.data, layout_of(op.c)
     if layout is None:
@@ -207,16 +209,16 @@ def _dot(at: Threads, op: rings.StagedDotOp) -> SSAValue:
 
 
 def _slots_of(buffer: SSAValue) -> int:
-    ring = buffer.owner
-    assert isinstance(ring, rings.RingOp)
-    return ring.slots.value.data
+    circular = buffer.owner
+    assert isinstance(circular, circular_buffer.CircularOp)
+    return circular.slots.value.data
 
 
 def _start(at: Threads, view: SSAValue, slot: SSAValue, operand: Operand, layout: LinearLayout, dim: int) -> SSAValue:
     """Where the operand of this group of warps begins: in the slot, at the group's rows of a or columns of b."""
-    ring = view.owner
-    assert isinstance(ring, rings.RingOp)
-    start: SSAValue = at.add(arith.MuliOp(slot, at.number(ring.slot_elements(view)))).results[0]
+    circular = view.owner
+    assert isinstance(circular, circular_buffer.CircularOp)
+    start: SSAValue = at.add(arith.MuliOp(slot, at.number(circular.slot_elements(view)))).results[0]
     groups = layout.of("warp")[WARPS.bit_length() - 1 :]
     for bit, bases in enumerate(groups):
         if not bases[dim]:

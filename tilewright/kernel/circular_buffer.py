@@ -1,6 +1,6 @@
-"""Tile program: rings of buffers in block memory that a copy engine fills and products of several warps read.
+"""Tile program: circular buffers in shared memory that a copy engine fills and products read.
 
-Use number n of a ring is slot ``n % slots`` of it. A slot is filled once it is free: its use before, number
+Use number n of a circular buffer is slot ``n % slots`` of it. A slot is filled once it is free: its use before, number
 ``n - slots``, has been released. Uses are numbered from 0, and each is filled, awaited and released once, in order.
 """
 
@@ -26,26 +26,26 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.boxes import Box, BoxCopy, of_box
 from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.programs import kernel_of
+from tilewright.kernel.tensor_map_box import BulkCopy, TensorMapBox, of_tensor_map
 from tilewright.kernel.tile_types import I1, element, shape, verify_view
 
 ROWS = 8  # of a swizzle: a box is cut between groups of them
 
 
-def _ring(view: SSAValue) -> RingOp:
-    """The ring that a buffer or its barriers are part of."""
-    if not isinstance(view.owner, RingOp):
-        raise VerifyException(f"{view.type} is not of a ring")
+def _circular(view: SSAValue) -> CircularOp:
+    """The circular buffer that a buffer or its barriers are part of."""
+    if not isinstance(view.owner, CircularOp):
+        raise VerifyException(f"{view.type} is not of a circular buffer")
     return view.owner
 
 
 @irdl_op_definition
-class RingOp(KernelOp):
+class CircularOp(KernelOp):
     """Buffers of `slots` slots each, and what says which slots are free and which are filled."""
 
-    name = "tile.ring"
+    name = "tile.circular_buffer"
     slots = prop_def(NUMBER)
     state = result_def(MemRefType)
     buffers = var_result_def(MemRefType)
@@ -70,10 +70,10 @@ class RingOp(KernelOp):
 
 
 @irdl_op_definition
-class FillOp(KernelOp):
+class ProduceOp(KernelOp):
     """Where `when` holds: wait until the slot of use `number` is free, and start its copies, those of the region."""
 
-    name = "tile.fill"
+    name = "tile.produce"
     state = operand_def(MemRefType)
     number = operand_def(IndexType)
     when = operand_def(I1)
@@ -85,21 +85,21 @@ class FillOp(KernelOp):
         super().__init__(state, number, when, regions=[Region(body)])
 
     def verify_(self) -> None:
-        ring = _ring(self.state)
+        circular = _circular(self.state)
         for op in self.body.block.ops:
-            if not isinstance(op, BoxCopyOp) or op.buffer not in ring.buffers:
-                raise VerifyException(f"{op.name} in a fill; copies of boxes to buffers of the ring")
+            if not isinstance(op, BulkLoadOp) or op.buffer not in circular.buffers:
+                raise VerifyException(f"{op.name} in a fill; copies of boxes to buffers of the circular buffer")
 
 
 @irdl_op_definition
-class BoxCopyOp(BoxCopy):
+class BulkLoadOp(BulkCopy):
     """Copy a box of a tensor in global memory to the slot that is being filled, from element `place` of it on.
 
     Elements of the box outside of the tensor are zeros. The blocks of a program copy a box `together` that is the same
     for all of them in every use of that number: each brings some of its rows to all.
     """
 
-    name = "tile.box_copy"
+    name = "tile.bulk_load"
     view = operand_def(MemRefType)
     buffer = operand_def(MemRefType)
     place = prop_def(NUMBER)
@@ -109,8 +109,10 @@ class BoxCopyOp(BoxCopy):
         "`swizzle` $swizzle (`together` $together^)? attr-dict `:` type($view) `,` type($buffer)"
     )
 
-    def __init__(self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, box: Box) -> None:
-        super().__init__(view, buffer, coordinates, **of_box(box), place=place)
+    def __init__(
+        self, view: SSAValue, coordinates: Sequence[SSAValue], buffer: SSAValue, place: int, box: TensorMapBox
+    ) -> None:
+        super().__init__(view, buffer, coordinates, **of_tensor_map(box), place=place)
 
     def verify_(self) -> None:
         self.verify_form(self.view, self.buffer)
@@ -119,14 +121,14 @@ class BoxCopyOp(BoxCopy):
             raise VerifyException(f"{blocks} blocks copy a box of {list(self.form.sides)} together")
 
 
-def can_be_cut(box: Box, blocks: int) -> bool:
+def can_be_cut(box: TensorMapBox, blocks: int) -> bool:
     """Whether each of some blocks can bring as many rows of a box, whole groups of them."""
     *outer, rows, _ = (1, *box.sides)
     return rows % (ROWS * blocks) == 0 and set(outer) <= {1}
 
 
 class _OfUse(KernelOp):
-    """Something about one use of a ring."""
+    """Something about one use of a circular buffer."""
 
     state = operand_def(MemRefType)
     number = operand_def(IndexType)
@@ -137,21 +139,21 @@ class _OfUse(KernelOp):
         super().__init__(state, number)
 
     def verify_(self) -> None:
-        _ring(self.state)
+        _circular(self.state)
 
 
 @irdl_op_definition
-class AwaitFillOp(_OfUse):
+class ConsumerWaitOp(_OfUse):
     """Wait until the copies of use `number` are there."""
 
-    name = "tile.await_fill"
+    name = "tile.consumer_wait"
 
 
 @irdl_op_definition
-class ReleaseOp(_OfUse):
+class ConsumerReleaseOp(_OfUse):
     """The slot of use `number` is read no more."""
 
-    name = "tile.release"
+    name = "tile.consumer_release"
 
 
 @irdl_op_definition
@@ -197,8 +199,9 @@ class StagedDotOp(KernelOp):
             raise VerifyException(f"adds a product of matrices to {self.c.type}")
         m, n, k = self.extents
         for view, elements in ((self.a, m * k), (self.b, k * n)):
-            if _ring(view).slot_elements(view) != elements:
-                raise VerifyException(f"slots of {_ring(view).slot_elements(view)} elements for a tile of {elements}")
+            slot_elements = _circular(view).slot_elements(view)
+            if slot_elements != elements:
+                raise VerifyException(f"slots of {slot_elements} elements for a tile of {elements}")
         if element(self.a) != element(self.b):
             raise VerifyException(f"multiplies {self.a.type} and {self.b.type}")
 
@@ -223,5 +226,6 @@ class FinishOp(KernelOp):
             raise VerifyException(f"waits for all but {self.pending.value.data} products")
 
 
-OPERATIONS = (RingOp, FillOp, BoxCopyOp, AwaitFillOp, ReleaseOp, StagedDotOp, FinishOp)
-NUMBERED = (FillOp, AwaitFillOp, ReleaseOp, StagedDotOp)  # what says which use of a ring it is about
+OPERATIONS = (CircularOp, ProduceOp, BulkLoadOp, ConsumerWaitOp, ConsumerReleaseOp, StagedDotOp, FinishOp)
+# Operations about one use of a circular buffer.
+NUMBERED = (ProduceOp, ConsumerWaitOp, ConsumerReleaseOp, StagedDotOp)

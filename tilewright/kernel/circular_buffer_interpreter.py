@@ -1,4 +1,4 @@
-"""The interpreter of rings in tile form: copies are done at once; who waits for what, the distributed form checks."""
+"""The interpreter of circular buffers in tile form: copies are done at once. The distributed form checks who waits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
-from tilewright.kernel import rings
-from tilewright.kernel.boxes import swizzled
+from tilewright.kernel import circular_buffer
 from tilewright.kernel.elements import Array, cast, dtype_of
 from tilewright.kernel.simt import element_bytes
+from tilewright.kernel.tensor_map_box import swizzled
 from tilewright.kernel.views import View
 from tilewright.layouts.form import InShared
 from tilewright.layouts.text import parse
@@ -30,7 +30,7 @@ class Program(Protocol):
     def write(self, op: Operation, view: View, places: Array, active: Array, value: Array) -> None: ...
 
 
-def _ring(program: Program, op: rings.RingOp) -> None:
+def _circular(program: Program, op: circular_buffer.CircularOp) -> None:
     """The state holds, by slot, one more than the use that filled it, and than the one that released it."""
     for result in (op.state, *op.buffers):
         assert isinstance(result.type, MemRefType)
@@ -39,13 +39,13 @@ def _ring(program: Program, op: rings.RingOp) -> None:
 
 
 def _slot(program: Program, op: Any, view: SSAValue) -> tuple[Array, int, int, int]:
-    ring = view.owner
-    assert isinstance(ring, rings.RingOp), "verified"
-    slots, number = ring.slots.value.data, program.scalar(op.number)
-    return program.views[ring.state].array, slots, number % slots, number
+    circular = view.owner
+    assert isinstance(circular, circular_buffer.CircularOp), "verified"
+    slots, number = circular.slots.value.data, program.scalar(op.number)
+    return program.views[circular.state].array, slots, number % slots, number
 
 
-def _fill(program: Program, op: rings.FillOp) -> None:
+def _produce(program: Program, op: circular_buffer.ProduceOp) -> None:
     if not program.values[op.when]:
         return
     state, slots, slot, number = _slot(program, op, op.state)
@@ -53,39 +53,39 @@ def _fill(program: Program, op: rings.FillOp) -> None:
         program.fail(op, f"fills slot {slot} for use {number}, while use {state[slot] - 1} has it")
     state[slot] = number + 1
     for copy in op.body.block.ops:
-        assert isinstance(copy, rings.BoxCopyOp), "verified"
+        assert isinstance(copy, circular_buffer.BulkLoadOp), "verified"
         _copy(program, copy, slot)
 
 
-def _copy(program: Program, op: rings.BoxCopyOp, slot: int) -> None:
+def _copy(program: Program, op: circular_buffer.BulkLoadOp, slot: int) -> None:
     box = op.form
     offsets, inside = box.elements([program.scalar(value) for value in op.coordinates])
     found = program.read(op, program.views[op.view], offsets, inside)
-    ring = op.buffer.owner
-    assert isinstance(ring, rings.RingOp), "verified"
+    circular = op.buffer.owner
+    assert isinstance(circular, circular_buffer.CircularOp), "verified"
     size = element_bytes(op.buffer)
-    start = slot * ring.slot_elements(op.buffer) + op.place.value.data
+    start = slot * circular.slot_elements(op.buffer) + op.place.value.data
     into = swizzled((start + np.arange(offsets.size)) * size, box.swizzle) // size
     program.write(op, program.views[op.buffer], into, np.ones(into.shape, np.bool_), found)
 
 
-def _await(program: Program, op: rings.AwaitFillOp) -> None:
+def _wait(program: Program, op: circular_buffer.ConsumerWaitOp) -> None:
     state, _, slot, number = _slot(program, op, op.state)
     if state[slot] != number + 1:
         program.fail(op, f"waits for use {number}, which nothing has filled")
 
 
-def _release(program: Program, op: rings.ReleaseOp) -> None:
+def _release(program: Program, op: circular_buffer.ConsumerReleaseOp) -> None:
     state, slots, slot, number = _slot(program, op, op.state)
     if state[slot] != number + 1:
         program.fail(op, f"releases use {number}, while use {state[slot] - 1} has the slot")
     state[slots + slot] = number + 1
 
 
-def _dot(program: Program, op: rings.StagedDotOp) -> None:
+def _dot(program: Program, op: circular_buffer.StagedDotOp) -> None:
     state, slots, slot, number = _slot(program, op, op.a)
     if state[slot] != number + 1 or state[slots + slot] == number + 1:
-        program.fail(op, f"reads use {number} of a ring, which is not there")
+        program.fail(op, f"reads use {number} of a circular buffer, which is not there")
     m, n, k = op.extents
     c = program.values[op.c]
     a = cast(_tile(program, op, op.a, op.a_memory.data, (m, k), slot), c.dtype, False)
@@ -101,15 +101,15 @@ def _tile(program: Program, op: Operation, view: SSAValue, memory: str, extents:
     return program.read(op, program.views[view], places, np.ones(tuple(extents), np.bool_))
 
 
-def _finish(program: Program, op: rings.FinishOp) -> None:
+def _finish(program: Program, op: circular_buffer.FinishOp) -> None:
     program.values[op.result] = program.values[op.value]
 
 
 HANDLERS: dict[type[Operation], Callable[[Any, Any], None]] = {
-    rings.RingOp: _ring,
-    rings.FillOp: _fill,
-    rings.AwaitFillOp: _await,
-    rings.ReleaseOp: _release,
-    rings.StagedDotOp: _dot,
-    rings.FinishOp: _finish,
+    circular_buffer.CircularOp: _circular,
+    circular_buffer.ProduceOp: _produce,
+    circular_buffer.ConsumerWaitOp: _wait,
+    circular_buffer.ConsumerReleaseOp: _release,
+    circular_buffer.StagedDotOp: _dot,
+    circular_buffer.FinishOp: _finish,
 }
